@@ -1,0 +1,1 @@
+"""pxctl: the thin client of pxd. It only knocks at the socket."""

@@ -1,0 +1,85 @@
+"""The words that keeper and control plane exchange; the only thing that the two share.
+
+Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON
+(one object). A frame that carries file descriptors says `"fds": N`; the N descriptors ride as SCM_RIGHTS on the first
+byte of that frame, in order. Frames are at most MAX_FRAME bytes.
+
+Request:  {"id": int, "verb": str, ...}            control -> keeper
+Reply:    {"id": int, "ok": true, ...}             keeper -> control
+          {"id": int, "ok": false, "error": {"kind": str, "detail": str, ...}}
+Event:    {"event": str, ...}                      keeper -> control, unasked
+
+Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
+that names one is idempotent by it):
+
+  hello      {protocol: 1} -> {protocol, pid, started_at, start_time, boot_id, kill_rung, memory_rung, children: [CHILD],
+                               fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
+             `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
+  spawn      SPAWN -> {child: CHILD}                errors: kind "spawn_failed" with stage, errno; "exists" when the key is
+                                                    known with another spec (same spec: replies with the child it has)
+  signal     {key, signum, tree: bool} -> {}        error "unknown_key", "dead"
+  stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
+             TERM (then CONT) to the tree, grace, KILL until nothing is left or kill_seconds passed; replies when the
+             tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;
+             the shortest grace wins.
+  list       {prefix: str} -> {children: [CHILD]}
+  stat       {keys: [str]} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}  (whole trees; unknown keys absent)
+  annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child
+  release    {key} -> {}                            acknowledges the exit record; the keeper forgets the instance.
+                                                    error "alive" while its tree lives
+  put_fd     {name, fds: 1} (+1 descriptor) -> {}   keeps a duplicate by name until dropped (replaces an equal name)
+  take_fd    {name} -> {fds: 1} (+1 descriptor)     a duplicate; the keeper keeps its own. error "unknown_fd"
+  drop_fd    {name} -> {}
+  ready      {} -> {}                               the API serves: the keeper tells the service manager READY=1
+  status     {text: str} -> {}                      STATUS= line for the service manager
+  alive      {} -> {}                               the control loop makes progress (answer to event "ping")
+  shutdown   {} -> {}                               orderly end: the control plane is done; stop what is left, exit 0
+  restart    {all: bool} -> {}                      all=false: replace the control plane, keep every child.
+                                                    all=true: stop everything, then exec pxd anew (same pid)
+
+Events:
+  exit         {record: EXIT}      a leader was reaped. Sent again after each hello until released.
+  gone         {key}               the tree of an exited leader is empty and its pipes are drained
+  over_memory  {key, rss_bytes, limit_bytes, time}   recorded and sent before the signal
+  log_degraded {unit, errno, lost_bytes} / log_recovered {unit, lost_bytes}
+  ping         {}                  answer with verb alive
+  stop         {signum}            SIGTERM/SIGINT arrived: stop all children in order, then verb shutdown
+  reload       {} (SIGHUP) / dump {} (SIGUSR1)
+
+CHILD: {key, unit, pid, start_time, boot_id, started_at, state: "running" | "exited", tag, log_position,
+        stopping: bool, exit: EXIT | null}
+        start_time: clock ticks since boot (field 22 of /proc/PID/stat); started_at: unix seconds;
+        log_position: the unit's cumulative output position at the spawn.
+EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | null, signal: int | null,
+        user_seconds, system_seconds, max_rss_bytes, log_position, log_end,
+        verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
+        orphans: int}            `verdict` is what the killer wrote down before it signalled.
+SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int,
+        rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity
+        grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
+        set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
+        max_rss_bytes: int | null, tag: str}
+        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir", "exec".
+
+Output: DIR/<kind>/<name>/ for a unit `kind:name`; see keeper/segments.py for the file format.
+"""
+
+PROTOCOL = 1
+MAX_FRAME = 4 * 1024 * 1024
+
+STDOUT = 1
+STDERR = 2
+GAP = 3
+"""Stream number of an index record that stands for lost bytes (its length counts them; no bytes in the file)."""
+
+INDEX_RECORD = "<QdIHBB"
+"""One record of a segment's .idx: position u64, time f64 (unix), length u32, instance u16, stream u8, flags u8.
+
+`position` is cumulative over the unit's whole life; a segment's file name is the position at which it begins (20 digits),
+`.log` for the raw bytes as they came, `.idx` for the records. A cursor is one such position.
+"""
+INDEX_RECORD_SIZE = 24
+
+MARK_INSTANCE = "PX_INSTANCE"
+MARK_UNIT = "PX_UNIT"
+"""Environment marks of every child (D11). An instance id begins with the daemon's id and a dot."""

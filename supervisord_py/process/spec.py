@@ -1,0 +1,182 @@
+"""What a child is to be, and what became of it: frozen values, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Reason(StrEnum):
+    """Why an instance ended: the closed list of CONTRACT §7, the same word on every surface."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    STOPPED = "stopped"
+    EVICTED_LRU = "evicted_lru"
+    EVICTED_TTL = "evicted_ttl"
+    MEMORY_LIMIT = "memory_limit"
+    OOM_KILL = "oom_kill"
+    RUNTIME_LIMIT = "runtime_limit"
+    CPU_LIMIT = "cpu_limit"
+    WATCHDOG = "watchdog"
+    READINESS_TIMEOUT = "readiness_timeout"
+    EARLY_EXIT = "early_exit"
+    SPAWN_FAILED = "spawn_failed"
+    SHUTDOWN = "shutdown"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    REPLACED = "replaced"
+    SCHEMA_DRIFT = "schema_drift"
+
+
+class Liveness(StrEnum):
+    """Three-valued on purpose: *unknown* never starts a second copy."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A process, beyond reuse of its pid: pid, kernel start time (clock ticks since boot), boot id."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """One rlimit, set in the child before exec. `name` as in keeper.protocol SPAWN; -1 is infinity."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedFd:
+    """A descriptor that the keeper holds under `stored_name`, given to the child as number `child_fd` (>= 3)."""
+
+    child_fd: int
+    stored_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """A validated declaration of one child process.
+
+    Attributes:
+        unit: `kind:name`.
+        argv: Program and arguments; the program is an absolute path or looked up on `env["PATH"]`.
+        cwd: Absolute path; must exist.
+        env: The complete environment; the marks of DESIGN D11 are added by the placement.
+        limits: rlimits of the child.
+        grants: Descriptors beyond stdio.
+        listen_pid: Set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it).
+        max_rss_bytes: Resident limit of the whole tree, enforced by the keeper; None for none.
+        tag: Opaque text that the keeper keeps with the child for a later control plane.
+    """
+
+    unit: str
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    limits: tuple[ResourceLimit, ...] = ()
+    grants: tuple[GrantedFd, ...] = ()
+    listen_pid: bool = False
+    max_rss_bytes: int | None = None
+    umask: int = 0o077
+    nice: int = 0
+    tag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the killer wrote down before it signalled."""
+
+    reason: Reason
+    by: str
+    time: float
+    signal: int | None = None
+    rss_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """How a leader ended. Exactly one of `code` and `signal` is set."""
+
+    key: str
+    unit: str
+    identity: Identity
+    started_at: float
+    ended_at: float
+    code: int | None
+    signal: int | None
+    user_seconds: float
+    system_seconds: float
+    max_rss_bytes: int
+    log_position: int
+    log_end: int
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A child as the keeper holds it. `exit` is set once the leader was reaped (its tree may still live)."""
+
+    key: str
+    unit: str
+    identity: Identity
+    started_at: float
+    tag: str
+    log_position: int
+    exit: ExitRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A process that outlived a stop."""
+
+    pid: int
+    name: str
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """The outcome of a stop: empty `survivors` means that the whole tree is gone and its pipes are drained."""
+
+    key: str
+    survivors: tuple[Survivor, ...] = ()
+    killed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TreeStat:
+    """Resources of a whole tree at one moment: bytes, seconds, count."""
+
+    rss_bytes: int
+    cpu_seconds: float
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What this placement can do here, shown by `pxctl status --json` and `doctor`."""
+
+    keeper_pid: int
+    keeper_started_at: float
+    boot_id: str
+    kill_rung: str
+    memory_rung: str
+    control_restarts: int
+    interrupted: tuple[tuple[str, str, int], ...] = field(default=())
+    """(key, unit, pid) of what an earlier keeper left and this one swept."""
