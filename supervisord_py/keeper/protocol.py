@@ -12,11 +12,11 @@ Event:    {"event": str, ...}                      keeper -> control, unasked
 Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
 that names one is idempotent by it):
 
-  hello      {protocol: 1} -> {protocol, pid, started_at, start_time, boot_id, kill_rung, memory_rung, children: [CHILD],
-                               fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
+  hello      {protocol: 1} -> {protocol, pid, started_at, start_time, boot_id, kill_rung, memory_rung,
+                               children: [CHILD], fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
-  spawn      SPAWN -> {child: CHILD}                errors: kind "spawn_failed" with stage, errno; "exists" when the key is
-                                                    known with another spec (same spec: replies with the child it has)
+  spawn      SPAWN -> {child: CHILD}                errors: kind "spawn_failed" with stage, errno; "exists" when the key
+                                                    is known with another spec (same spec: its child)
   signal     {key, signum, tree: bool} -> {}        error "unknown_key", "dead"
   stop       {key, grace_seconds, kill_seconds, reason} -> {survivors: [{pid, name, start_time}], killed: bool}
              TERM (then CONT) to the tree, grace, KILL until nothing is left or kill_seconds passed; replies when the
@@ -59,7 +59,8 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
         set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
         max_rss_bytes: int | null, tag: str}
-        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir", "exec".
+        Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir",
+        "exec".
 
 Output: DIR/<kind>/<name>/ for a unit `kind:name`; see keeper/segments.py for the file format.
 """
@@ -72,11 +73,14 @@ STDERR = 2
 GAP = 3
 """Stream number of an index record that stands for lost bytes (its length counts them; no bytes in the file)."""
 
+RECOVERED = 1
+"""Flag of an index record that a crash took and the next opening made up: its time and stream are a best guess."""
+
 INDEX_RECORD = "<QdIHBB"
 """One record of a segment's .idx: position u64, time f64 (unix), length u32, instance u16, stream u8, flags u8.
 
-`position` is cumulative over the unit's whole life; a segment's file name is the position at which it begins (20 digits),
-`.log` for the raw bytes as they came, `.idx` for the records. A cursor is one such position.
+`position` is cumulative over the unit's whole life; a segment's file name is the position at which it begins
+(20 digits), `.log` for the raw bytes as they came, `.idx` for the records. A cursor is one such position.
 """
 INDEX_RECORD_SIZE = 24
 

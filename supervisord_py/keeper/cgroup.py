@@ -1,0 +1,281 @@
+"""Own cgroup2 groups, one an instance: the rung on which nothing escapes and one write kills a whole tree.
+
+    <where we are>/pxd-<daemon id>/<instance id>/
+
+In a delegated systemd unit the keeper first moves into a leaf `keeper/`, for a group with processes of its own may not
+hand controllers on (cgroups(7), "no internal processes"). Whether all this is allowed is found out by doing it once.
+Control files are written with one write(2) each: the kernel answers a whole message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from supervisord_py.keeper.processes import slurp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GROUP_PREFIX = "pxd-"
+LEAF = "keeper"
+_LEAVES = ("keeper", "supervisor")
+"""Leaves that we, or systemd's DelegateSubgroup=, put the keeper into."""
+_DEEPEST = 12
+
+
+def put(path: str, text: str) -> None:
+    """Write one control file.
+
+    Raises:
+        OSError: The kernel refused.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def get(path: str) -> str:
+    """Read one control file; "" when it is not there."""
+    try:
+        return slurp(path).decode()
+    except OSError:
+        return ""
+
+
+def counter(text: str, name: str) -> int:
+    """Return the number beside `name` in a flat keyed control file; 0 when it is not there."""
+    for line in text.splitlines():
+        word, _, number = line.partition(" ")
+        if word == name and number.isdigit():
+            return int(number)
+    return 0
+
+
+def find_mount(mountinfo: str) -> tuple[str, str] | None:
+    """Return (mount point, root within the hierarchy) of cgroup2 from the text of /proc/self/mountinfo (proc(5))."""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        if right.startswith("cgroup2 "):
+            fields = left.split()
+            return _unescape(fields[4]), _unescape(fields[3])
+    return None
+
+
+def _unescape(path: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(code, character)
+    return path
+
+
+def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
+    """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it."""
+    mount = find_mount(mountinfo)
+    if mount is None:
+        return None
+    for line in membership.splitlines():
+        if line.startswith("0::/"):
+            path = line[3:]
+            root = mount[1].rstrip("/")
+            if path.startswith("/../") or not (path + "/").startswith(root + "/"):
+                return None
+            return mount[0], (mount[0] + path[len(root) :]).rstrip("/")
+    return None
+
+
+def here() -> tuple[str, str] | None:
+    """Return `locate()` of this very process."""
+    return locate(get("/proc/self/mountinfo"), get("/proc/self/cgroup"))
+
+
+class Group:
+    """The cgroup of one instance."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open_door(self) -> int:
+        """Return a descriptor: "0" written to it moves the writer into this group.
+
+        Raises:
+            OSError: It is not there or not ours.
+        """
+        return os.open(self.path + "/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def populated(self) -> bool:
+        """Say whether a live process is in it or below it."""
+        return counter(get(self.path + "/cgroup.events"), "populated") == 1
+
+    def members(self) -> list[int]:
+        """Return the pids in it and below it."""
+        pids: list[int] = []
+        for path in walk(self.path):
+            pids += [int(word) for word in get(path + "/cgroup.procs").split() if word != "0"]
+        return pids
+
+    def kill(self) -> None:
+        """SIGKILL everything in it and below it, also what is forked meanwhile (cgroup.kill, Linux 5.14)."""
+        try:
+            put(self.path + "/cgroup.kill", "1")
+        except OSError:
+            return  # gone: nothing to kill; the caller looks again anyway
+
+    def limit_memory(self, limit_bytes: int) -> bool:
+        """Let the kernel enforce a limit on the tree as a whole; False where the controller is not ours."""
+        try:
+            put(self.path + "/memory.max", str(limit_bytes))
+        except OSError:
+            return False
+        for name, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
+            try:
+                put(f"{self.path}/{name}", text)
+            except OSError:
+                continue  # older kernels, or no swap accounting: the limit itself stands
+        return True
+
+    def oom_kills(self) -> int:
+        """Count what the kernel killed in it for want of memory."""
+        return counter(get(self.path + "/memory.events"), "oom_kill")
+
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU seconds of all that ever ran in it; None where the kernel does not count."""
+        micros = counter(get(self.path + "/cpu.stat"), "usage_usec")
+        return micros / 1e6 if micros else None
+
+    def remove(self) -> bool:
+        """Remove it with all below; False while something is in it."""
+        for path in reversed(list(walk(self.path))):
+            try:
+                os.rmdir(path)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+
+def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield a group's directory and all below it, parents first."""
+    yield path
+    if depth == 0:
+        return
+    try:
+        with os.scandir(path) as entries:
+            below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for child in below:
+        yield from walk(child, depth - 1)
+
+
+class Groups:
+    """The daemon's own group and what it may do."""
+
+    __slots__ = ("memory", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.memory = "memory" in get(path + "/cgroup.controllers").split()
+
+    def create(self, key: str) -> Group:
+        """Make the group of an instance.
+
+        Raises:
+            OSError: The kernel refused.
+        """
+        path = f"{self.path}/{key}"
+        os.mkdir(path, 0o755)
+        return Group(path)
+
+    def close(self) -> bool:
+        """Kill what is still in the daemon's group, at the end of everything, and remove it; False while that lasts."""
+        group = Group(self.path)
+        group.kill()
+        return group.remove()
+
+
+def found(daemon_id: str) -> Groups | None:
+    """Found the daemon's group, or say None where this machine does not let us: then the next rung is used."""
+    place = here()
+    if place is None:
+        return None
+    base = _base(*place)
+    path = f"{base}/{GROUP_PREFIX}{daemon_id}"
+    try:
+        os.makedirs(path, 0o755, exist_ok=True)
+        _hand_on(base, path)
+        groups = Groups(path)
+        if os.path.exists(path + "/cgroup.kill") and _may_join(groups):
+            return groups
+        groups.close()
+    except OSError:
+        return None
+    return None
+
+
+def leftovers(daemon_id: str) -> list[Group]:
+    """Return every group of this daemon that an earlier keeper left, wherever it stood."""
+    place = here()
+    if place is None:
+        return []
+    name = GROUP_PREFIX + daemon_id
+    return [Group(path) for path in walk(place[0]) if os.path.basename(path) == name]
+
+
+def _base(mount: str, own: str) -> str:
+    """Return the directory that our groups go to, ourselves moved out of the way where that is our right."""
+    if os.path.basename(own) in _LEAVES and os.access(os.path.dirname(own), os.W_OK):
+        return os.path.dirname(own)
+    if own != mount and _delegated(own):
+        leaf = f"{own}/{LEAF}"
+        os.makedirs(leaf, 0o755, exist_ok=True)
+        put(leaf + "/cgroup.procs", "0")
+    return own
+
+
+def _delegated(path: str) -> bool:
+    """Tell a group handed to us from one we merely may write to: systemd marks it, or it belongs to our own uid."""
+    with contextlib.suppress(OSError):
+        if os.getxattr(path, "user.delegate") == b"1":
+            return True
+    uid = os.geteuid()
+    return uid != 0 and os.stat(path).st_uid == uid
+
+
+def _hand_on(base: str, path: str) -> None:
+    """Enable the controllers that are there for our groups; what is refused is not used."""
+    for place in (base, path):
+        offered = get(place + "/cgroup.controllers").split()
+        for name in ("memory", "pids"):
+            if name in offered and (place == path or _delegated(base)):
+                try:
+                    put(place + "/cgroup.subtree_control", f"+{name}")
+                except OSError:
+                    continue
+
+
+def _may_join(groups: Groups) -> bool:
+    """Try with a real child: rights and hybrid layouts have more rules than are worth repeating here."""
+    probe = groups.create("probe")
+    try:
+        door = probe.open_door()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    os.write(door, b"0")
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        finally:
+            os.close(door)
+    except OSError:
+        return False
+    finally:
+        probe.remove()

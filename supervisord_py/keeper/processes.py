@@ -1,0 +1,215 @@
+"""Read the process table: who is whose child, since when, and how large.
+
+A pid alone names nobody: kernels reuse it. A `Process` therefore always carries its start time, and the only ways to
+signal one, here, hold it by a pidfd or compare the start time first. A zombie has ended and counts as dead, unless it
+is the exited main thread of a process whose other threads live on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_DEAD_STATES = (b"Z", b"X", b"x")
+
+
+class Process:
+    """One line of the table.
+
+    Attributes:
+        pid: Its number.
+        ppid: Its parent's.
+        sid: Its session's.
+        pgid: Its process group's.
+        alive: False for a zombie.
+        start_time: Clock ticks since boot (proc(5), field 22).
+        ticks: CPU clock ticks of itself and its reaped children.
+        rss_bytes: Resident bytes.
+        name: The command's short name.
+    """
+
+    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
+
+    def __init__(self, pid: int, ppid: int, pgid: int, sid: int, start_time: int) -> None:
+        self.pid = pid
+        self.ppid = ppid
+        self.pgid = pgid
+        self.sid = sid
+        self.start_time = start_time
+        self.alive = True
+        self.ticks = 0
+        self.rss_bytes = 0
+        self.name = ""
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """(pid, start time): within one boot nobody else ever has it."""
+        return (self.pid, self.start_time)
+
+
+def parse_stat(text: bytes) -> Process:
+    """Parse the text of /proc/PID/stat (proc(5)).
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    head, _, rest = text.rpartition(b")")
+    number, _, name = head.partition(b" (")
+    fields = rest.split()
+    if len(fields) < 22:  # noqa: PLR2004  field numbers are those of proc(5), counted from the state
+        raise ValueError("not a stat line")
+    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    threads = int(fields[17])
+    process.alive = fields[0] not in _DEAD_STATES or (fields[0] == b"Z" and threads > 1)
+    process.ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+    process.rss_bytes = int(fields[21]) * PAGE_BYTES
+    process.name = name.decode("utf-8", "replace")
+    return process
+
+
+def slurp(path: str, limit: int = 1 << 20) -> bytes:
+    """Return the first `limit` bytes of a small file, without the buffers of a file object.
+
+    Raises:
+        OSError: It is gone or not ours to read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while limit > 0 and (part := os.read(fd, min(limit, 65536))):
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def look(pid: int) -> Process | None:
+    """Return the process of that number, or None when there is none."""
+    if sys.platform == "darwin":
+        from supervisord_py.keeper import darwin  # noqa: PLC0415  loads libproc, which is only there
+
+        return darwin.look(pid)
+    try:
+        return parse_stat(slurp(f"/proc/{pid}/stat", 4096))
+    except (OSError, ValueError):
+        return None
+
+
+def table() -> dict[int, Process]:
+    """Return the whole table, by pid; processes that end meanwhile are left out."""
+    rows = {}
+    for pid in pids():
+        row = look(pid)
+        if row is not None:
+            rows[pid] = row
+    return rows
+
+
+def pids() -> Iterator[int]:
+    """Yield the number of every process."""
+    if sys.platform == "darwin":
+        from supervisord_py.keeper import darwin  # noqa: PLC0415  see above
+
+        yield from darwin.pids()
+        return
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            yield int(name)
+
+
+def is_process(pid: int) -> bool:
+    """Say whether `pid` numbers a process and not one of its further threads (whose /proc entry reads alike)."""
+    try:
+        text = slurp(f"/proc/{pid}/status", 4096)
+    except OSError:
+        return False
+    return b"\nTgid:\t%d\n" % pid in text
+
+
+def last_pid() -> int | None:
+    """Return the newest pid of this pid namespace: unchanged means that nothing was forked. None: unknown."""
+    try:
+        return int(slurp("/proc/loadavg", 256).rsplit(None, 1)[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def environment(pid: int) -> dict[bytes, bytes]:
+    """Return the environment that a process was started with; empty when it is not ours to read."""
+    try:
+        text = slurp(f"/proc/{pid}/environ", 4 << 20)
+    except OSError:
+        return {}
+    pairs = (entry.partition(b"=") for entry in text.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def resident(pid: int) -> int:
+    """Return the resident bytes of one process; 0 when it is gone."""
+    if sys.platform == "darwin":
+        from supervisord_py.keeper import darwin  # noqa: PLC0415  see above
+
+        return darwin.footprint(pid)
+    try:
+        return int(slurp(f"/proc/{pid}/statm", 256).split()[1]) * PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def proportional(pid: int) -> int | None:
+    """Return the proportional set size in bytes: shared pages count once over all sharers. None: not readable.
+
+    It walks the page tables (10 ms at 500 MB), so it confirms a verdict and never polls.
+    """
+    try:
+        for line in slurp(f"/proc/{pid}/smaps_rollup", 8192).splitlines():
+            if line.startswith(b"Pss:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def send(process: Process, signum: int) -> bool:
+    """Signal exactly that process; False when it is gone, has been replaced, or is not ours to signal.
+
+    The pidfd pins the pid first, then the start time is compared: between the two nobody can take its place.
+    """
+    if not hasattr(os, "pidfd_open"):
+        return send_by_number(process, signum)
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # an old kernel, or no descriptor left
+        return send_by_number(process, signum)
+    try:
+        now = look(process.pid)
+        if now is None or now.identity != process.identity:
+            return False
+        signal.pidfd_send_signal(fd, signum)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def send_by_number(process: Process, signum: int) -> bool:
+    """Signal by pid after comparing the start time: all that a platform without pidfds can do."""
+    now = look(process.pid)
+    if now is None or now.identity != process.identity:
+        return False
+    try:
+        os.kill(process.pid, signum)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,242 @@
+"""Turn a plan into a process: fork, then everything between fork and exec, in the child, in a fixed order.
+
+The keeper has one thread, so a plain fork is safe and the child may run Python until exec. What can be computed or
+refused is computed and refused before the fork. Whatever fails after it comes back on a close-on-exec pipe as
+(stage, errno); end of file on that pipe is the kernel's own word that exec succeeded.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import signal
+
+from supervisord_py.keeper import system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Step = Callable[[], None]
+
+STAGES = ("fork", "setsid", "cgroup", "umask", "nice", "fds", "pdeathsig", "chdir", "rlimit", "exec")
+RLIMITS = {
+    "nofile": resource.RLIMIT_NOFILE,
+    "nproc": resource.RLIMIT_NPROC,
+    "as": resource.RLIMIT_AS,
+    "cpu": resource.RLIMIT_CPU,
+    "core": resource.RLIMIT_CORE,
+    "fsize": resource.RLIMIT_FSIZE,
+}
+CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that the keeper itself catches; blocked around the fork, so that a child never answers for it."""
+
+
+class SpawnError(Exception):
+    """A child did not come to be: at which stage, with which errno."""
+
+    def __init__(self, stage: str, error: int) -> None:
+        super().__init__(f"{stage}: {os.strerror(error)}")
+        self.stage = stage
+        self.error = error
+
+
+class Plan:
+    """Everything the child needs, as the kernel wants it: bytes and numbers.
+
+    Attributes:
+        argv: Program and arguments.
+        programs: The paths to try for the program, in order.
+        env: The whole environment.
+        cwd: Directory to start in; None keeps the keeper's.
+        stdio: Descriptors of the keeper that become 0, 1, 2.
+        grants: (number in the child, descriptor of the keeper).
+        rlimits: (resource, soft, hard).
+        umask: File mode mask; None keeps the keeper's.
+        nice: Added to the keeper's niceness.
+        cgroup_door: Descriptor of the group's cgroup.procs, or -1.
+        guarded: Die with the keeper (PDEATHSIG).
+        listen_pid: Put the child's pid into LISTEN_PID.
+        ignored: Signals that the keeper ignores and the child must not.
+    """
+
+    __slots__ = (
+        "argv", "cgroup_door", "cwd", "env", "grants", "guarded", "ignored", "listen_pid", "nice", "programs",
+        "rlimits", "stdio", "umask",
+    )  # fmt: skip
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
+        self.argv = [_word(text) for text in argv]
+        self.env = {_word(name): _word(value) for name, value in env.items()}
+        if not self.argv or not self.argv[0]:
+            raise SpawnError("exec", errno.ENOENT)
+        if any(b"=" in name or not name for name in self.env):
+            raise SpawnError("exec", errno.EINVAL)
+        self.programs = _candidates(self.argv[0], self.env.get(b"PATH", os.fsencode(os.defpath)))
+        self.stdio = stdio
+        self.cwd: bytes | None = None
+        self.grants: list[tuple[int, int]] = []
+        self.rlimits: list[tuple[int, int, int]] = []
+        self.umask: int | None = None
+        self.nice = 0
+        self.cgroup_door = -1
+        self.guarded = False
+        self.listen_pid = False
+        self.ignored: list[int] = []
+
+    def in_directory(self, path: str) -> None:
+        """Start in `path`."""
+        self.cwd = _word(path, "chdir")
+
+
+def _word(text: str, stage: str = "exec") -> bytes:
+    word = os.fsencode(text)
+    if b"\0" in word:
+        raise SpawnError(stage, errno.EINVAL)
+    return word
+
+
+def _candidates(program: bytes, path: bytes) -> list[bytes]:
+    if b"/" in program:
+        return [program]
+    return [os.path.join(folder or b".", program) for folder in path.split(b":")]
+
+
+def ignored_signals() -> list[int]:
+    """Return the signals that this process ignores: an ignored signal would stay ignored over exec."""
+    return [int(number) for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+
+
+def launch(plan: Plan) -> tuple[int, int]:
+    """Fork; return (pid, descriptor of the report pipe). See `read_report`.
+
+    Raises:
+        SpawnError: No pipe or no process is to be had (stage "fds" or "fork"); there is no child then.
+    """
+    try:
+        report, report_in = os.pipe()
+    except OSError as error:
+        raise SpawnError("fds", error.errno or errno.EMFILE) from None
+    keeper = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(plan, report_in, keeper)
+    except OSError as error:
+        os.close(report)
+        raise SpawnError("fork", error.errno or errno.EAGAIN) from None
+    finally:
+        os.close(report_in)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    os.set_blocking(report, False)
+    return pid, report
+
+
+def read_report(fd: int) -> SpawnError | None:
+    """Read the report pipe once it is readable: None means that exec succeeded.
+
+    Raises:
+        BlockingIOError: Nothing has happened yet.
+    """
+    text = os.read(fd, 64)
+    if not text:
+        return None
+    stage, error = (int(word) for word in text.split())
+    return SpawnError(STAGES[stage], error)
+
+
+def _become(plan: Plan, report: int, keeper: int) -> None:
+    """In the child: become what the plan says, or report why not. Never returns."""
+    stage = STAGES.index("fds")
+    try:
+        steps, report = _steps(plan, report, keeper)
+        for stage, step in steps:  # noqa: B007  read below, when a step fails
+            step()
+    except OSError as error:
+        _report(report, stage, error.errno or errno.EINVAL)
+    except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
+        _report(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+    except MemoryError:
+        _report(report, stage, errno.ENOMEM)
+    except BaseException:  # noqa: BLE001  end of file on the pipe would claim that exec succeeded
+        _report(report, stage, errno.EINVAL)
+    finally:
+        os._exit(127)
+
+
+def _report(fd: int, stage: int, error: int) -> None:
+    os.write(fd, b"%d %d" % (stage, error))
+
+
+def _steps(plan: Plan, report: int, keeper: int) -> tuple[list[tuple[int, Step]], int]:
+    """List what is to be done, in the order of STAGES, and where the report pipe will be (out of the grants' way)."""
+    top = max([2, *(number for number, _ in plan.grants)]) + 1
+    report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top)
+    actions: list[Step] = [
+        os.setsid,
+        lambda: _join(plan.cgroup_door),
+        lambda: _mask(plan.umask),
+        lambda: _renice(plan.nice),
+        lambda: _place_fds(plan, top),
+        lambda: system.die_with_parent(keeper) if plan.guarded else None,
+        lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
+        lambda: _limit(plan.rlimits),
+        lambda: _exec(plan),
+    ]
+    return list(enumerate(actions, start=1)), report
+
+
+def _join(door: int) -> None:
+    if door >= 0:
+        os.write(door, b"0")
+
+
+def _mask(umask: int | None) -> None:
+    if umask is not None:
+        os.umask(umask)
+
+
+def _renice(nice: int) -> None:
+    if nice:
+        os.nice(nice)
+
+
+def _limit(rlimits: list[tuple[int, int, int]]) -> None:
+    # Address space last: under a small one Python itself could not go on.
+    for number, soft, hard in sorted(rlimits, key=lambda entry: entry[0] == resource.RLIMIT_AS):
+        resource.setrlimit(number, (soft, hard))
+
+
+def _place_fds(plan: Plan, top: int) -> None:
+    """Put stdio and grants at their numbers; everything else closes at exec.
+
+    All sources are first copied above every target: a grant may sit where another one is to go.
+    """
+    system.shut_on_exec()
+    targets = [*enumerate(plan.stdio), *plan.grants]
+    copies = [(number, fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, top)) for number, fd in targets]
+    for number, copy in copies:
+        os.dup2(copy, number, inheritable=True)
+
+
+def _exec(plan: Plan) -> None:
+    """Default signal dispositions, nothing blocked, then the first candidate that can be executed (as execvp(3))."""
+    signal.set_wakeup_fd(-1)
+    for number in (*CAUGHT, *plan.ignored):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if plan.listen_pid:
+        plan.env[b"LISTEN_PID"] = b"%d" % os.getpid()
+    denied: OSError | None = None
+    missing: OSError | None = None
+    for program in plan.programs:
+        try:
+            os.execve(program, plan.argv, plan.env)  # noqa: S606  exec is the point
+        except (FileNotFoundError, NotADirectoryError) as error:
+            missing = error
+        except PermissionError as error:
+            denied = error
+    raise denied or missing or OSError(errno.ENOENT, "no program")

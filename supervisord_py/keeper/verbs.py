@@ -1,0 +1,276 @@
+"""The page of verbs: one function a verb, a table that lists them, and one place where refusals become replies.
+
+A function returns the members of its reply at once, or None when it will answer later through its `Reply`. Descriptors
+that came with a request and were not taken are closed here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from supervisord_py.keeper import order, processes
+from supervisord_py.keeper.protocol import PROTOCOL
+from supervisord_py.keeper.spawn import SpawnError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from supervisord_py.keeper.instance import Instance
+    from supervisord_py.keeper.keeper import Keeper
+    from supervisord_py.keeper.processes import Process
+
+    Message = dict[str, Any]
+    Members = dict[str, Any]
+    Verb = Callable[["Request"], Members | None]
+
+KILL_SECONDS = 5.0
+
+
+class Request:
+    """One request, and the way back to who asked."""
+
+    __slots__ = ("_control_pid", "_keeper", "fds", "message")
+
+    def __init__(self, keeper: Keeper, message: Message, fds: list[int]) -> None:
+        self._keeper = keeper
+        self._control_pid = keeper.control.pid
+        self.message = message
+        self.fds = fds
+
+    def accept(self, members: Members, fds: list[int] | None = None) -> None:
+        """Reply; `fds` stay the keeper's own."""
+        self._keeper.control.reply(self._control_pid, {"id": self.message.get("id"), "ok": True, **members}, fds)
+
+    def refuse(self, error: Members) -> None:
+        """Reply with an error."""
+        reply = {"id": self.message.get("id"), "ok": False, "error": error}
+        self._keeper.control.reply(self._control_pid, reply)
+
+    def text(self, name: str) -> str:
+        """Return a member that must be a string."""
+        return order.text(self.message, name)
+
+
+class Verbs:
+    """Answers the control plane."""
+
+    __slots__ = ("_keeper", "_table")
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._table: dict[str, Verb] = {
+            "hello": self._hello,
+            "spawn": self._spawn,
+            "signal": self._signal,
+            "stop": self._stop,
+            "list": self._list,
+            "stat": self._stat,
+            "annotate": self._annotate,
+            "release": self._release,
+            "put_fd": self._put_fd,
+            "take_fd": self._take_fd,
+            "drop_fd": self._drop_fd,
+            "ready": self._ready,
+            "status": self._status,
+            "alive": self._alive,
+            "shutdown": self._shutdown,
+            "restart": self._restart,
+        }
+
+    def receive(self, message: Message, fds: list[int]) -> None:
+        """Answer one request."""
+        request = Request(self._keeper, message, fds)
+        try:
+            members = self._table.get(str(message.get("verb")), _unknown)(request)
+        except order.Refusal as refusal:
+            request.refuse(refusal.document)
+        except Exception as error:
+            request.refuse({"kind": "internal", "detail": f"{type(error).__name__}: {error}"})
+            raise
+        else:
+            if members is not None:
+                request.accept(members)
+        finally:
+            for fd in request.fds:
+                os.close(fd)
+
+    # -- children ----------------------------------------------------------------------------------------------------
+
+    def _hello(self, request: Request) -> Members | None:
+        keeper = self._keeper
+        if request.message.get("protocol") != PROTOCOL:
+            asked = request.message.get("protocol")
+            raise order.Refusal("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
+        request.accept(
+            {
+                "protocol": PROTOCOL,
+                "pid": keeper.birth.pid,
+                "started_at": keeper.birth.started_at,
+                "start_time": keeper.birth.start_time,
+                "boot_id": keeper.birth.boot_id,
+                "kill_rung": keeper.rungs.kill,
+                "memory_rung": keeper.rungs.memory,
+                "children": [instance.document() for instance in keeper.registry.instances.values()],
+                "fds": sorted(keeper.stored),
+                "control_restarts": keeper.control.restarts,
+                "interrupted": keeper.interrupted,
+            }
+        )
+        keeper.control.hello()
+        keeper.registry.tell_again()
+        return None
+
+    def _spawn(self, request: Request) -> Members | None:
+        if self._keeper.ending.begun:
+            raise order.Refusal("shutdown", "the keeper is stopping")
+
+        def answer(outcome: Instance | SpawnError) -> None:
+            if isinstance(outcome, SpawnError):
+                request.refuse(order.spawn_failed(outcome).document)
+            else:
+                request.accept({"child": outcome.document()})
+
+        self._keeper.registry.spawn(request.message, self._keeper.stored, answer)
+        return None
+
+    def _instance(self, request: Request) -> Instance:
+        key = request.text("key")
+        instance = self._keeper.registry.instances.get(key)
+        if instance is None:
+            raise order.Refusal("unknown_key", f"no child has the key {key!r}")
+        return instance
+
+    def _signal(self, request: Request) -> Members:
+        instance = self._instance(request)
+        signum = int(order.number(request.message, "signum"))
+        if signum not in signal.valid_signals():
+            raise order.Refusal("bad_request", f"there is no signal {signum}")
+        if request.message.get("tree") is True:
+            members = self._members(instance)
+            if not members:
+                raise order.Refusal("dead", f"nothing of {instance.unit} lives")
+            for row in members:
+                processes.send(row, signum)
+        else:
+            self._send_to_leader(instance, signum)
+        return {}
+
+    @staticmethod
+    def _send_to_leader(instance: Instance, signum: int) -> None:
+        if instance.exit is not None:
+            raise order.Refusal("dead", f"the leader of {instance.unit} has ended")
+        try:
+            # Not reaped yet: by its pidfd, or by a number that cannot be anybody else's.
+            if instance.pidfd >= 0:
+                signal.pidfd_send_signal(instance.pidfd, signum)
+            else:
+                os.kill(instance.pid, signum)
+        except ProcessLookupError:
+            raise order.Refusal("dead", f"the leader of {instance.unit} has ended") from None
+        except OSError as error:
+            raise order.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
+
+    def _members(self, instance: Instance) -> list[Process]:
+        if instance.group is None:
+            self._keeper.registry.census.take()
+        return self._keeper.registry.census.members(instance) if instance.tree_alive else []
+
+    def _stop(self, request: Request) -> Members | None:
+        instance = self._instance(request)
+        grace = max(0.0, order.number(request.message, "grace_seconds"))
+        kill_seconds = max(0.0, order.number(request.message, "kill_seconds", KILL_SECONDS))
+        first = signal.SIGTERM if grace else signal.SIGKILL
+        instance.condemn(str(request.message.get("reason") or "stopped"), "control", first, None, None)
+
+        def done(survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback
+            named = [{"pid": row.pid, "name": row.name, "start_time": row.start_time} for row in survivors]
+            request.accept({"survivors": named, "killed": killed})
+
+        self._keeper.ladder.stop(instance, grace, kill_seconds, done)
+        return None
+
+    def _list(self, request: Request) -> Members:
+        prefix = str(request.message.get("prefix") or "")
+        held = self._keeper.registry.instances.values()
+        return {"children": [one.document() for one in held if one.unit.startswith(prefix)]}
+
+    def _stat(self, request: Request) -> Members:
+        census, held = self._keeper.registry.census, self._keeper.registry.instances
+        asked = [held[key] for key in request.message.get("keys") or () if key in held]
+        if any(instance.group is None and instance.tree_alive for instance in asked):
+            census.take()
+        return {"stats": {one.key: _measure(one, census.members(one) if one.tree_alive else []) for one in asked}}
+
+    def _annotate(self, request: Request) -> Members:
+        self._instance(request).tag = request.text("tag")
+        return {}
+
+    def _release(self, request: Request) -> Members:
+        self._keeper.registry.release(request.text("key"))
+        return {}
+
+    # -- descriptors -------------------------------------------------------------------------------------------------
+
+    def _put_fd(self, request: Request) -> Members:
+        name = request.text("name")
+        if len(request.fds) != 1:
+            raise order.Refusal("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
+        before = self._keeper.stored.pop(name, -1)
+        if before >= 0:
+            os.close(before)
+        self._keeper.stored[name] = request.fds.pop()
+        return {}
+
+    def _take_fd(self, request: Request) -> None:
+        name = request.text("name")
+        if name not in self._keeper.stored:
+            raise order.Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
+        request.accept({}, [self._keeper.stored[name]])
+
+    def _drop_fd(self, request: Request) -> Members:
+        fd = self._keeper.stored.pop(request.text("name"), -1)
+        if fd >= 0:
+            os.close(fd)
+        return {}
+
+    # -- the daemon itself -------------------------------------------------------------------------------------------
+
+    def _ready(self, _request: Request) -> Members:
+        self._keeper.notifier.ready()
+        return {}
+
+    def _status(self, request: Request) -> Members:
+        self._keeper.notifier.status(request.text("text"))
+        return {}
+
+    def _alive(self, _request: Request) -> Members:
+        self._keeper.control.alive()
+        return {}
+
+    def _shutdown(self, _request: Request) -> Members:
+        self._keeper.ending.asked_by_control()
+        return {}
+
+    def _restart(self, request: Request) -> Members:
+        if request.message.get("all") is True:
+            if not self._keeper.boot.pxd_argv:
+                raise order.Refusal("bad_request", "the boot document names no command to start pxd with")
+            self._keeper.ending.exec_anew()
+        else:
+            self._keeper.control.replace()
+        return {}
+
+
+def _unknown(request: Request) -> Members | None:
+    raise order.Refusal("unknown_verb", f"there is no verb {request.message.get('verb')!r}")
+
+
+def _measure(instance: Instance, members: list[Process]) -> Members:
+    """Return one entry of `stats`: the whole tree, living members only but for the group's own account of CPU."""
+    ticks = sum(row.ticks for row in members) / processes.TICKS_PER_SECOND
+    counted = instance.group.cpu_seconds() if instance.group is not None else None
+    resident = sum(processes.resident(row.pid) for row in members)
+    return {"rss_bytes": resident, "cpu_seconds": counted or ticks, "processes": len(members)}

@@ -1,0 +1,58 @@
+"""Keepers for the tests of this room: one on each rung that this machine has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keeper.keeper_rig import Rig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+RUNGS: dict[str, dict[str, Any]] = {
+    "cgroup": {},
+    "subreaper": {"cgroup": "off"},
+    "process_group": {"platform": "portable"},
+}
+
+
+@pytest.fixture
+def rigs() -> Iterator[Callable[..., Rig]]:
+    """Make rigs that are cleaned up, and checked for leaks, at the end."""
+    made: list[Rig] = []
+
+    def make(**boot: Any) -> Rig:
+        made.append(Rig(**boot))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+@pytest.fixture
+def rig(rigs: Callable[..., Rig]) -> Rig:
+    """A keeper with the best rung that this machine has, not started."""
+    return rigs()
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Rig:
+    """A keeper on each rung, started and greeted; `rig.links[0]` is its channel."""
+    rig = rigs(**RUNGS[request.param])
+    link = rig.up()
+    if link.hello["kill_rung"] != request.param:
+        pytest.skip(f"this machine offers {link.hello['kill_rung']}, not {request.param}")
+    return rig
+
+
+@pytest.fixture(params=["cgroup", "subreaper"])
+def linux_rung(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Rig:
+    """The same, without the portable rung, which promises less."""
+    rig = rigs(**RUNGS[request.param])
+    link = rig.up()
+    if link.hello["kill_rung"] != request.param:
+        pytest.skip(f"this machine offers {link.hello['kill_rung']}, not {request.param}")
+    return rig

@@ -1,0 +1,341 @@
+"""A keeper under test: started for real, spoken to through the channel that its control plane lends out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from supervisord_py.keeper.protocol import MAX_FRAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROBES = Path(__file__).parent / "probes"
+MAIN = Path(__file__).parents[2] / "supervisord_py" / "keeper" / "__main__.py"
+PATIENCE = 60.0
+"""Seconds; a bound, never a measure: the machine may be ten times slower than it should."""
+
+_MEASURED = any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
+KEEPER_ARGV = [sys.executable, *([] if _MEASURED else ["-I", "-S"]), str(MAIN)]
+PYTHON = [sys.executable, "-I", "-S"]
+
+
+def probe(name: str, *words: object) -> list[str]:
+    """Return the argv of a probe child."""
+    return [*PYTHON, str(PROBES / f"{name}.py"), *(str(word) for word in words)]
+
+
+def until(condition: Callable[[], Any], what: str = "the condition", patience: float = PATIENCE) -> Any:
+    """Return the first true value of `condition`, asked again and again; fail in the end."""
+    deadline = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come within {patience} s")
+        with contextlib.suppress(InterruptedError):
+            signal.sigtimedwait([], 0.01)
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process exists and is no zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def marked(daemon_id: str) -> list[int]:
+    """Return every live process that bears a mark of the daemon in its environment: what a leak looks like."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+            marks = (f"PX_INSTANCE={daemon_id}.".encode(), f"PX_CONTROL={daemon_id}".encode())
+            if any(word.startswith(marks) for word in words) and alive(int(entry)):
+                found.append(int(entry))
+    return found
+
+
+class Link:
+    """One control plane's channel, lent to the test."""
+
+    def __init__(self, bridge: socket.socket, channel: socket.socket, pid: int) -> None:
+        self.bridge = bridge
+        self.channel = channel
+        self.pid = pid
+        self.replies: dict[int, tuple[dict[str, Any], list[int]]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.closed = False
+        self.hello: dict[str, Any] = {}
+        self._buffer = b""
+        self._fds: list[int] = []
+        self._next_id = 0
+
+    def send(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> int:
+        self._next_id += 1
+        message = {"id": self._next_id, "verb": verb, **members}
+        if fds:
+            message["fds"] = len(fds)
+        body = json.dumps(message).encode()
+        self.raw(len(body).to_bytes(4, "big") + body, fds)
+        return self._next_id
+
+    def raw(self, frame: bytes, fds: tuple[int, ...] = ()) -> None:
+        if fds:
+            sent = socket.send_fds(self.channel, [frame], list(fds))
+            frame = frame[sent:]
+        self.channel.sendall(frame)
+
+    def receive(self, seconds: float) -> bool:
+        """Take in what comes within `seconds`; False when nothing did."""
+        self.channel.settimeout(max(seconds, 0.001))
+        try:
+            piece, fds, _, _ = socket.recv_fds(self.channel, 1 << 16, 16)
+        except (TimeoutError, BlockingIOError):
+            return False
+        except ConnectionResetError:
+            piece, fds = b"", []
+        self._fds += fds
+        if not piece:
+            self.closed = True
+            return False
+        self._buffer += piece
+        while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := int.from_bytes(self._buffer[:4], "big")):
+            assert size <= MAX_FRAME
+            message = json.loads(self._buffer[4 : 4 + size])
+            self._buffer = self._buffer[4 + size :]
+            count = message.get("fds", 0) if isinstance(message.get("fds"), int) else 0  # hello lists names under it
+            taken, self._fds = self._fds[:count], self._fds[count:]
+            if "event" in message:
+                self.events.append(message)
+            else:
+                self.replies[message["id"]] = (message, taken)
+        return True
+
+    def reply(self, number: int, patience: float = PATIENCE) -> dict[str, Any]:
+        return self.reply_with_fds(number, patience)[0]
+
+    def reply_with_fds(self, number: int, patience: float = PATIENCE) -> tuple[dict[str, Any], list[int]]:
+        deadline = time.monotonic() + patience
+        while number not in self.replies:
+            assert time.monotonic() < deadline, f"no reply to request {number}"
+            assert not self.closed, "the keeper closed the channel"
+            self.receive(deadline - time.monotonic())
+        return self.replies.pop(number)
+
+    def call(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
+        """Send a request and return its reply, which must be ok."""
+        reply = self.reply(self.send(verb, fds, **members))
+        assert reply["ok"], reply
+        return reply
+
+    def refused(self, verb: str, fds: tuple[int, ...] = (), **members: Any) -> dict[str, Any]:
+        """Send a request and return the error of its reply, which must be one."""
+        reply = self.reply(self.send(verb, fds, **members))
+        assert not reply["ok"], reply
+        return reply["error"]
+
+    def event(self, name: str, patience: float = PATIENCE, **members: Any) -> dict[str, Any]:
+        """Return the first event of that name whose members are as given; waits for it."""
+        deadline = time.monotonic() + patience
+        while True:
+            for event in self.events:
+                record = event.get("record", event)
+                if event["event"] == name and all(record.get(key) == value for key, value in members.items()):
+                    return event
+            assert time.monotonic() < deadline, f"no event {name} {members}, but {self.events}"
+            assert not self.closed, "the keeper closed the channel"
+            self.receive(deadline - time.monotonic())
+
+    def exit(self, key: str) -> dict[str, Any]:
+        """Return the exit record of a key; waits for it."""
+        return self.event("exit", key=key)["record"]
+
+    def end(self, code: int = 0) -> None:
+        """Let this control plane exit with that code."""
+        with contextlib.suppress(OSError):
+            self.bridge.send(bytes([code]))
+        self.close()
+
+    def close(self) -> None:
+        self.bridge.close()
+        self.channel.close()
+        for fd in self._fds:
+            os.close(fd)
+
+
+class Rig:
+    """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends."""
+
+    def __init__(self, **boot: Any) -> None:
+        self.dir = Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
+        self.daemon_id = os.urandom(4).hex()
+        self._meeting = socket.socket(socket.AF_UNIX)
+        self._meeting.bind(str(self.dir / "meet"))
+        self._meeting.listen(8)
+        for name in ("run", "state", "logs"):
+            (self.dir / name).mkdir(mode=0o700)
+        self.boot = {
+            "daemon_id": self.daemon_id,
+            "run_dir": str(self.dir / "run"),
+            "state_dir": str(self.dir / "state"),
+            "log_dir": str(self.dir / "logs"),
+            "socket_path": "",
+            "listen_fd": None,
+            "lock_fd": None,
+            "control_argv": probe("bridge", self.dir / "meet"),
+            "pxd_argv": [],
+            "log_segment_bytes": 1 << 20,
+            "log_total_bytes": 8 << 20,
+            "log_spill_bytes": 64 << 10,
+            "stop_seconds": 30,
+            "watchdog_seconds": 0,
+            "control_hang_seconds": 60,
+            "backoff_initial_seconds": 0.01,
+            "backoff_max_seconds": 0.05,
+            "backoff_reset_seconds": 60,
+            "cgroup": "auto",
+            "platform": "auto",
+            **boot,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+        self.links: list[Link] = []
+        self._keys = 0
+
+    def start(self, *flags: str, env: dict[str, str] | None = None, fds: tuple[int, ...] = ()) -> Rig:
+        """Start a keeper process."""
+        read, write = os.pipe()
+        os.write(write, json.dumps(self.boot).encode())
+        os.close(write)
+        with (self.dir / "stderr").open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [*KEEPER_ARGV, "--boot-fd", str(read), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=(read, *fds),
+                env={**os.environ, **(env or {})},
+            )
+        os.close(read)
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def connect(self) -> Link:
+        """Wait for the next control plane and return its channel, hello not yet said."""
+        self._meeting.settimeout(PATIENCE)
+        bridge, _ = self._meeting.accept()
+        bridge.settimeout(PATIENCE)
+        word, fds, _, _ = socket.recv_fds(bridge, 64, 1)
+        link = Link(bridge, socket.socket(fileno=fds[0]), int(word))
+        self.links.append(link)
+        return link
+
+    def up(self) -> Link:
+        """Start a keeper and greet it."""
+        self.start()
+        return self.greet()
+
+    def greet(self) -> Link:
+        """Wait for the next control plane and say hello as it."""
+        link = self.connect()
+        link.hello = link.call("hello", protocol=1)
+        return link
+
+    def key(self) -> str:
+        self._keys += 1
+        return f"{self.daemon_id}.key{self._keys:04d}"
+
+    def spec(self, argv: list[str], unit: str = "tool:probe", **members: Any) -> dict[str, Any]:
+        """Return a SPAWN message with sensible members."""
+        key = members.pop("key", None) or self.key()
+        env = {"PATH": "/usr/bin:/bin", "PX_INSTANCE": key, "PX_UNIT": unit, **members.pop("env", {})}
+        spec = {
+            "key": key,
+            "unit": unit,
+            "argv": argv,
+            "cwd": str(self.dir),
+            "env": env,
+            "umask": 0o077,
+            "nice": 0,
+            "rlimits": [],
+            "grant_fds": [],
+            "set_listen_pid": False,
+            "max_rss_bytes": None,
+            "tag": "",
+        }
+        return {**spec, **members}
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what the keeper said about itself so far."""
+        found = []
+        for line in (self.dir / "stderr").read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if line.get("event") == event]
+
+    def output(self, unit: str) -> bytes:
+        """Return the unit's whole output as its segments hold it."""
+        kind, _, name = unit.partition(":")
+        return b"".join(path.read_bytes() for path in sorted((self.dir / "logs" / kind / name).glob("*.log")))
+
+    def wait(self) -> int:
+        """Wait for the keeper's own end."""
+        assert self.process is not None
+        return self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the keeper, clean up, and fail if anything outlived it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        for link in self.links:
+            link.end()
+        self._meeting.close()
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(PATIENCE / 2)
+            self.process.kill()
+            self.process.wait()
+        with contextlib.suppress(AssertionError):
+            until(lambda: not marked(self.daemon_id), patience=10)
+        leaked = marked(self.daemon_id)
+        for pid in leaked:
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+        assert not leaked, f"processes {leaked} outlived the keeper"
+
+
+def index(rig: Rig, unit: str) -> Iterator[tuple[int, float, int, int, int, int]]:
+    """Yield all index records of a unit."""
+    import struct
+
+    kind, _, name = unit.partition(":")
+    for path in sorted((rig.dir / "logs" / kind / name).glob("*.idx")):
+        yield from struct.iter_unpack("<QdIHBB", path.read_bytes())

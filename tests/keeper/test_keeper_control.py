@@ -1,0 +1,351 @@
+"""The control plane under the keeper: started, heard, replaced; nothing of the children is lost meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keeper.keeper_rig import PATIENCE, PYTHON, alive, probe, until
+from supervisord_py.keeper.backoff import Backoff
+from supervisord_py.keeper.notify import Notifier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keeper.keeper_rig import Rig
+
+
+def test_hello_tells_who_the_keeper_is(rung: Rig) -> None:
+    hello = rung.links[0].hello
+    stat = Path(f"/proc/{rung.pid}/stat").read_text().rpartition(")")[2].split()
+    assert (hello["pid"], hello["start_time"]) == (rung.pid, int(stat[19]))
+    assert (hello["protocol"], hello["children"], hello["fds"], hello["control_restarts"]) == (1, [], [], 0)
+    assert rung.links[0].refused("hello", protocol=99)["kind"] == "protocol"
+    assert rung.links[0].refused("dance")["kind"] == "unknown_verb"
+
+
+def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> None:
+    """S3: the child exits 7 while there is no control plane."""
+    link = rung.links[0]
+    gate = rung.dir / "gate"
+    os.mkfifo(gate)
+    spec = rung.spec(["/bin/sh", "-c", f"read x < {gate}; exit 7"])
+    link.call("spawn", **spec)
+    link.end(1)
+    gate.write_text("go\n")
+    link = rung.greet()
+    assert link.exit(spec["key"])["code"] == 7
+    link.event("gone", key=spec["key"])
+    link.end(1)
+    link = rung.greet()  # not released: told again
+    assert link.hello["children"][0]["exit"]["code"] == 7
+    assert link.exit(spec["key"])["code"] == 7
+    link.event("gone", key=spec["key"])
+    link.call("release", key=spec["key"])
+    link.end(1)
+    link = rung.greet()
+    assert link.hello["children"] == []
+    link.call("list", prefix="")
+    assert not any(event["event"] == "exit" for event in link.events)
+
+
+def test_kill_9_of_the_control_plane_loses_no_child(rung: Rig) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "wait"))
+    child = link.call("spawn", **spec)["child"]
+    for restarts in (1, 2, 3):
+        os.kill(link.pid, signal.SIGKILL)
+        link.close()
+        link = rung.greet()
+        assert link.hello["control_restarts"] == restarts
+        assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    assert alive(child["pid"])
+
+
+def test_the_control_plane_leads_a_session_and_bears_the_mark(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    rig.start(env={"NOTIFY_SOCKET": "/nowhere", "PX_SOMETHING": "kept", "PX_INSTANCE": "old", "LISTEN_FDS": "1"})
+    link = rig.greet()
+    assert os.getsid(link.pid) == link.pid
+    words = Path(f"/proc/{link.pid}/environ").read_bytes().split(b"\0")
+    assert f"PX_CONTROL={rig.daemon_id}".encode() in words
+    assert b"PX_SOMETHING=kept" in words
+    assert not [word for word in words if word.startswith((b"NOTIFY_SOCKET", b"PX_INSTANCE", b"LISTEN_"))]
+
+
+def test_listener_and_lock_are_lent(rigs: Callable[..., Rig]) -> None:
+    code = (
+        "import os, socket, sys; s = socket.socket(fileno=4); c, _ = s.accept(); "
+        "c.sendall(os.readlink('/proc/self/fd/5').encode()); c.close(); sys.stdin.read(); "
+        "import signal; signal.pause()"
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        rig = rigs(control_argv=[*PYTHON, "-c", code])
+        path, lock = str(rig.dir / "sock"), os.open(rig.dir / "lock", os.O_CREAT | os.O_RDWR)
+        listener.bind(path)
+        listener.listen()
+        rig.boot |= {"listen_fd": listener.fileno(), "lock_fd": lock, "socket_path": path, "socket_owned": True}
+        rig.start(fds=(listener.fileno(), lock))
+        os.close(lock)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE)
+        client.connect(path)
+        assert client.recv(100).decode() == str(rig.dir / "lock")
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+    assert not Path(path).exists()
+
+
+def test_a_socket_of_the_service_manager_is_left_alone(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    path = rig.dir / "sock"
+    path.write_text("")
+    rig.boot |= {"socket_path": str(path), "socket_owned": False}
+    rig.up()
+    os.kill(rig.pid, signal.SIGTERM)
+    rig.links[0].end()
+    assert rig.wait() == 0
+    assert path.exists()
+
+
+def test_bad_settings_end_the_keeper_with_78(rung: Rig) -> None:
+    link = rung.links[0]
+    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    link.end(78)
+    assert rung.wait() == 78
+    assert not alive(child["pid"])
+
+
+def test_a_control_plane_that_cannot_be_started_is_tried_again(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(control_argv=["/no/such/control"])
+    rig.start()
+    until(lambda: len(rig.said("control_not_started")) >= 3, "three tries")
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+
+
+def test_a_planned_restart_keeps_the_children_and_counts_no_failure(rung: Rig) -> None:
+    link = rung.links[0]
+    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    link.call("restart", all=False)
+    link.end()
+    link = rung.greet()
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    assert rung.said("control_exited")[0]["planned"] is True
+
+
+def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
+    link = rung.links[0]
+    link.call("restart", all=False)
+    rung.greet()
+    assert not alive(link.pid)
+    assert rung.said("control_exited")[0]["code"] == -signal.SIGKILL
+
+
+def test_one_that_answers_no_ping_is_replaced(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(watchdog_seconds=0.05, control_hang_seconds=0.3)
+    link = rig.up()
+    spec = rig.spec(probe("talker", "wait"))
+    child = link.call("spawn", **spec)["child"]
+    for _ in range(20):
+        link.event("ping")
+        link.events.clear()
+        link.call("alive")
+    assert alive(link.pid)
+    second = rig.connect()  # silent from here on
+    assert rig.said("control_hung")
+    second.call("hello", protocol=1)
+    assert alive(child["pid"])
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\xff\xff\xff\xff",
+        struct.pack(">I", 3) + b"[1]",
+        struct.pack(">I", 4) + b"\xff{}\x00",
+        struct.pack(">I", 12) + b'{"fds":[1] }',
+    ],
+)
+def test_one_that_speaks_nonsense_is_replaced_and_never_sees_the_channel_close_alive(rig: Rig, nonsense: bytes) -> None:
+    link = rig.up()
+    link.raw(nonsense)
+    again = rig.greet()
+    assert not alive(link.pid)
+    assert rig.said("control_protocol_broken")
+    assert again.hello["control_restarts"] == 1
+
+
+def test_one_that_never_reads_is_replaced(rig: Rig) -> None:
+    """Its answers are bounded in the keeper's memory."""
+    link = rig.up()
+    spec = rig.spec(probe("talker", "wait"), tag="x" * 1_000_000)
+    link.call("spawn", **spec)
+    for _ in range(40):
+        link.send("list", prefix="")
+    rig.greet()
+    assert any("read" in line["detail"] for line in rig.said("control_protocol_broken"))
+
+
+def test_frames_come_whole_however_they_are_cut(rig: Rig) -> None:
+    link = rig.up()
+    body = b'{"id": 1000, "verb": "list", "prefix": ""}'
+    for byte in struct.pack(">I", len(body)) + body:
+        link.raw(bytes([byte]))
+    assert link.reply(1000)["children"] == []
+
+
+def settled_fds(rig: Rig) -> int:
+    """Count the keeper's descriptors once it sleeps: a reply leaves a moment before what came with it is closed."""
+    rig.links[-1].call("list", prefix="")
+    until(lambda: Path(f"/proc/{rig.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S", "the sleep")
+    return len(os.listdir(f"/proc/{rig.pid}/fd"))
+
+
+def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
+    link = rung.links[0]
+    read, write = os.pipe()
+    link.call("put_fd", (read,), name="pipe")
+    os.close(read)
+    link.end(1)
+    link = rung.greet()
+    assert link.hello["fds"] == ["pipe"]
+    reply, fds = link.reply_with_fds(link.send("take_fd", name="pipe"))
+    assert (reply["ok"], reply["fds"]) == (True, 1)
+    os.write(write, b"through")
+    assert os.read(fds[0], 100) == b"through"
+    os.close(fds[0])
+    held = settled_fds(rung)
+    link.call("put_fd", (write,), name="pipe")  # replaces
+    assert settled_fds(rung) == held
+    link.call("drop_fd", name="pipe")
+    link.call("drop_fd", name="pipe")
+    assert settled_fds(rung) == held - 1
+    assert link.refused("take_fd", name="pipe")["kind"] == "unknown_fd"
+    assert link.refused("put_fd", name="none")["kind"] == "bad_request"
+    assert link.refused("put_fd", (write, write), name="two")["kind"] == "bad_request"
+    assert settled_fds(rung) == held - 1
+    os.close(write)
+
+
+# -- the pauses ------------------------------------------------------------------------------------------------------
+
+
+def test_pauses_double_up_to_the_cap_and_reset_after_a_good_life() -> None:
+    backoff = Backoff(0.5, 4.0, 60.0)
+    assert [backoff.after_end(1.0) for _ in range(5)] == [0.5, 1.0, 2.0, 4.0, 4.0]
+    assert backoff.failures == 5
+    assert backoff.after_end(60.0) == 0.5
+    assert backoff.after_end(59.0) == 1.0
+
+
+@given(initial=st.floats(0, 10), cap=st.floats(0, 100), reset=st.floats(0.1, 100), lives=st.lists(st.floats(0, 200)))
+def test_pauses_stay_within_bounds(initial: float, cap: float, reset: float, lives: list[float]) -> None:
+    backoff = Backoff(initial, cap, reset)
+    before = 0.0
+    for lived in lives:
+        pause = backoff.after_end(lived)
+        assert initial <= pause <= max(cap, initial)
+        assert pause == initial if lived >= reset else pause >= before
+        before = pause
+
+
+def test_a_thousand_failures_do_not_overflow() -> None:
+    backoff = Backoff(1.0, 30.0, 60.0)
+    assert {backoff.after_end(0.0) for _ in range(5000)} == {1.0, 2.0, 4.0, 8.0, 16.0, 30.0}
+
+
+# -- the service manager -----------------------------------------------------------------------------------------------
+
+
+class Manager:
+    """A service manager's notification socket."""
+
+    def __init__(self, address: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.sock.settimeout(PATIENCE)
+        self.address = address
+
+    def next(self, *but: str) -> str:
+        """Return the next datagram that is none of `but`."""
+        while True:
+            text = self.sock.recv(4096).decode()
+            if text not in but:
+                return text
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_readiness_reload_status_and_stop_are_told(rigs: Callable[..., Rig], abstract: bool) -> None:  # noqa: FBT001
+    rig = rigs()
+    manager = Manager(f"@{rig.dir}/notify" if abstract else str(rig.dir / "notify"))
+    with manager.sock:
+        rig.start(env={"NOTIFY_SOCKET": manager.address})
+        link = rig.greet()
+        link.call("ready")
+        assert manager.next() == "READY=1"
+        link.call("ready")  # once is enough
+        link.call("status", text="two\nlines")
+        assert manager.next() == "STATUS=two lines"
+        os.kill(rig.pid, signal.SIGHUP)
+        first, second = manager.next().split("\n")
+        assert first == "RELOADING=1"
+        assert second.startswith("MONOTONIC_USEC=")
+        assert link.event("reload")
+        link.call("ready")
+        assert manager.next() == "READY=1"
+        os.kill(rig.pid, signal.SIGTERM)
+        assert manager.next() == "STOPPING=1"
+        link.event("stop")
+        link.end()
+
+
+def test_the_watchdog_is_fed_only_while_the_control_plane_answers(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(control_hang_seconds=0.5)
+    manager = Manager(str(rig.dir / "notify"))
+    with manager.sock:
+        rig.start(env={"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "100000"})
+        link = rig.greet()
+        for _ in range(5):
+            link.event("ping")
+            link.events.clear()
+            link.call("alive")
+            assert manager.next() == "WATCHDOG=1"
+        until(lambda: not alive(link.pid), "the end of the silent control plane")
+        manager.sock.settimeout(0.5)
+        rig.connect()  # says no hello: no progress, no food
+        with pytest.raises(TimeoutError):
+            manager.next("WATCHDOG=1")
+
+
+def test_a_watchdog_for_another_process_is_not_ours() -> None:
+    environ = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}
+    assert Notifier(environ).watchdog_seconds == 0
+    assert environ == {}
+    assert Notifier({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000000"}).watchdog_seconds == 1
+    assert Notifier({"WATCHDOG_USEC": "1000000"}).watchdog_seconds == 0
+
+
+def test_nobody_listening_is_no_error(tmp_path: Path) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
+    notifier.ready()
+    Notifier({}).stopping()
+
+
+def test_usr1_dumps_the_state_on_both_sides(rung: Rig) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "wait"))
+    link.call("spawn", **spec)
+    os.kill(rung.pid, signal.SIGUSR1)
+    link.event("dump")
+    state: dict[str, Any] = until(lambda: rung.said("state"), "the dump")[0]
+    assert state["control_pid"] == link.pid
+    assert spec["key"] in state["children"][0]

@@ -1,0 +1,338 @@
+"""The end of the keeper, asked for or not: nothing survives it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keeper.keeper_rig import KEEPER_ARGV, PATIENCE, PYTHON, Rig, alive, marked, probe, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def deaf_family(rig: Rig) -> list[int]:
+    """Spawn a deaf leader with a deaf child and a deaf daemon; return their pids."""
+    book = rig.dir / "family"
+    rig.links[-1].call("spawn", **rig.spec(probe("family", book, "child", "daemon", "deaf")))
+    return until(
+        lambda: (
+            [int(line) for line in book.read_text().splitlines()]
+            if book.exists() and len(book.read_text().splitlines()) == 3
+            else None
+        ),
+        "the family",
+    )
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_the_control_plane_is_asked_first_and_says_when_it_is_done(rung: Rig, signum: int) -> None:
+    link = rung.links[0]
+    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    os.kill(rung.pid, signum)
+    assert link.event("stop")["signum"] == signum
+    assert alive(child["pid"])
+    assert link.refused("spawn", **rung.spec(["/bin/true"]))["kind"] == "shutdown"
+    link.call("stop", key=child["key"], grace_seconds=5, kill_seconds=5, reason="shutdown")
+    link.call("shutdown")
+    link.end()
+    assert rung.wait() == 0
+
+
+def test_shutdown_stops_what_is_left(rung: Rig) -> None:
+    link = rung.links[0]
+    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    link.call("shutdown")
+    record = link.exit(child["key"])
+    assert record["verdict"]["reason"] == "shutdown"
+    link.end()
+    assert rung.wait() == 0
+
+
+def test_a_dead_control_plane_does_not_keep_the_end_back(rigs: Callable[..., Rig]) -> None:
+    """TERM to a keeper without control plane: it stops everything itself."""
+    rig = rigs(backoff_initial_seconds=1000, backoff_max_seconds=1000)
+    link = rig.up()
+    child = link.call("spawn", **rig.spec(probe("family", rig.dir / "family", "child", "polite")))["child"]
+    link.end(1)
+    until(lambda: rig.said("control_exited"), "the end of the control plane")
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+    assert not alive(child["pid"])
+    assert not marked(rig.daemon_id)
+
+
+def test_a_late_control_plane_is_overtaken(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(stop_seconds=0.2)
+    link = rig.up()
+    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+    assert rig.said("control_late")
+    assert not alive(child["pid"])
+    assert not alive(link.pid)
+
+
+def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(stop_seconds=10_000)
+    link = rig.up()
+    pids = deaf_family(rig)
+    os.kill(rig.pid, signal.SIGTERM)
+    link.event("stop")
+    os.kill(rig.pid, signal.SIGTERM)
+    assert rig.wait() == 0
+    assert not any(alive(pid) for pid in [*pids, link.pid])
+
+
+def test_a_control_plane_that_asked_for_the_end_and_stays_is_killed(rung: Rig) -> None:
+    link = rung.links[0]
+    link.call("shutdown")
+    assert rung.wait() == 0
+    assert not alive(link.pid)
+
+
+def test_kill_9_of_the_keeper_then_a_sweep_leaves_nothing(rigs: Callable[..., Rig]) -> None:
+    """Leaders die with it; what hid in sessions of its own is found by its mark, or by its cgroup."""
+    rig = rigs()
+    link = rig.up()
+    pids = deaf_family(rig)
+    os.kill(rig.pid, signal.SIGKILL)
+    rig.wait()
+    while not link.closed:
+        link.receive(1)  # what the control plane sees
+    done = sweep(rig)
+    assert done.returncode == 0
+    assert not any(alive(pid) for pid in pids)
+    assert not alive(link.pid)  # it bore the mark too
+    found = json.loads(done.stderr.splitlines()[-1])
+    assert [(entry["key"], entry["unit"]) for entry in found["interrupted"]] == [
+        (f"{rig.daemon_id}.key0001", "tool:probe")
+    ]
+
+
+def test_the_next_keeper_sweeps_and_says_what_was_interrupted(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    rig.up()
+    pids = deaf_family(rig)
+    os.kill(rig.pid, signal.SIGKILL)
+    rig.wait()
+    hello = rig.up().hello
+    assert [(entry["key"], entry["unit"]) for entry in hello["interrupted"]] == [
+        (f"{rig.daemon_id}.key0001", "tool:probe")
+    ]
+    assert hello["interrupted"][0]["pid"] in pids
+    assert hello["children"] == []
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_portable_rung_sweeps_by_recorded_identity(rigs: Callable[..., Rig]) -> None:
+    """The marks are left out on purpose: only the record can tell."""
+    rig = rigs(platform="portable")
+    link = rig.up()
+    book = rig.dir / "family"
+    spec = rig.spec(probe("family", book, "child"))
+    spec["env"] = {"PATH": "/usr/bin:/bin"}
+    child = link.call("spawn", **spec)["child"]
+    pids = until(lambda: [int(x) for x in book.read_text().split()] if book.exists() else None, "the family")
+    record = (rig.dir / "run" / "children").read_text()
+    assert f"{child['pid']} {child['start_time']} {spec['key']} tool:probe" in record
+    os.kill(rig.pid, signal.SIGKILL)
+    rig.wait()
+    assert alive(child["pid"])  # no PDEATHSIG on this rung
+    hello = rig.up().hello
+    assert [entry["key"] for entry in hello["interrupted"]] == [spec["key"]]
+    until(lambda: not any(alive(pid) for pid in pids), "the end of the family")
+
+
+def test_a_sweep_touches_no_other_daemon_s_children(rigs: Callable[..., Rig]) -> None:
+    other = rigs()
+    child = other.up().call("spawn", **other.spec(probe("talker", "wait")))["child"]
+    rig = rigs()
+    assert sweep(rig).returncode == 0
+    assert alive(child["pid"])
+    assert alive(other.pid)
+
+
+def sweep(rig: Rig) -> subprocess.CompletedProcess[str]:
+    read, write = os.pipe()
+    os.write(write, json.dumps(rig.boot).encode())
+    os.close(write)
+    try:
+        return subprocess.run(
+            [*KEEPER_ARGV, "--sweep", "--boot-fd", str(read)],
+            pass_fds=(read,),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        os.close(read)
+
+
+def test_restart_of_everything_becomes_pxd_again(rigs: Callable[..., Rig]) -> None:
+    """Same pid; children gone, lock free, umask and open files as they were, nothing of the keeper's inherited."""
+    rig = rigs()
+    code = (
+        "import fcntl, json, os, resource, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB); "
+        "print(json.dumps({'pid': os.getpid(), 'umask': os.umask(0), 'notify': os.environ.get('NOTIFY_SOCKET'), "
+        "'listen': [os.environ.get('LISTEN_PID'), os.environ.get('LISTEN_FDS')], "
+        "'nofile': resource.getrlimit(resource.RLIMIT_NOFILE), "
+        "'fds': sorted(n for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)), "
+        "'third': os.path.exists('/proc/self/fd/3') and os.readlink('/proc/self/fd/3')}), file=sys.stderr)"
+    )
+    lock = os.open(rig.dir / "lock", os.O_CREAT | os.O_RDWR)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    rig.boot |= {"pxd_argv": [*PYTHON, "-c", code, str(rig.dir / "lock")], "lock_fd": lock}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(rig.dir / "sock"))
+        listener.listen()
+        rig.boot |= {"listen_fd": listener.fileno(), "socket_path": str(rig.dir / "sock"), "socket_owned": False}
+        rig.start(fds=(lock, listener.fileno()), env={"NOTIFY_SOCKET": "/nowhere"})
+    os.close(lock)
+    link = rig.greet()
+    child = link.call("spawn", **rig.spec(probe("talker", "wait")))["child"]
+    link.call("restart", all=True)
+    link.end()
+    assert rig.wait() == 0
+    assert not alive(child["pid"])
+    report: dict[str, Any] = rig.lines()[-1]
+    mask = os.umask(0)
+    os.umask(mask)
+    import resource
+
+    assert report["pid"] == rig.pid
+    assert report["umask"] == mask
+    assert report["notify"] == "/nowhere"
+    assert report["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
+    assert report["listen"] == [str(rig.pid), "1"]
+    assert report["third"].startswith("socket:")
+    assert report["fds"] == ["0", "1", "2", "3", "4"]  # 4: the lock, opened and locked by itself
+
+
+def test_restart_of_everything_needs_to_know_pxd(rig: Rig) -> None:
+    assert rig.up().refused("restart", all=True)["kind"] == "bad_request"
+
+
+@pytest.mark.parametrize("document", ["", "[]", "{}", "nonsense"])
+def test_a_broken_boot_document_is_said_and_ends(document: str) -> None:
+    read, write = os.pipe()
+    os.write(write, document.encode())
+    os.close(write)
+    done = subprocess.run(
+        [*KEEPER_ARGV, "--boot-fd", str(read)], pass_fds=(read,), capture_output=True, text=True, check=False
+    )
+    os.close(read)
+    assert done.returncode == 2
+    assert "boot document" in json.loads(done.stderr)["detail"]
+
+
+def test_wrong_arguments_end_with_usage() -> None:
+    done = subprocess.run([*KEEPER_ARGV, "--boot-fd"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "usage: keeper --boot-fd N [--sweep]\n")
+
+
+# -- idle ------------------------------------------------------------------------------------------------------------
+
+
+def switches(pid: int) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("voluntary")))
+
+
+def test_an_idle_keeper_sleeps(rung: Rig) -> None:
+    """No wake-up in an observed while, children held, without a watchdog that asks for one."""
+    link = rung.links[0]
+    for number in range(5):
+        link.call("spawn", **rung.spec(probe("talker", "wait"), unit=f"tool:t{number}"))
+    until(lambda: all(rung.output(f"tool:t{number}") == b"ready\n" for number in range(5)), "five idle children")
+    link.call("list", prefix="")
+    until(lambda: asleep(rung.pid), "the sleep")
+    before = switches(rung.pid)
+    assert not link.receive(1.5)
+    assert switches(rung.pid) == before
+
+
+def asleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_the_keeper_is_small(rung: Rig) -> None:
+    if "-S" not in KEEPER_ARGV:
+        pytest.skip("measured with the tracer of the coverage report inside")
+    link = rung.links[0]
+    for number in range(20):
+        link.call("spawn", **rung.spec(probe("talker", "wait"), unit=f"tool:t{number}"))
+    text = Path(f"/proc/{rung.pid}/status").read_text()
+    kilobytes = int(next(line.split()[1] for line in text.splitlines() if line.startswith("VmRSS")))
+    assert kilobytes <= 14 * 1024
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; sys.path.append(sys.argv[1])\nimport supervisord_py.keeper.keeper, supervisord_py.keeper.journal\n"
+        "print(*[m for m in ('asyncio', 'dataclasses', 'subprocess', 'inspect', 'logging', 'typing', 'pathlib', "
+        "'threading', 'traceback_', 'tempfile', 'ssl') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [*PYTHON, "-c", code, str(Path(__file__).parents[2])], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
+
+
+def test_the_entry_answers_in_process_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The same entry, called here: its path is put last, its own folder is no place to import from."""
+    import sys
+
+    from supervisord_py.keeper import __main__ as entry
+
+    before = list(sys.path)
+    folder = str(Path(entry.__file__).parent)
+    try:
+        sys.path.insert(0, folder)
+        with pytest.raises(SystemExit):
+            entry.main([])
+        assert folder not in sys.path
+        assert sys.path[-1] == str(Path(folder).parents[1])
+        read, write = os.pipe()
+        os.write(write, b"{}")
+        os.close(write)
+        assert entry.main(["--boot-fd", str(read)]) == 2
+        rig = Rig()
+        with (tmp_path / "boot").open("w+") as file:
+            json.dump(rig.boot, file)
+            file.flush()
+            assert entry.main(["--sweep", "--boot-fd", str(os.dup(file.fileno()))]) == 0
+        rig.close()
+    finally:
+        sys.path[:] = before
+    assert "boot document" in capfd.readouterr().err
+
+
+def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
+    """With two instances an unmarked orphan without pipes is nobody's; it still may not survive the end."""
+    link = linux_rung.links[0]
+    book = linux_rung.dir / "lone"
+    code = (
+        "import os, sys\nif os.fork() == 0:\n os.setsid()\n if os.fork() == 0:\n"
+        "  null = os.open('/dev/null', os.O_RDWR)\n  for n in (0, 1, 2): os.dup2(null, n)\n"
+        f"  os.execve(sys.executable, {[*probe('family', book, 'lone', 'deaf')]!r}, {{}})\n os._exit(0)\n"
+        "os.wait()\nimport signal\nsignal.pause()\n"
+    )
+    for name in ("one", "two"):
+        argv = [*PYTHON, "-c", code] if name == "one" else probe("talker", "wait")
+        link.call("spawn", **linux_rung.spec(argv, unit=f"tool:{name}"))
+    pid = int(until(lambda: book.read_text() if book.exists() else "", "the lone orphan"))
+    link.call("shutdown")
+    link.end()
+    assert linux_rung.wait() == 0
+    assert not alive(pid)

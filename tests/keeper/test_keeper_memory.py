@@ -1,0 +1,184 @@
+"""The memory watchdog: in time, sure, and written down before the kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keeper.keeper_rig import alive, probe, until
+from supervisord_py.keeper import memory, processes
+
+if TYPE_CHECKING:
+    from keeper.keeper_rig import Rig
+
+MB = 1 << 20
+
+
+def resident_rung(rig: Rig) -> bool:
+    return bool(rig.links[0].hello["memory_rung"] != "cgroup")
+
+
+def test_a_runaway_is_killed_with_the_verdict_written_first(rung: Rig) -> None:
+    if not resident_rung(rung):
+        pytest.skip("the kernel enforces memory here")
+    link = rung.links[0]
+    limit = 200 * MB
+    spec = rung.spec(probe("eater", 1e9, 4e9), max_rss_bytes=limit)
+    link.call("spawn", **spec)
+    over = link.event("over_memory", key=spec["key"])
+    record = link.exit(spec["key"])
+    verdict = record["verdict"]
+    assert (verdict["reason"], verdict["by"], verdict["signal"]) == ("memory_limit", "watchdog", signal.SIGKILL)
+    assert verdict["limit_bytes"] == over["limit_bytes"] == limit
+    assert limit < verdict["rss_bytes"] == over["rss_bytes"] <= limit * 1.25
+    assert verdict["time"] <= record["ended_at"]
+    assert record["signal"] == signal.SIGKILL
+    assert link.event("gone", key=spec["key"])
+
+
+def test_the_whole_tree_counts_and_dies(linux_rung: Rig) -> None:
+    if not resident_rung(linux_rung):
+        pytest.skip("the kernel enforces memory here")
+    link = linux_rung.links[0]
+    limit = 200 * MB
+    spec = linux_rung.spec(probe("eater", 1e9, 2e9, "forked"), max_rss_bytes=limit)
+    link.call("spawn", **spec)
+    verdict = link.exit(spec["key"])["verdict"]
+    assert verdict["reason"] == "memory_limit"
+    assert limit < verdict["rss_bytes"] <= limit * 1.25
+    link.event("gone", key=spec["key"])
+    assert link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["processes"] == 0
+
+
+def test_shared_pages_are_not_counted_twice(linux_rung: Rig) -> None:
+    """Three processes that share 150 MB are 450 MB by the sum of RSS; the limit of 300 MB is still not exceeded."""
+    if not resident_rung(linux_rung):
+        pytest.skip("the kernel enforces memory here")
+    link = linux_rung.links[0]
+    spec = linux_rung.spec(probe("eater", 1e9, 150 * MB, "shared"), max_rss_bytes=300 * MB)
+    child = link.call("spawn", **spec)["child"]
+
+    def total() -> int:
+        found: int = link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["rss_bytes"]
+        return found
+
+    until(lambda: total() > 400 * MB, "a sum over the limit")
+    for _ in range(50):
+        link.receive(0.02)
+        assert alive(child["pid"])
+    assert not any(event["event"] == "over_memory" for event in link.events)
+
+
+def test_a_child_below_its_limit_is_left_alone(rung: Rig) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", 3, 0), max_rss_bytes=500 * MB)
+    link.call("spawn", **spec)
+    record = link.exit(spec["key"])
+    assert (record["code"], record["verdict"]) == (0, None)
+
+
+@given(used=st.integers(0, 1 << 34), grown=st.integers(-(1 << 30), 1 << 30), limit=st.integers(1 << 20, 1 << 34))
+def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int) -> None:
+    """Growth at 2 GB/s never crosses the limit unseen by more than one shortest interval."""
+    seconds = memory.interval(used, grown, limit)
+    assert memory.MIN_SECONDS <= seconds <= memory.FLAT_SECONDS
+    assert seconds == memory.MIN_SECONDS or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
+    if abs(grown) > memory.FLAT_BYTES:
+        assert seconds <= memory.MAX_SECONDS
+
+
+class FakeLoop:
+    """Time that stands still; timers that are only counted."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.timers: list[Any] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def later(self, seconds: float, callback: Any) -> Any:
+        timer = type("Timer", (), {"cancel": lambda own: own in self.timers and self.timers.remove(own)})()
+        timer.when, timer.callback = self.time + seconds, callback
+        self.timers.append(timer)
+        return timer
+
+    def jump(self) -> None:
+        """Go to the next timer and fire it."""
+        timer = min(self.timers, key=lambda one: one.when)
+        self.time = timer.when
+        self.timers.remove(timer)
+        timer.callback()
+
+
+class FakeCensus:
+    def __init__(self) -> None:
+        self.pids = [1, 2]
+        self.looks = 0
+
+    def catch_up(self) -> None:
+        self.looks += 1
+
+    def member_pids(self, _instance: Any) -> list[int]:
+        return self.pids
+
+
+def fake_instance(limit: int) -> Any:
+    return type("Instance", (), {"key": f"k{limit}", "group": None, "max_rss_bytes": limit})()
+
+
+def test_pss_is_asked_again_only_when_growth_may_have_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rss, pss, asked = 300 * MB, 200 * MB, []
+    monkeypatch.setattr(processes, "resident", lambda _pid: rss // 2)
+    monkeypatch.setattr(processes, "proportional", lambda pid: asked.append(pid) or pss // 2)
+    loop, over = FakeLoop(), []
+    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used: over.append(used))  # type: ignore[arg-type]
+    watchdog.watch(fake_instance(250 * MB))
+    for _ in range(5):
+        loop.jump()
+    assert len(asked) == 2
+    rss += 40 * MB
+    loop.jump()
+    assert len(asked) == 2
+    rss, pss = rss + 20 * MB, 255 * MB
+    loop.jump()
+    assert (len(asked), over) == (4, [255 * MB])
+    assert loop.timers == []
+
+
+def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "resident", lambda _pid: 150 * MB)
+    monkeypatch.setattr(processes, "proportional", lambda _pid: None)
+    loop, over = FakeLoop(), []
+    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used: over.append(used))  # type: ignore[arg-type]
+    watchdog.watch(fake_instance(250 * MB))
+    loop.jump()
+    assert over == [300 * MB]
+
+
+def test_no_timer_is_armed_when_nobody_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "resident", lambda _pid: 1 * MB)
+    loop = FakeLoop()
+    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, __: None)  # type: ignore[arg-type]
+    first, second = fake_instance(250 * MB), fake_instance(260 * MB)
+    watchdog.watch(first)
+    watchdog.watch(second)
+    loop.jump()
+    assert len(loop.timers) == 1  # one timer serves both
+    watchdog.forget(first.key)
+    assert len(loop.timers) == 1
+    watchdog.forget(second.key)
+    watchdog.forget(second.key)
+    assert loop.timers == []
+
+
+def test_own_memory_can_be_read() -> None:
+    pss = processes.proportional(os.getpid())
+    assert 0 < (pss or 0) <= processes.resident(os.getpid()) * 1.1
+    assert processes.proportional(2**22 + 1) is None
+    assert processes.resident(2**22 + 1) == 0

@@ -1,0 +1,367 @@
+"""Output: raw, dated, in order, cut and thrown away by size; kept in memory while the disk takes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keeper.keeper_rig import index, probe, until
+from supervisord_py.keeper.loop import Loop
+from supervisord_py.keeper.protocol import GAP, RECOVERED, STDERR, STDOUT
+from supervisord_py.keeper.segments import Segments, unit_directory
+from supervisord_py.keeper.unitlog import UnitLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from keeper.keeper_rig import Rig
+
+
+def run(rig: Rig, argv: list[str], **members: Any) -> dict[str, Any]:
+    """Spawn, wait for the end of the tree, return the exit record."""
+    link = rig.links[-1]
+    spec = rig.spec(argv, **members)
+    link.call("spawn", **spec)
+    link.event("gone", key=spec["key"])
+    return link.exit(spec["key"])
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b"line %09d\n" % number for number in range(count))
+
+
+def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
+    before = time.time()
+    script = r"printf 'a\000\377\r\n'; sleep 0.2; printf '\033[1mb' >&2; sleep 0.2; printf c"
+    record = run(rung, ["/bin/sh", "-c", script])
+    assert rung.output("tool:probe") == b"a\0\xff\r\n\x1b[1mbc"
+    records = list(index(rung, "tool:probe"))
+    assert [(position, length, stream) for position, _, length, _, stream, _ in records] == [
+        (0, 5, STDOUT),
+        (5, 5, STDERR),
+        (10, 1, STDOUT),
+    ]
+    times = [when for _, when, *_ in records]
+    assert times == sorted(times)
+    assert before - 1 <= times[0] <= times[-1] <= time.time() + 1
+    assert (record["log_position"], record["log_end"]) == (0, 11)
+
+
+def test_positions_and_instance_numbers_go_on_over_instances_and_keepers(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    link = rig.up()
+    assert run(rig, ["/bin/echo", "one"])["log_end"] == 4
+    assert run(rig, ["/bin/echo", "two"])["log_position"] == 4
+    os.kill(rig.pid, signal.SIGTERM)
+    link.end()
+    rig.wait()
+    rig.up()
+    record = run(rig, ["/bin/echo", "three"])
+    assert (record["log_position"], record["log_end"]) == (8, 14)
+    assert rig.output("tool:probe") == b"one\ntwo\nthree\n"
+    assert [instance for _, _, _, instance, _, _ in index(rig, "tool:probe")] == [1, 2, 3]
+
+
+def test_segments_are_exact_and_the_oldest_go(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(log_segment_bytes=4096, log_total_bytes=64 << 10)
+    rig.up()
+    total = 10000
+    record = run(rig, probe("talker", total))
+    folder = rig.dir / "logs" / "tool" / "probe"
+    segments = sorted(folder.glob("*.log"))
+    assert record["log_end"] == len(lines(total))
+    assert int(segments[0].stem) > 0  # the oldest are gone
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= (64 << 10) + 4096
+    position = int(segments[0].stem)
+    for path in segments:
+        assert int(path.stem) == position
+        assert path.stat().st_size <= 4096
+        assert path.with_suffix(".idx").stat().st_size <= 4096 + 24
+        position += path.stat().st_size
+    assert position == record["log_end"]
+    kept = sorted(b"".join(path.read_bytes() for path in segments).splitlines()[20:])
+    assert kept[-1] == b"line %09d" % (total - 1)
+    covered = int(segments[0].stem)
+    for at, _, length, _, _, _ in index(rig, "tool:probe"):
+        assert at == covered
+        covered += length
+
+
+def test_files_are_private_under_any_umask(rigs: Callable[..., Rig]) -> None:
+    before = os.umask(0)
+    try:
+        rig = rigs()
+        rig.up()
+    finally:
+        os.umask(before)
+    run(rig, ["/bin/echo", "secret"], umask=0)
+    for path in (rig.dir / "logs").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung: Rig) -> None:
+    link = linux_rung.links[0]
+    spec = linux_rung.spec(["/bin/sh", "-c", "sleep 1000 & echo done"])
+    link.call("spawn", **spec)
+    record = link.exit(spec["key"])
+    assert (record["code"], record["orphans"], record["log_end"]) == (0, 1, 5)
+    link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5, reason="stopped")
+
+
+def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
+    link = rung.links[0]
+    flood = rung.spec(probe("talker", "flood"), unit="tool:flood")
+    link.call("spawn", **flood)
+    for _ in range(10):
+        assert run(rung, ["/bin/echo", "calm"], unit="tool:calm")["code"] == 0
+    assert rung.output("tool:calm") == b"calm\n" * 10
+    link.call("stop", key=flood["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    assert link.exit(flood["key"])["log_end"] > 0
+
+
+def test_output_has_no_gap_while_the_control_plane_is_away(rung: Rig) -> None:
+    """S1: the child prints on, the channel's other end is dead; nothing is lost, nothing stalls."""
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "-"))
+    child = link.call("spawn", **spec)["child"]
+    os.kill(link.pid, signal.SIGKILL)
+    link.close()
+    size = len(rung.output("tool:probe"))
+    until(lambda: len(rung.output("tool:probe")) > size + (1 << 20), "another MiB of output")
+    link = rung.greet()
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    numbers = sorted(int(line.split()[1]) for line in rung.output("tool:probe").splitlines())
+    assert numbers == list(range(len(numbers)))
+    assert GAP not in {stream for *_, stream, _ in index(rung, "tool:probe")}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB, where we may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], check=False)
+    if done.returncode != 0:
+        pytest.skip("mounting takes root")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig], small_disk: Path) -> None:
+    rig = rigs(log_dir=str(small_disk), log_spill_bytes=16 << 10)
+    link = rig.up()
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (100 << 10))
+    talker = rig.spec(probe("talker", "-"))
+    link.call("spawn", **talker)
+    degraded = link.event("log_degraded", unit="tool:probe")
+    assert degraded["errno"] == errno.ENOSPC
+    quiet = rig.spec(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
+    link.call("spawn", **quiet)
+    assert link.exit(quiet["key"])["code"] == 0
+    until(lambda: link.call("list", prefix="tool:probe")["children"][0]["state"] == "running")
+    filler.unlink()
+    recovered = link.event("log_recovered", unit="tool:probe")
+    assert recovered["lost_bytes"] > 0
+    link.call("stop", key=talker["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    records = [
+        __import__("struct").unpack_from("<QdIHBB", path.read_bytes(), at)
+        for path in sorted((small_disk / "tool" / "probe").glob("*.idx"))
+        for at in range(0, path.stat().st_size, 24)
+    ]
+    gaps = [length for _, _, length, _, stream, _ in records if stream == GAP]
+    assert gaps[0] == recovered["lost_bytes"]
+    covered = 0
+    for position, _, length, _, stream, _ in records:
+        assert position == covered
+        covered += 0 if stream == GAP else length
+    text = b"".join(path.read_bytes() for path in sorted((small_disk / "tool" / "probe").glob("*.log")))
+    assert len(text) == covered
+    until((small_disk / "tool" / "quiet").exists, "the quiet unit's log")
+    until(
+        lambda: b"".join(path.read_bytes() for path in (small_disk / "tool" / "quiet").glob("*.log")) == b"kept\n",
+        "what the quiet unit said while the disk was full",
+    )
+
+
+def test_a_file_size_limit_degrades_like_a_full_disk(rigs: Callable[..., Rig]) -> None:
+    """Without root: RLIMIT_FSIZE makes write(2) fail with EFBIG (SIGXFSZ is ignored)."""
+    rig = rigs(log_spill_bytes=1000)
+    link = rig.up()
+    before = resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    spec = rig.spec(["/bin/sh", "-c", "head -c 50000 /dev/zero; exec sleep 1000"], rlimits=[["fsize", -1, -1]])
+    link.call("spawn", **spec)
+    assert link.event("log_degraded")["errno"] == errno.EFBIG
+    resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, before)
+    recovered = link.event("log_recovered")
+    link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    assert len(rig.output("tool:probe")) + recovered["lost_bytes"] == 50000
+    assert recovered["lost_bytes"] <= 50000 - 21000 + 65536
+
+
+# -- the files, without a keeper ---------------------------------------------------------------------------------------
+
+
+def records(folder: Path) -> list[tuple[Any, ...]]:
+    import struct
+
+    return [
+        record for path in sorted(folder.glob("*.idx")) for record in struct.iter_unpack("<QdIHBB", path.read_bytes())
+    ]
+
+
+def opened(folder: Path, segment: int = 1000, total: int = 10000) -> Segments:
+    segments = Segments(str(folder), segment, total)
+    segments.open()
+    return segments
+
+
+def test_records_that_promise_too_much_are_cut(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.append(1.0, STDOUT, b"0123456789")
+    segments.append(2.0, STDERR, b"abcdefghij")
+    segments.append(3.0, STDERR, b"klmnopqrst")
+    segments.close()
+    log = next(tmp_path.glob("*.log"))
+    os.truncate(log, 15)
+    again = opened(tmp_path)
+    assert again.position == 15
+    again.append(4.0, STDOUT, b"XY")
+    again.close()
+    assert [record[:3] + record[4:] for record in records(tmp_path)] == [
+        (0, 1.0, 10, STDOUT, 0),
+        (10, 2.0, 5, STDERR, 0),
+        (15, 4.0, 2, STDOUT, 0),
+    ]
+    assert log.read_bytes() == b"0123456789abcdeXY"
+
+
+def test_bytes_without_record_get_one(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.instance = 7
+    segments.append(1.0, STDERR, b"0123456789")
+    segments.close()
+    log = next(tmp_path.glob("*.log"))
+    with log.open("ab") as file:
+        file.write(b"lost")
+    with next(tmp_path.glob("*.idx")).open("ab") as file:
+        file.write(b"torn record")
+    again = opened(tmp_path)
+    assert (again.position, again.instance) == (14, 7)
+    again.close()
+    last = records(tmp_path)[-1]
+    assert (last[0], last[2], last[3], last[4], last[5]) == (10, 4, 7, STDOUT, RECOVERED)
+    assert last[1] == pytest.approx(log.stat().st_mtime)
+
+
+def test_a_lost_index_is_made_anew(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.append(1.0, STDOUT, b"0123456789")
+    segments.close()
+    next(tmp_path.glob("*.idx")).unlink()
+    opened(tmp_path).close()
+    assert [(record[0], record[2], record[5]) for record in records(tmp_path)] == [(0, 10, RECOVERED)]
+
+
+def test_nonsense_in_the_index_is_thrown_away(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.append(1.0, STDOUT, b"0123456789")
+    segments.close()
+    next(tmp_path.glob("*.idx")).write_bytes(b"\0" * 48)
+    opened(tmp_path).close()
+    assert [(record[0], record[2], record[5]) for record in records(tmp_path)] == [(0, 10, RECOVERED)]
+
+
+def test_a_gap_has_length_but_no_place(tmp_path: Path) -> None:
+    segments = opened(tmp_path)
+    segments.append(1.0, STDOUT, b"ab")
+    segments.gap(2.0, 2**32 + 5)
+    segments.append(3.0, STDOUT, b"cd")
+    segments.close()
+    assert [(record[0], record[2], record[4]) for record in records(tmp_path)] == [
+        (0, 2, STDOUT),
+        (2, 2**32 - 1, GAP),
+        (2, 6, GAP),
+        (2, 2, STDOUT),
+    ]
+    again = opened(tmp_path)
+    assert again.position == 4
+    again.close()
+
+
+def test_many_small_chunks_also_fill_a_segment(tmp_path: Path) -> None:
+    segments = opened(tmp_path, segment=240)
+    for _ in range(25):
+        segments.append(1.0, STDOUT, b"x")
+    segments.close()
+    assert [path.stat().st_size for path in sorted(tmp_path.glob("*.log"))] == [10, 10, 5]
+
+
+def test_an_unrecorded_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = opened(tmp_path)
+    segments.append(1.0, STDOUT, b"good")
+    write, idx = os.write, segments._idx
+
+    def full(fd: int, text: bytes) -> int:
+        if fd == idx:
+            raise OSError(errno.ENOSPC, "full")
+        return write(fd, text)
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="full"):
+        segments.append(2.0, STDOUT, b"bad")
+    monkeypatch.setattr(os, "write", lambda fd, text: write(fd, text[:5] if fd == idx else text))
+    with pytest.raises(OSError, match="short write"):
+        segments.append(2.0, STDOUT, b"bad")
+    monkeypatch.undo()
+    segments.append(3.0, STDOUT, b"fine")
+    segments.close()
+    assert next(tmp_path.glob("*.log")).read_bytes() == b"goodfine"
+    assert [(record[0], record[2]) for record in records(tmp_path)] == [(0, 4), (4, 4)]
+
+
+def test_a_log_whose_directory_cannot_be_made_keeps_its_bytes(tmp_path: Path) -> None:
+    """Kept in memory, whole, until the directory can be had; then written with the times of their arrival."""
+    place = tmp_path / "logs"
+    place.write_text("in the way")
+    loop = Loop(lambda error: pytest.fail(str(error)))
+    events: list[dict[str, Any]] = []
+    log = UnitLog(loop, events.append, "tool:x", Segments(str(place / "tool" / "x"), 1000, 10000), 8)
+    number = log.next_instance()
+    log.write(STDOUT, number, b"12345")
+    log.write(STDERR, number, b"6789")
+    log.write(STDOUT, number, b"lost")
+    assert (log.position, log.lost_bytes, log.degraded) == (8, 5, True)
+    assert [event["event"] for event in events] == ["log_degraded"]
+    log._try_again()
+    assert log.degraded
+    place.unlink()
+    log._try_again()
+    assert not log.degraded
+    assert events[-1] == {"event": "log_recovered", "unit": "tool:x", "lost_bytes": 5}
+    log.write(STDOUT, number, b"on")
+    log.close()
+    loop.close()
+    found = records(place / "tool" / "x")
+    assert [(record[0], record[2], record[4]) for record in found] == [
+        (0, 5, STDOUT),
+        (5, 3, STDERR),
+        (8, 5, GAP),
+        (8, 2, STDOUT),
+    ]
+    assert loop.armed() == 0
+
+
+@pytest.mark.parametrize("unit", ["tool:", ":x", "tool", "tool:..", "tool:a/b", "..:x", "tool:a\0b", "a/b:c"])
+def test_a_unit_that_would_lead_elsewhere_has_no_directory(unit: str) -> None:
+    with pytest.raises(ValueError, match="unit"):
+        unit_directory("/logs", unit)

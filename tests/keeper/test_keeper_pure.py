@@ -1,0 +1,381 @@
+"""The keeper's decisions and readings that need no process: kinship, records, cgroup texts, stat lines, the loop."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.keeper import cgroup, darwin, order, processes, spawn
+from supervisord_py.keeper.journal import Journal
+from supervisord_py.keeper.kinship import Families
+from supervisord_py.keeper.loop import Loop
+from supervisord_py.keeper.processes import Process
+from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
+from supervisord_py.keeper.segments import sound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEEPER, CONTROL = 100, 101
+
+
+def person(pid: int, ppid: int, sid: int = 0, start: int = 0) -> Process:
+    return Process(pid, ppid, sid or pid, sid or pid, start or pid)
+
+
+def families(
+    rows: list[Process],
+    leaders: dict[tuple[int, int], str],
+    known: dict[tuple[int, int], str] | None = None,
+    marks: dict[int, str] | None = None,
+    *,
+    certain: bool = True,
+) -> dict[str, set[int]]:
+    made = Families(
+        leaders,
+        known or {},
+        adopter=KEEPER if certain else 1,
+        strangers=frozenset({KEEPER, CONTROL}),
+        trace=lambda row: (marks or {}).get(row.pid),
+        certain=certain,
+    )
+    table = {row.pid: row for row in [person(1, 0), person(KEEPER, 1), person(CONTROL, KEEPER), *rows]}
+    return {key: {row.pid for row in people} for key, people in made.assign(table).items()}
+
+
+TWO = {(200, 200): "a", (300, 300): "b"}
+LEADERS = [person(200, KEEPER), person(300, KEEPER)]
+
+
+def test_descendants_belong_to_their_leader() -> None:
+    rows = [*LEADERS, person(201, 200), person(202, 201), person(301, 300)]
+    assert families(rows, TWO) == {"a": {200, 201, 202}, "b": {300, 301}}
+
+
+def test_the_keeper_its_control_plane_and_strangers_are_nobody_s() -> None:
+    rows = [*LEADERS, person(900, 1), person(901, CONTROL)]
+    assert families(rows, TWO) == {"a": {200}, "b": {300}}
+
+
+def test_an_orphan_is_told_by_its_session() -> None:
+    assert families([*LEADERS, person(250, KEEPER, sid=200)], TWO)["a"] == {200, 250}
+
+
+def test_a_session_proves_nothing_about_processes_older_than_its_leader() -> None:
+    assert families([*LEADERS, person(250, KEEPER, sid=200, start=10)], TWO)["a"] == {200}
+
+
+def test_a_session_whose_number_was_taken_over_proves_nothing() -> None:
+    rows = [person(200, 1, start=999), person(300, KEEPER), person(250, KEEPER, sid=200, start=1000)]
+    assert families(rows, TWO)["a"] == set()
+
+
+def test_a_session_outlives_its_leader_only_where_orphans_come_back_to_us() -> None:
+    rows = [person(300, KEEPER), person(250, KEEPER, sid=200)]
+    assert families(rows, TWO)["a"] == {250}
+    assert families([person(300, KEEPER), person(250, 1, sid=200)], TWO, certain=False)["a"] == set()
+
+
+def test_an_orphan_is_told_by_its_mark_and_so_are_its_children() -> None:
+    rows = [*LEADERS, person(250, KEEPER), person(251, 250)]
+    assert families(rows, TWO, marks={250: "b"})["b"] == {300, 250, 251}
+    assert families([*LEADERS, person(250, 1)], TWO, marks={250: "b"}, certain=False)["b"] == {300, 250}
+
+
+def test_what_was_ours_stays_ours_by_identity() -> None:
+    rows = [*LEADERS, person(250, KEEPER), person(251, 250)]
+    assert families(rows, TWO, known={(250, 250): "a"})["a"] == {200, 250, 251}
+    assert families(rows, TWO, known={(250, 7): "a"})["a"] == {200}  # the pid was reused
+
+
+def test_an_orphan_without_any_trace_is_the_only_one_s() -> None:
+    rows = [person(200, KEEPER), person(250, KEEPER)]
+    assert families(rows, {(200, 200): "a"})["a"] == {200, 250}
+    assert families([person(200, KEEPER), person(250, 1)], {(200, 200): "a"}, certain=False)["a"] == {200}
+    assert families([*LEADERS, person(250, KEEPER)], TWO) == {"a": {200}, "b": {300}}
+
+
+def test_a_circle_in_a_torn_snapshot_ends() -> None:
+    rows = [*LEADERS, person(400, 401), person(401, 400), person(402, 401)]
+    assert families(rows, TWO) == {"a": {200}, "b": {300}}
+
+
+@given(st.lists(st.tuples(st.integers(2, 40), st.integers(0, 40)), max_size=40))
+def test_everybody_has_at_most_one_owner_and_a_child_its_parent_s(pairs: list[tuple[int, int]]) -> None:
+    rows = {pid: person(pid, ppid) for pid, ppid in pairs if pid not in (5, 6)}
+    rows |= {5: person(5, KEEPER), 6: person(6, KEEPER)}
+    found = families(list(rows.values()), {(5, 5): "a", (6, 6): "b"})
+    assert not found["a"] & found["b"]
+    for key, people in found.items():
+        for pid, row in rows.items():
+            if row.ppid in people and pid not in (5, 6):
+                assert pid in people, key
+
+
+Piece = tuple[int, int]
+
+
+@given(
+    pieces=st.lists(st.tuples(st.sampled_from([STDOUT, STDERR, GAP]), st.integers(1, 50)), max_size=30),
+    start=st.integers(0, 1 << 40),
+    missing=st.integers(0, 200),
+    extra=st.integers(0, 50),
+)
+def test_sound_records_cover_what_is_there(pieces: list[Piece], start: int, missing: int, extra: int) -> None:
+    records, position = [], start
+    for number, (stream, length) in enumerate(pieces):
+        records.append((position, float(number), length, 1, stream, 0))
+        position += 0 if stream == GAP else length
+    size = max(0, position - start - missing) + (extra if not missing else 0)
+    whole, covered, cut, _ = sound(records, start, size)
+    assert covered == min(size, position - start)
+    assert whole <= len(records)
+    if cut is not None:
+        assert cut[0] + cut[2] == start + size
+    if not missing:
+        assert (whole, cut) == (len(records), None)
+
+
+STAT = (
+    b"4242 (a) b (c)) S 7 4242 4240 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 3 0 987654 1000000 321 1844674407370 "
+    b"1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
+)
+
+
+def test_a_stat_line_is_read_whatever_the_name_is() -> None:
+    row = processes.parse_stat(STAT)
+    assert (row.pid, row.ppid, row.pgid, row.sid, row.start_time) == (4242, 7, 4242, 4240, 987654)
+    assert row.name == "a) b (c)"
+    assert row.ticks == 50 + 60 + 7 + 8
+    assert row.rss_bytes == 321 * processes.PAGE_BYTES
+    assert row.alive
+
+
+def test_a_zombie_is_dead_unless_its_threads_live() -> None:
+    assert processes.parse_stat(STAT.replace(b") S ", b") Z ")).alive  # three threads
+    assert not processes.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
+    with pytest.raises(ValueError, match="stat"):
+        processes.parse_stat(b"1 (x) S 1")
+
+
+def test_own_process_can_be_looked_at() -> None:
+    row = processes.look(os.getpid())
+    assert row is not None
+    assert row.ppid == os.getppid()
+    assert processes.is_process(os.getpid())
+    assert not processes.is_process(2**22 + 1)
+    assert processes.look(2**22 + 1) is None
+    assert processes.environment(2**22 + 1) == {}
+
+
+def test_a_signal_needs_the_same_start_time() -> None:
+    me = processes.look(os.getpid())
+    assert me is not None
+    me.start_time += 1
+    for send in (processes.send, processes.send_by_number):
+        assert not send(me, 9)
+    me.start_time -= 1
+    assert processes.send(me, 0)
+    assert processes.send_by_number(me, 0)
+    gone = person(2**22 + 1, 1)
+    assert not processes.send(gone, 9)
+    assert not processes.send_by_number(gone, 9)
+
+
+MOUNTS = (
+    "23 1 0:21 / /proc rw - proc proc rw\n"
+    "41 31 0:38 {root} /sys/fs/cgroup/uni\\040fied rw,relatime shared:9 - cgroup2 cgroup2 rw\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("root", "membership", "expected"),
+    [
+        ("/", "9:name=systemd:/x\n0::/\n", "/sys/fs/cgroup/uni fied"),
+        ("/", "0::/user.slice/px.service\n", "/sys/fs/cgroup/uni fied/user.slice/px.service"),
+        ("/a/b", "0::/a/b/c\n", "/sys/fs/cgroup/uni fied/c"),
+        ("/a/b", "0::/a/bc\n", None),
+        ("/", "0::/../elsewhere\n", None),
+        ("/", "1:cpu:/\n", None),
+    ],
+)
+def test_our_place_among_cgroups_is_found(root: str, membership: str, expected: str | None) -> None:
+    place = cgroup.locate(MOUNTS.replace("{root}", root), membership)
+    assert (place[1] if place else None) == expected
+
+
+def test_without_cgroup2_there_is_no_place() -> None:
+    assert cgroup.locate("23 1 0:21 / /proc rw - proc proc rw\n", "0::/\n") is None
+
+
+def test_counters_are_read_by_name() -> None:
+    text = "oom 1\noom_kill 12\noom_group_kill 3\nmax x\n"
+    assert cgroup.counter(text, "oom_kill") == 12
+    assert cgroup.counter(text, "max") == 0
+    assert cgroup.counter(text, "low") == 0
+
+
+def test_a_group_s_limits_and_verdicts_are_control_files(tmp_path: Path) -> None:
+    """The memory controller as plain files: what is written, what is read."""
+    group = cgroup.Group(str(tmp_path))
+    assert not group.limit_memory(1000)
+    for name in ("memory.max", "memory.oom.group"):
+        (tmp_path / name).write_text("")
+    assert group.limit_memory(1000)
+    assert (tmp_path / "memory.max").read_text() == "1000"
+    assert (tmp_path / "memory.oom.group").read_text() == "1"
+    assert group.oom_kills() == 0
+    (tmp_path / "memory.events").write_text("oom 2\noom_kill 1\n")
+    assert group.oom_kills() == 1
+    assert group.cpu_seconds() is None
+    (tmp_path / "cpu.stat").write_text("usage_usec 2500000\n")
+    assert group.cpu_seconds() == 2.5
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    assert group.populated()
+    (tmp_path / "child").mkdir()
+    (tmp_path / "cgroup.procs").write_text("12\n0\n")
+    (tmp_path / "child" / "cgroup.procs").write_text("13\n")
+    assert sorted(group.members()) == [12, 13]
+    assert not group.remove()
+    cgroup.Group(str(tmp_path / "gone")).kill()
+    assert cgroup.Group(str(tmp_path / "gone")).remove()
+
+
+def test_a_record_of_macos_is_read() -> None:
+    record = bytearray(darwin.PROC_PIDTBSDINFO_SIZE)
+    struct.pack_into("<5I", record, 0, 0, darwin.SZOMB, 0, 77, 5)
+    record[48:53] = b"tool\0"
+    struct.pack_into("<I", record, 100, 70)
+    struct.pack_into("<QQ", record, 120, 1000, 5)
+    row = darwin.parse_bsd(bytes(record))
+    assert (row.pid, row.ppid, row.pgid, row.start_time, row.name, row.alive) == (
+        77,
+        5,
+        70,
+        1_000_000_005,
+        "tool",
+        False,
+    )
+
+
+def test_programs_are_looked_up_on_the_child_s_own_path() -> None:
+    assert spawn.Plan(["ls"], {"PATH": "/a:/b"}, (0, 1, 2)).programs == [b"/a/ls", b"/b/ls"]
+    assert spawn.Plan(["ls"], {"PATH": ":/b"}, (0, 1, 2)).programs == [b"./ls", b"/b/ls"]
+    assert spawn.Plan(["./ls"], {"PATH": "/a"}, (0, 1, 2)).programs == [b"./ls"]
+    with pytest.raises(spawn.SpawnError):
+        spawn.Plan(["ls"], {"A=B": "x"}, (0, 1, 2))
+
+
+def test_numbers_and_texts_of_an_order_are_checked() -> None:
+    assert order.number({"n": 1.5}, "n") == 1.5
+    assert order.number({}, "n", 3) == 3
+    for wrong in ({}, {"n": True}, {"n": "1"}):
+        with pytest.raises(order.Refusal):
+            order.number(wrong, "n")
+    with pytest.raises(order.Refusal):
+        order.text({"t": 1}, "t")
+    assert order.cpu_limit({"rlimits": [["core", 0, 0], ["cpu", 5, -1]]}) == (5, -1)
+    assert order.cpu_limit({"rlimits": [["cpu", -1, -1]]}) is None
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_broken_callback_is_reported_and_the_loop_goes_on() -> None:
+    errors: list[Exception] = []
+    loop = Loop(errors.append)
+    loop.soon(lambda: 1 / 0)
+    loop.later(0.0, loop.stop)
+    loop.run()
+    loop.close()
+    assert [type(error) for error in errors] == [ZeroDivisionError]
+
+
+def test_timers_fire_in_order_and_cancelled_ones_never() -> None:
+    loop, fired = Loop(lambda error: pytest.fail(str(error))), []
+    loop.later(0.02, lambda: fired.append("second"))
+    loop.later(0.0, lambda: fired.append("first"))
+    loop.later(0.01, lambda: fired.append("never")).cancel()
+    assert loop.armed() == 2
+    while loop.armed():
+        loop.turn()
+    loop.close()
+    assert fired == ["first", "second"]
+
+
+def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> None:
+    loop, called = Loop(lambda error: pytest.fail(str(error))), []
+    pipes = [os.pipe(), os.pipe()]
+
+    def reader(own: int, other: int) -> None:
+        called.append(own)
+        loop.unwatch(other)
+
+    first, second = pipes[0][0], pipes[1][0]
+    loop.watch(first, lambda: reader(first, second))
+    loop.watch(second, lambda: reader(second, first))
+    for _, write in pipes:
+        os.write(write, b"x")
+    loop.turn()
+    assert len(called) == 1
+    for fd in (*pipes[0], *pipes[1]):
+        loop.unwatch(fd)
+        os.close(fd)
+    loop.close()
+
+
+def test_a_watch_can_become_one_for_writing() -> None:
+    loop, called = Loop(lambda error: pytest.fail(str(error))), []
+    read, write = os.pipe()
+    loop.watch(write, None, lambda: called.append("writable"))
+    loop.turn()
+    loop.watch(write, None, lambda: called.append("again"))
+    loop.turn()
+    loop.unwatch(write)
+    loop.close()
+    os.close(read)
+    os.close(write)
+    assert called == ["writable", "again"]
+
+
+# -- its own lines -----------------------------------------------------------------------------------------------------
+
+
+def test_a_full_pipe_drops_lines_and_says_how_many() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    journal = Journal(write)
+    os.set_blocking(read, False)
+    try:
+        while True:
+            os.write(write, b"x" * 4096)
+    except BlockingIOError:
+        pass
+    journal.info("lost")
+    journal.warning("lost_too")
+    for _ in range(64):
+        try:
+            os.read(read, 4096)
+        except BlockingIOError:
+            break
+    journal.error("told", why="ä\n" * 3000)
+    text = os.read(read, 1 << 16)
+    os.close(read)
+    assert b'"event": "told"' in text
+    assert text.count(b"\n") == 1
+    assert len(text) <= 4001
+    os.close(write)
+    journal.info("nowhere to go")
+
+
+def test_a_person_gets_words_a_machine_gets_json() -> None:
+    main, terminal = os.openpty()
+    Journal(terminal).warning("control_exited", code=1)
+    assert b"keeper: control exited code=1" in os.read(main, 1000)
+    os.close(main)
+    os.close(terminal)

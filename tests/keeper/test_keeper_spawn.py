@@ -1,0 +1,295 @@
+"""What a child feels, and what becomes of one that cannot be."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keeper.keeper_rig import alive, probe, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keeper.keeper_rig import Rig
+
+CAUGHT_MASK = sum(1 << (number - 1) for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
+
+def felt(rig: Rig, **members: Any) -> dict[str, Any]:
+    """Spawn the feeling probe and return what it says."""
+    link = rig.links[-1]
+    spec = rig.spec(probe("felt"), **members)
+    link.call("spawn", **spec)
+    assert link.exit(spec["key"])["code"] == 0, rig.output(spec["unit"])
+    report: dict[str, Any] = json.loads(rig.output(spec["unit"]))
+    return report
+
+
+def test_a_child_leads_its_own_session_and_has_the_asked_umask_directory_and_niceness(
+    rung: Rig, tmp_path: Path
+) -> None:
+    report = felt(rung, umask=0o027, nice=3, cwd=str(tmp_path))
+    assert report["pid"] == report["sid"] == report["pgid"]
+    assert report["ppid"] == rung.pid
+    assert report["umask"] == 0o027
+    assert report["nice"] == os.nice(0) + 3
+    assert report["cwd"] == str(tmp_path)
+
+
+def test_the_environment_is_the_given_one_and_nothing_else(rung: Rig) -> None:
+    report = felt(rung, env={"GREETING": "hällo = 'quoted'\n", "EMPTY": ""})
+    assert report["env"].pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # set by Python's own start-up
+    report["env"].pop("COVERAGE_PROCESS_CONFIG", None)  # set by the tracer of the coverage report
+    assert report["env"] == {
+        "PATH": "/usr/bin:/bin",
+        "PX_INSTANCE": f"{rung.daemon_id}.key0001",
+        "PX_UNIT": "tool:probe",
+        "GREETING": "hällo = 'quoted'\n",
+        "EMPTY": "",
+    }
+
+
+def test_limits_are_set_and_open_files_are_those_the_keeper_was_started_with(rung: Rig) -> None:
+    import resource
+
+    report = felt(rung, rlimits=[["core", 0, 0], ["cpu", 100, 200], ["fsize", 1 << 30, -1], ["as", 1 << 34, 1 << 34]])
+    assert report["limits"]["core"] == [0, 0]
+    assert report["limits"]["cpu"] == [100, 200]
+    assert report["limits"]["fsize"] == [1 << 30, -1]
+    assert report["limits"]["as"] == [1 << 34, 1 << 34]
+    assert report["limits"]["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def test_open_files_can_be_limited(rung: Rig) -> None:
+    assert felt(rung, rlimits=[["nofile", 64, 128]])["limits"]["nofile"] == [64, 128]
+
+
+def test_stdio_is_null_and_two_pipes_and_nothing_else_is_open(rung: Rig) -> None:
+    report = felt(rung)
+    assert report["fds"]["0"] == "/dev/null"
+    assert report["fds"]["1"].startswith("pipe:")
+    assert report["fds"]["2"].startswith("pipe:")
+    assert report["fds"]["1"] != report["fds"]["2"]
+    assert set(report["fds"]) == {"0", "1", "2"}
+
+
+GLIBC_OWN = (1 << (32 - 1)) | (1 << (33 - 1))
+"""The two signals that glibc keeps for itself: make(1) leaves them ignored, and nobody but glibc can change them."""
+
+
+def test_signals_are_neither_ignored_nor_blocked(rung: Rig) -> None:
+    report = felt(rung)
+    # Python itself ignores SIGPIPE and SIGXFSZ in the probe; the keeper's own must not shine through.
+    own = (1 << (signal.SIGPIPE - 1)) | (1 << (signal.SIGXFSZ - 1))
+    assert int(report["ignored"], 16) & ~(own | GLIBC_OWN) == 0
+    assert int(report["blocked"], 16) == 0
+
+
+def test_an_ignored_signal_does_not_stay_ignored(rung: Rig) -> None:
+    """`yes | head` must end: SIGPIPE, which Python ignores, has its default meaning in a child."""
+    link = rung.links[0]
+    spec = rung.spec(["/bin/sh", "-c", "grep SigIgn /proc/self/status"])
+    link.call("spawn", **spec)
+    link.exit(spec["key"])
+    assert int(rung.output("tool:probe").split()[1], 16) & ~GLIBC_OWN == 0
+
+
+def test_a_child_dies_with_the_keeper_where_the_kernel_can_do_that(linux_rung: Rig) -> None:
+    assert felt(linux_rung)["pdeathsig"] == signal.SIGKILL
+
+
+def test_a_child_is_in_the_cgroup_of_its_instance(rig: Rig) -> None:
+    if rig.up().hello["kill_rung"] != "cgroup":
+        pytest.skip("no cgroup rung here")
+    report = felt(rig)
+    own = next(line for line in report["cgroup"].splitlines() if line.startswith("0::"))
+    assert own.endswith(f"/pxd-{rig.daemon_id}/{rig.daemon_id}.key0001")
+
+
+def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(rung: Rig) -> None:
+    """Granted numbers are those that the keeper uses itself for other things: each must still get its own."""
+    link = rung.links[0]
+    names = {}
+    for number in range(3, 12):
+        read, write = os.pipe()
+        names[number] = os.readlink(f"/proc/self/fd/{read}")
+        link.call("put_fd", (read,), name=f"pipe {number}")
+        os.close(read)
+        os.close(write)
+    report = felt(rung, grant_fds=[[number, f"pipe {number}"] for number in range(3, 12)])
+    assert {int(number): place for number, place in report["fds"].items() if int(number) > 2} == names
+
+
+def test_listen_pid_is_the_child_s_own(rung: Rig) -> None:
+    report = felt(rung, set_listen_pid=True, env={"LISTEN_FDS": "1"})
+    assert report["env"]["LISTEN_PID"] == str(report["pid"])
+
+
+def test_a_stored_listener_serves_in_the_child(rung: Rig) -> None:
+    link = rung.links[0]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        link.call("put_fd", (listener.fileno(),), name="listener")
+        address = listener.getsockname()
+    code = "import socket; s = socket.socket(fileno=5); c, _ = s.accept(); c.sendall(b'served'); c.close()"
+    spec = rung.spec([*probe("felt")[:3], "-c", code], grant_fds=[[5, "listener"]])
+    link.call("spawn", **spec)
+    with socket.create_connection(address, timeout=60) as client:
+        assert client.recv(16) == b"served"
+    assert link.exit(spec["key"])["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("members", "stage", "error"),
+    [
+        ({"argv": ["/no/such/program"]}, "exec", errno.ENOENT),
+        ({"argv": ["no-such-program"]}, "exec", errno.ENOENT),
+        ({"argv": ["/etc/passwd"]}, "exec", errno.EACCES),
+        ({"argv": ["/etc"]}, "exec", errno.EACCES),
+        ({"argv": ["BAD_SHEBANG"]}, "exec", errno.ENOENT),
+        ({"argv": ["NO_SHEBANG"]}, "exec", errno.ENOEXEC),
+        ({"argv": ["/bin/true", "x" * 300_000]}, "exec", errno.E2BIG),
+        ({"argv": ["/bin/true", "nul\0byte"]}, "exec", errno.EINVAL),
+        ({"argv": [""]}, "exec", errno.ENOENT),
+        ({"cwd": "/no/such/directory"}, "chdir", errno.ENOENT),
+        ({"cwd": "/etc/passwd"}, "chdir", errno.ENOTDIR),
+        ({"rlimits": [["core", 2, 1]]}, "rlimit", errno.EINVAL),
+    ],
+)
+def test_what_cannot_start_says_stage_and_errno_and_leaves_no_ghost(
+    rig: Rig, tmp_path: Path, members: dict[str, Any], stage: str, error: int
+) -> None:
+    link = rig.up()
+    scripts = {"BAD_SHEBANG": "#!/no/such/interpreter\n", "NO_SHEBANG": "\x01\x02 no program\n"}
+    argv = members.get("argv", ["/bin/true"])
+    if argv[0] in scripts:
+        script = tmp_path / "script"
+        script.write_text(scripts[argv[0]])
+        script.chmod(0o755)
+        argv = [str(script)]
+    spec = rig.spec(argv, **{name: value for name, value in members.items() if name != "argv"})
+    failure = link.refused("spawn", **spec)
+    assert (failure["kind"], failure["stage"], failure["errno"]) == ("spawn_failed", stage, error)
+    assert link.call("list", prefix="")["children"] == []
+    assert Path(f"/proc/{rig.pid}/task/{rig.pid}/children").read_text().split() == [str(link.pid)]
+    again = rig.spec(["/bin/true"], key=spec["key"])
+    assert link.call("spawn", **again)["child"]["key"] == spec["key"]  # the key was not burnt
+    link.event("gone", key=spec["key"])
+    assert not any(event["event"] == "exit" and event["record"]["signal"] for event in link.events)
+
+
+def test_too_few_descriptors_is_a_clean_refusal_and_passes(rigs: Callable[..., Rig]) -> None:
+    """EMFILE: the keeper goes on, and spawns again once there are descriptors."""
+    rig = rigs()
+    rig.boot["pxd_argv"] = []
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    link = rig.up()
+    resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{rig.pid}/fd")) + 3, before[1]))
+    failure = link.refused("spawn", **rig.spec(["/bin/true"]))
+    assert (failure["kind"], failure["errno"]) == ("spawn_failed", errno.EMFILE)
+    held = sorted(os.listdir(f"/proc/{rig.pid}/fd"))
+    link.refused("spawn", **rig.spec(["/bin/true"]))
+    assert sorted(os.listdir(f"/proc/{rig.pid}/fd")) == held
+    resource.prlimit(rig.pid, resource.RLIMIT_NOFILE, (before[1], before[1]))
+    spec = rig.spec(["/bin/true"])
+    link.call("spawn", **spec)
+    assert link.exit(spec["key"])["code"] == 0
+
+
+def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "wait"))
+    first = link.call("spawn", **spec)["child"]
+    assert link.call("spawn", **spec)["child"]["pid"] == first["pid"]
+    assert link.refused("spawn", **{**spec, "argv": ["/bin/true"]})["kind"] == "exists"
+    assert len(link.call("list", prefix="tool:")["children"]) == 1
+    assert link.call("list", prefix="kernel:")["children"] == []
+
+
+def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
+    link = rung.links[0]
+    for _ in range(20):
+        spec = rung.spec(["/bin/true"])
+        number = link.send("spawn", **spec)
+        while number not in link.replies:
+            assert not any(event.get("record", {}).get("key") == spec["key"] for event in link.events)
+            link.receive(1)
+        link.reply(number)
+        assert link.exit(spec["key"])["code"] == 0
+
+
+def test_identity_is_pid_start_time_and_boot(rung: Rig) -> None:
+    link = rung.links[0]
+    child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
+    stat = Path(f"/proc/{child['pid']}/stat").read_text().rpartition(")")[2].split()
+    assert child["start_time"] == int(stat[19])
+    assert child["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert child["state"] == "running"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"argv": []},
+        {"argv": "ls"},
+        {"env": {"A": 1}},
+        {"cwd": None},
+        {"unit": "tool:../../etc"},
+        {"unit": "noname"},
+        {"grant_fds": [[2, "x"]]},
+        {"grant_fds": [[3]]},
+        {"rlimits": [["memory", 1, 1]]},
+        {"rlimits": [["cpu", 1]]},
+        {"rlimits": [["cpu", "1", 1]]},
+        {"umask": "022"},
+    ],
+)
+def test_a_broken_order_is_refused_in_words(rig: Rig, broken: dict[str, Any]) -> None:
+    link = rig.up()
+    refusal = link.refused("spawn", **{**rig.spec(["/bin/true"]), **broken})
+    assert refusal["kind"] == "bad_request"
+    assert refusal["detail"]
+    assert link.call("list", prefix="")["children"] == []
+
+
+def test_a_grant_of_an_unknown_descriptor_is_refused(rig: Rig) -> None:
+    assert rig.up().refused("spawn", **rig.spec(["/bin/true"], grant_fds=[[3, "nope"]]))["kind"] == "unknown_fd"
+
+
+def test_the_leader_renames_itself_and_is_still_ours(rung: Rig) -> None:
+    """K14: exec into another binary changes neither pid nor start time."""
+    link = rung.links[0]
+    spec = rung.spec(["/bin/sh", "-c", "exec -a somebody-else /bin/sleep 1000"])
+    if link.reply(link.send("spawn", **spec))["ok"] is False:
+        pytest.skip("no exec -a in this shell")
+    pid = link.call("list", prefix="")["children"][0]["pid"]
+    assert link.call("stop", key=spec["key"], grace_seconds=30, kill_seconds=5, reason="stopped")["survivors"] == []
+    until(lambda: not alive(pid), "the end of the renamed leader")
+
+
+def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
+    link = linux_rung.links[0]
+    spec = linux_rung.spec(["/bin/sh", "-c", "while :; do :; done"], rlimits=[["cpu", 1, 2]])
+    link.call("spawn", **spec)
+    record = link.exit(spec["key"])
+    assert record["signal"] == signal.SIGXCPU
+    assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")
+
+
+def test_the_same_signal_from_elsewhere_is_no_verdict(rung: Rig) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "wait"), rlimits=[["cpu", 1000, 2000]])
+    link.call("spawn", **spec)
+    link.call("signal", key=spec["key"], signum=int(signal.SIGXCPU), tree=False)
+    record = link.exit(spec["key"])
+    assert (record["signal"], record["code"], record["verdict"]) == (signal.SIGXCPU, None, None)

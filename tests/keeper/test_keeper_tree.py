@@ -1,0 +1,276 @@
+"""Stopping whole trees: nothing that a child started may be left, on any rung that can promise it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keeper.keeper_rig import PYTHON, alive, probe, until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keeper.keeper_rig import Link, Rig
+
+
+def family(rig: Rig, people: int, *traits: str, **members: Any) -> tuple[dict[str, Any], list[int]]:
+    """Spawn a family and wait until all of it is there; return its SPAWN and the pids."""
+    book = rig.dir / f"family-{len(list(rig.dir.iterdir()))}"
+    spec = rig.spec(probe("family", book, *traits), **members)
+    rig.links[-1].call("spawn", **spec)
+    pids = until(
+        lambda: (
+            [int(line) for line in book.read_text().splitlines()]
+            if book.exists() and len(book.read_text().splitlines()) == people
+            else None
+        ),
+        f"a family of {people}",
+    )
+    return spec, pids
+
+
+def stop(link: Link, key: str, grace: float, kill: float = 30, reason: str = "stopped") -> dict[str, Any]:
+    reply = link.call("stop", key=key, grace_seconds=grace, kill_seconds=kill, reason=reason)
+    return {"survivors": reply["survivors"], "killed": reply["killed"]}
+
+
+def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
+    """K1: the leader exits 0 on TERM, its child ignores TERM: the stop waits, kills, and returns when all is gone."""
+    link = rung.links[0]
+    spec, pids = family(rung, 2, "child", "deaf", "polite")
+    assert stop(link, spec["key"], 0.3) == {"survivors": [], "killed": True}
+    assert not any(alive(pid) for pid in pids)
+    assert link.exit(spec["key"])["code"] == 0
+    assert link.event("gone", key=spec["key"])
+
+
+@pytest.mark.parametrize("traits", [("daemon",), ("daemon", "deaf"), ("daemon", "deaf", "child"), ("daemon", "bare")])
+def test_double_forked_sessions_of_their_own_are_found(linux_rung: Rig, traits: tuple[str, ...]) -> None:
+    """K2, also without any environment to bear a mark (an instance alone can only be the one it belongs to)."""
+    link = linux_rung.links[0]
+    spec, pids = family(linux_rung, 2 + ("child" in traits), *traits)
+    assert stop(link, spec["key"], 0.3)["survivors"] == []
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) -> None:
+    link = linux_rung.links[0]
+    first, first_pids = family(linux_rung, 2, "daemon", "deaf")
+    second, second_pids = family(linux_rung, 2, "daemon", "deaf", unit="tool:other")
+    stop(link, first["key"], 0.1)
+    assert not any(alive(pid) for pid in first_pids)
+    assert all(alive(pid) for pid in second_pids)
+    stop(link, second["key"], 0.1)
+    assert not any(alive(pid) for pid in second_pids)
+
+
+def test_an_orphan_without_mark_is_found_by_the_pipe_it_holds(linux_rung: Rig) -> None:
+    link = linux_rung.links[0]
+    family(linux_rung, 1, unit="tool:other")
+    spec, pids = family(linux_rung, 2, "daemon", "bare", "deaf")
+    stop(link, spec["key"], 0.1)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_on_the_portable_rung_the_group_and_the_seen_descendants_die(rigs: Any) -> None:
+    rig = rigs(platform="portable")
+    link = rig.up()
+    spec, pids = family(rig, 2, "child", "deaf")
+    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_stopped_processes_still_terminate(rung: Rig) -> None:
+    """K5: TERM alone would wait for ever in a stopped process."""
+    link = rung.links[0]
+    spec, pids = family(rung, 2, "child", "polite")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_deaf_leader_is_killed_after_the_grace_and_the_record_says_so(rung: Rig) -> None:
+    """K6."""
+    link = rung.links[0]
+    spec, _ = family(rung, 1, "deaf")
+    assert stop(link, spec["key"], 0.2, reason="evicted_lru") == {"survivors": [], "killed": True}
+    record = link.exit(spec["key"])
+    assert record["signal"] == signal.SIGKILL
+    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("evicted_lru", signal.SIGKILL)
+
+
+def test_no_grace_kills_at_once(rung: Rig) -> None:
+    """K7: a leader that would exit 0 on TERM never gets to."""
+    link = rung.links[0]
+    spec, _ = family(rung, 1, "polite")
+    assert stop(link, spec["key"], 0)["killed"]
+    assert link.exit(spec["key"])["signal"] == signal.SIGKILL
+
+
+def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
+    """K8: both requests are in the channel before the child has reached exec."""
+    link = rung.links[0]
+    for _ in range(5):
+        spec = rung.spec(probe("family", rung.dir / "book", "child", "daemon"))
+        spawn = link.send("spawn", **spec)
+        stopping = link.send("stop", key=spec["key"], grace_seconds=30, kill_seconds=30, reason="stopped")
+        assert link.reply(stopping)["survivors"] == []
+        link.reply(spawn)
+        child = link.exit(spec["key"])
+        assert not alive(child["pid"])
+        assert link.call("release", key=spec["key"])
+
+
+def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
+    """K12."""
+    link = rung.links[0]
+    spec = rung.spec(["/bin/true"])
+    link.call("spawn", **spec)
+    link.event("gone", key=spec["key"])
+    assert link.refused("signal", key=spec["key"], signum=15, tree=False)["kind"] == "dead"
+    assert link.refused("signal", key=spec["key"], signum=15, tree=True)["kind"] == "dead"
+    assert stop(link, spec["key"], 5) == {"survivors": [], "killed": False}
+    assert link.refused("signal", key="nobody", signum=15, tree=False)["kind"] == "unknown_key"
+    assert link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"] == "unknown_key"
+    assert link.refused("signal", key=spec["key"], signum=4711, tree=False)["kind"] == "bad_request"
+
+
+def test_a_signal_reaches_the_leader_or_the_whole_tree(rung: Rig) -> None:
+    link = rung.links[0]
+    spec, pids = family(rung, 2, "child")
+    link.call("signal", key=spec["key"], signum=int(signal.SIGSTOP), tree=True)
+
+    def states() -> str:
+        rows = []
+        for pid in pids:
+            with open(f"/proc/{pid}/stat") as file:
+                rows.append(file.read().rpartition(")")[2].split()[0])
+        return "".join(rows)
+
+    until(lambda: states() == "TT", "both stopped")
+    link.call("signal", key=spec["key"], signum=int(signal.SIGCONT), tree=True)
+    until(lambda: states() == "SS", "both going on")
+    link.call("signal", key=spec["key"], signum=int(signal.SIGKILL), tree=False)
+    assert link.exit(spec["key"])["signal"] == signal.SIGKILL
+
+
+def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:
+    link = rung.links[0]
+    spec, pids = family(rung, 2, "child", "deaf")
+    members = {"key": spec["key"], "kill_seconds": 30, "reason": "stopped"}
+    asked = [link.send("stop", grace_seconds=grace, **members) for grace in (1000, 0.1, 1000)]
+    for number in asked:
+        reply = link.reply(number)
+        assert (reply["survivors"], reply["killed"]) == ([], True)
+    assert not any(alive(pid) for pid in pids)
+    assert len([event for event in link.events if event["event"] == "exit"]) == 1
+
+
+def test_a_leader_that_exits_leaves_its_tree_in_our_hands(linux_rung: Rig) -> None:
+    """The exit is told at once with the number of those left; the instance is held until the tree is gone."""
+    link = linux_rung.links[0]
+    spec, pids = family(linux_rung, 3, "child", "daemon", "exits")
+    record = link.exit(spec["key"])
+    assert (record["code"], record["orphans"]) == (7, 2)
+    child = link.call("list", prefix="")["children"][0]
+    assert (child["state"], child["tree_alive"]) == ("exited", True)
+    assert link.refused("release", key=spec["key"])["kind"] == "alive"
+    assert not any(event["event"] == "gone" for event in link.events)
+    for pid in pids:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    link.event("gone", key=spec["key"])
+    link.call("release", key=spec["key"])
+    assert link.call("list", prefix="")["children"] == []
+    link.call("release", key=spec["key"])  # again: nothing to forget
+
+
+def test_a_tree_without_leader_is_stopped_like_any_other(linux_rung: Rig) -> None:
+    link = linux_rung.links[0]
+    spec, pids = family(linux_rung, 3, "child", "daemon", "exits", "deaf")
+    link.exit(spec["key"])
+    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup(rig: Rig) -> None:
+    link = rig.up()
+    if link.hello["kill_rung"] != "cgroup":
+        pytest.skip("no cgroup rung here")
+    spec = rig.spec(probe("mover", rig.dir / "moving", 60))
+    link.call("spawn", **spec)
+    until((rig.dir / "moving").exists, "the mover")
+    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    link.event("gone", key=spec["key"])
+
+
+def test_orphans_that_end_are_reaped(linux_rung: Rig) -> None:
+    """No zombie stays with the keeper, also of processes it never knew."""
+    link = linux_rung.links[0]
+    code = "import os\nfor _ in range(50):\n if os.fork() == 0:\n  if os.fork() == 0: os._exit(0)\n  os._exit(0)\n"
+    spec = linux_rung.spec([*PYTHON, "-c", code])
+    link.call("spawn", **spec)
+    link.event("gone", key=spec["key"])
+
+    def children() -> set[str]:
+        with open(f"/proc/{linux_rung.pid}/task/{linux_rung.pid}/children") as file:
+            return set(file.read().split())
+
+    until(lambda: children() == {str(link.pid)}, "the end of all zombies")
+
+
+def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
+    """K13: the portable rung's record names a live pid with a start time that is not its own."""
+    rig = rigs(platform="portable")
+    with subprocess.Popen([*PYTHON, "-c", "import signal; signal.pause()"]) as bystander:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        record = rig.dir / "run" / "children"
+        record.write_text(f"boot {boot}\n{bystander.pid} 12345 {rig.daemon_id}.x tool:x\nnonsense\n1 2 3\n")
+        link = rig.up()
+        assert link.hello["interrupted"] == []
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_stat_measures_whole_trees(rung: Rig) -> None:
+    link = rung.links[0]
+    spec, pids = family(rung, 2, "child")
+    stats = link.call("stat", keys=[spec["key"], "unknown"])["stats"]
+    assert set(stats) == {spec["key"]}
+    assert stats[spec["key"]]["processes"] == len(pids)
+    assert stats[spec["key"]]["rss_bytes"] > 4 << 20
+    assert stats[spec["key"]]["cpu_seconds"] >= 0
+    stop(link, spec["key"], 5)
+    assert link.call("stat", keys=[spec["key"]])["stats"][spec["key"]]["processes"] == 0
+
+
+def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
+    from supervisord_py.keeper import cgroup
+
+    link = rig.up()
+    if link.hello["kill_rung"] != "cgroup":
+        pytest.skip("no cgroup rung here")
+    spec, _ = family(rig, 2, "child")
+    group = cgroup.leftovers(rig.daemon_id)[0]
+    assert os.path.isdir(f"{group.path}/{spec['key']}")
+    stop(link, spec["key"], 5)
+    until(lambda: not os.path.exists(f"{group.path}/{spec['key']}"), "the end of the group")
+    os.kill(rig.pid, signal.SIGTERM)
+    link.end()
+    assert rig.wait() == 0
+    assert cgroup.leftovers(rig.daemon_id) == []
+
+
+def test_annotation_is_kept_with_the_child(rung: Rig, tmp_path: Path) -> None:
+    link = rung.links[0]
+    spec = rung.spec(probe("talker", "wait"), tag="first")
+    assert link.call("spawn", **spec)["child"]["tag"] == "first"
+    link.call("annotate", key=spec["key"], tag="second")
+    assert link.call("list", prefix="")["children"][0]["tag"] == "second"
+    assert link.refused("annotate", key="nobody", tag="x")["kind"] == "unknown_key"
