@@ -1,0 +1,93 @@
+"""How the schema came to be: numbered steps, each in its own transaction, never edited once released.
+
+Law: a file of any older version becomes the present one or stays exactly as it was; a file of a newer version is
+refused, because an older program would lose what it does not understand. `PRAGMA user_version` holds the number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE instances (
+            key TEXT PRIMARY KEY, unit TEXT NOT NULL, pid INTEGER, start_time INTEGER, boot_id TEXT,
+            started_at REAL NOT NULL, ready_at REAL, ended_at REAL, reason TEXT, code INTEGER, signal INTEGER,
+            verdict TEXT, max_rss_bytes INTEGER, cpu_seconds REAL, start_method TEXT, port INTEGER,
+            log_position INTEGER, log_end INTEGER, spec_digest TEXT) STRICT""",
+        "CREATE INDEX instances_unit ON instances (unit, started_at)",
+        "CREATE INDEX instances_open ON instances (key) WHERE ended_at IS NULL",
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY, unit TEXT NOT NULL, instance TEXT, started_at REAL NOT NULL, ended_at REAL,
+            outcome TEXT, status INTEGER, error_kind TEXT, cold_start_ms REAL, duration_seconds REAL,
+            request_id TEXT) STRICT""",
+        "CREATE INDEX runs_unit ON runs (unit, id)",
+        "CREATE INDEX runs_open ON runs (id) WHERE ended_at IS NULL",
+        """CREATE TABLE events (
+            id INTEGER PRIMARY KEY, time REAL NOT NULL, unit TEXT, event TEXT NOT NULL, reason TEXT, instance TEXT,
+            cause INTEGER, facts TEXT NOT NULL) STRICT""",
+        "CREATE INDEX events_unit ON events (unit, id)",
+        "CREATE TABLE pins (unit TEXT PRIMARY KEY, forever INTEGER NOT NULL, pinned_at REAL NOT NULL) STRICT",
+        """CREATE TABLE unit_state (
+            unit TEXT PRIMARY KEY, state TEXT NOT NULL, facts TEXT NOT NULL, last_used REAL,
+            restarts INTEGER NOT NULL, updated_at REAL NOT NULL) STRICT""",
+        """CREATE TABLE idempotency (
+            key TEXT NOT NULL, route TEXT NOT NULL, body_digest TEXT NOT NULL, status INTEGER, content_type TEXT,
+            body BLOB, created_at REAL NOT NULL, PRIMARY KEY (key, route)) STRICT""",
+        "CREATE INDEX idempotency_age ON idempotency (created_at)",
+    ),
+)
+VERSION = len(MIGRATIONS)
+AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
+"""What a start finds unfinished was cut off: nobody works on it any more."""
+NUMBERED = ("runs",)
+"""Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
+TABLES = ("instances", "runs", "events", "pins", "unit_state", "idempotency")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the schema version of a file; 0 for an empty one."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def check_version(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a file that a newer program wrote.
+
+    Raises:
+        ConfigError: It has a version that is not known here.
+    """
+    found = version_of(connection)
+    if found > VERSION:
+        raise ConfigError(
+            f"the ledger {path} has schema version {found}; this pxd knows versions up to {VERSION}",
+            hint="install the newer supervisord-py again, or move the file away to begin an empty ledger",
+            file=path,
+            line=None,
+            pointer=None,
+        )
+
+
+def migrate(connection: sqlite3.Connection, migrations: tuple[tuple[str, ...], ...] = MIGRATIONS) -> int:
+    """Bring a file to the present version; the connection is in autocommit mode.
+
+    Returns:
+        How many steps were taken.
+    """
+    first = version_of(connection)
+    for number, statements in enumerate(migrations[first:], first + 1):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {number}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:  # some errors roll back by themselves
+                connection.execute("ROLLBACK")
+            raise
+    return max(0, len(migrations) - first)

@@ -1,0 +1,99 @@
+"""How much is remembered: the oldest rows go, in small batches, so that nobody waits for a long transaction.
+
+Law: what is still open is never pruned, nor the newest row of a table: its id is where numbering goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from supervisord_py.ledger.store import Ledger
+
+_DAY = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimit:
+    """At most so many rows, none older than so many seconds."""
+
+    rows: int
+    age_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """How much is kept of each kind."""
+
+    events: TableLimit = TableLimit(100_000, 30 * _DAY)
+    runs: TableLimit = TableLimit(50_000, 30 * _DAY)
+    instances: TableLimit = TableLimit(20_000, 30 * _DAY)
+    idempotency_seconds: float = _DAY
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows went."""
+
+    events: int
+    runs: int
+    instances: int
+    idempotency: int
+
+
+_BY_AGE = {
+    "events": "SELECT rowid FROM events WHERE time < ? AND id < (SELECT max(id) FROM events) ORDER BY id",
+    "runs": """SELECT rowid FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs) ORDER BY id""",
+    "instances": "SELECT rowid FROM instances WHERE ended_at < ? ORDER BY rowid",
+    "idempotency": "SELECT rowid FROM idempotency WHERE created_at < ? AND status IS NOT NULL ORDER BY rowid",
+}
+_BY_COUNT = {
+    "events": "SELECT rowid FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)",
+    "runs": """SELECT rowid FROM runs WHERE ended_at IS NOT NULL
+               AND id <= (SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?)""",
+    "instances": """SELECT rowid FROM instances WHERE ended_at IS NOT NULL
+                    AND rowid <= (SELECT rowid FROM instances ORDER BY rowid DESC LIMIT 1 OFFSET ?)""",
+}
+
+
+async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int = 500) -> Pruned:
+    """Remove what is beyond the limits.
+
+    Args:
+        ledger: Where.
+        limits: How much stays.
+        now: Unix seconds.
+        batch: Rows of one transaction.
+
+    Raises:
+        LedgerDegradedError: The disk takes nothing; what was removed before that stays removed.
+    """
+    return Pruned(
+        await _prune_table(ledger, "events", limits.events, now, batch),
+        await _prune_table(ledger, "runs", limits.runs, now, batch),
+        await _prune_table(ledger, "instances", limits.instances, now, batch),
+        await _remove(ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch),
+    )
+
+
+async def _prune_table(ledger: Ledger, table: str, limit: TableLimit, now: float, batch: int) -> int:
+    old = await _remove(ledger, table, _BY_AGE[table], now - limit.age_seconds, batch)
+    return old + await _remove(ledger, table, _BY_COUNT[table], max(1, limit.rows), batch)
+
+
+async def _remove(ledger: Ledger, table: str, which: str, bound: float, batch: int) -> int:
+    sql = f"DELETE FROM {table} WHERE rowid IN ({which} LIMIT ?)"  # noqa: S608  # our own words
+    total = 0
+    while True:
+        count = await ledger.call(partial(_delete, sql, bound, batch))
+        total += count
+        if count < batch:
+            return total
+
+
+def _delete(sql: str, bound: float, batch: int, connection: sqlite3.Connection) -> int:
+    return connection.execute(sql, (bound, batch)).rowcount

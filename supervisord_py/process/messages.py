@@ -1,0 +1,219 @@
+"""Between the JSON of keeper/protocol.py and the values of process/spec.py: the only place that knows both. Pure.
+
+Law: members that this side does not know are ignored (a newer keeper may say more); members that are missing are a
+`MessageError`, because guessing about a process is worse than refusing to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT
+from supervisord_py.process.spec import (
+    Caps,
+    Child,
+    ExitRecord,
+    Identity,
+    Reason,
+    StopReport,
+    Survivor,
+    TreeStat,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervisord_py.process.spec import ChildSpec
+
+
+class MessageError(Exception):
+    """A message of the keeper lacks something or says something that is not in the protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverMemory:
+    """A tree went over its limit; the keeper recorded it and is about to kill it. `time` is Unix seconds."""
+
+    key: str
+    rss_bytes: int
+    limit_bytes: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogTrouble:
+    """The disk takes no output of a unit (`recovered` False), or takes it again (True); what was lost in between."""
+
+    unit: str
+    errno: int | None
+    lost_bytes: int
+    recovered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEvent:
+    """Something that the keeper passes on to the whole control plane: `stop` (with the signal), `reload`, `dump`."""
+
+    name: str
+    signum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What the keeper says of itself and of what it holds."""
+
+    caps: Caps
+    children: tuple[Child, ...]
+    fds: tuple[str, ...]
+
+
+JsonObject = dict[str, Any]
+
+
+T = TypeVar("T")
+
+
+def parse(what: str, build: Callable[[JsonObject], T], message: JsonObject) -> T:
+    """Build a value from a message.
+
+    Args:
+        what: Its name in the error.
+        build: One of the functions below.
+        message: JSON object.
+
+    Raises:
+        MessageError: A member is missing or of another type.
+    """
+    try:
+        return build(message)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MessageError(f"the keeper's {what} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def spawn_members(key: str, spec: ChildSpec) -> JsonObject:
+    """Return SPAWN of the protocol, with the marks of DESIGN D11 in the environment."""
+    return {
+        "key": key,
+        "unit": spec.unit,
+        "argv": list(spec.argv),
+        "cwd": spec.cwd,
+        "env": _marked(key, spec.unit, spec.env),
+        "umask": spec.umask,
+        "nice": spec.nice,
+        "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
+        "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
+        "set_listen_pid": spec.listen_pid,
+        "max_rss_bytes": spec.max_rss_bytes,
+        "tag": spec.tag,
+    }
+
+
+def _marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
+    return {**env, MARK_INSTANCE: key, MARK_UNIT: unit}
+
+
+def hello(reply: JsonObject) -> Hello:
+    """Read the reply to `hello`."""
+    caps = Caps(
+        keeper_pid=int(reply["pid"]),
+        keeper_started_at=float(reply["started_at"]),
+        boot_id=str(reply["boot_id"]),
+        kill_rung=str(reply["kill_rung"]),
+        memory_rung=str(reply["memory_rung"]),
+        control_restarts=int(reply["control_restarts"]),
+        interrupted=tuple((str(it["key"]), str(it["unit"]), int(it["pid"])) for it in reply["interrupted"]),
+    )
+    return Hello(caps, children(reply), tuple(str(name) for name in reply["fds"]))
+
+
+def child(message: JsonObject) -> Child:
+    """Read CHILD."""
+    return Child(
+        key=str(message["key"]),
+        unit=str(message["unit"]),
+        identity=_identity(message),
+        started_at=float(message["started_at"]),
+        tag=str(message["tag"]),
+        log_position=int(message["log_position"]),
+        exit=None if message["exit"] is None else exit_record(message["exit"]),
+    )
+
+
+def children(reply: JsonObject) -> tuple[Child, ...]:
+    """Read the reply to `list`."""
+    return tuple(child(it) for it in reply["children"])
+
+
+def exit_record(message: JsonObject) -> ExitRecord:
+    """Read EXIT."""
+    return ExitRecord(
+        key=str(message["key"]),
+        unit=str(message["unit"]),
+        identity=_identity(message),
+        started_at=float(message["started_at"]),
+        ended_at=float(message["ended_at"]),
+        code=_optional_int(message["code"]),
+        signal=_optional_int(message["signal"]),
+        user_seconds=float(message["user_seconds"]),
+        system_seconds=float(message["system_seconds"]),
+        max_rss_bytes=int(message["max_rss_bytes"]),
+        log_position=int(message["log_position"]),
+        log_end=int(message["log_end"]),
+        verdict=None if message["verdict"] is None else _verdict(message["verdict"]),
+    )
+
+
+def stop_report(key: str, reply: JsonObject) -> StopReport:
+    """Read the reply to `stop`."""
+    left = tuple(Survivor(int(it["pid"]), str(it["name"]), int(it["start_time"])) for it in reply["survivors"])
+    return StopReport(key, left, killed=bool(reply["killed"]))
+
+
+def tree_stats(reply: JsonObject) -> dict[str, TreeStat]:
+    """Read the reply to `stat`."""
+    return {
+        str(key): TreeStat(int(it["rss_bytes"]), float(it["cpu_seconds"]), int(it["processes"]))
+        for key, it in reply["stats"].items()
+    }
+
+
+def over_memory(event: JsonObject) -> OverMemory:
+    """Read the event `over_memory`."""
+    return OverMemory(str(event["key"]), int(event["rss_bytes"]), int(event["limit_bytes"]), float(event["time"]))
+
+
+def log_trouble(event: JsonObject) -> LogTrouble:
+    """Read the events `log_degraded` and `log_recovered`."""
+    recovered = event["event"] == "log_recovered"
+    return LogTrouble(str(event["unit"]), _optional_int(event.get("errno")), int(event["lost_bytes"]), recovered)
+
+
+def control_event(event: JsonObject) -> ControlEvent:
+    """Read the events `stop`, `reload` and `dump`."""
+    return ControlEvent(str(event["event"]), _optional_int(event.get("signum")))
+
+
+def _identity(message: JsonObject) -> Identity:
+    return Identity(int(message["pid"]), int(message["start_time"]), str(message["boot_id"]))
+
+
+def _verdict(message: JsonObject) -> Verdict:
+    return Verdict(
+        reason=_reason(str(message["reason"])),
+        by=str(message["by"]),
+        time=float(message["time"]),
+        signal=_optional_int(message.get("signal")),
+        rss_bytes=_optional_int(message.get("rss_bytes")),
+        limit_bytes=_optional_int(message.get("limit_bytes")),
+    )
+
+
+def _reason(word: str) -> Reason:
+    """Return the reason; a word outside the list is somebody's stop, because an exit must not be lost over it."""
+    return Reason(word) if word in {reason.value for reason in Reason} else Reason.STOPPED
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)

@@ -1,0 +1,292 @@
+"""Frames and descriptors over one stream socket, on the asyncio loop: the transport of keeper/protocol.py, no more.
+
+Law: nothing here blocks, and nothing is lost or mixed up: frames go out in the order of `send`, descriptors ride on
+the first byte of their frame and are handed out with exactly that frame. What breaks the framing ends the channel.
+Descriptors that nobody takes are closed.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.keeper.protocol import MAX_FRAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+Message = dict[str, Any]
+
+_HEADER = struct.Struct(">I")
+_READ_BYTES = 256 * 1024
+_READS_A_TURN = 8
+"""Reads before the loop gets its turn again: a flood of events must not starve everything else."""
+_FDS_MAX = 64
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_FDS_MAX * array.array("i").itemsize)
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+HIGH_WATER_BYTES = 1024 * 1024
+
+
+class WireError(Exception):
+    """The peer broke the framing, or a frame is too large to send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded frame. Whoever takes it owns `fds` and closes them."""
+
+    message: Message
+    fds: tuple[int, ...] = ()
+
+
+def close_fds(fds: Iterable[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for fd in fds:
+        os.close(fd)
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of one frame. Escaped to ASCII, so that surrogates (undecodable file names) pass too.
+
+    Raises:
+        WireError: It is larger than a frame may be.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME:
+        raise WireError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    return _HEADER.pack(len(body)) + body
+
+
+class Decoder:
+    """Cuts a stream of bytes and descriptors into frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._fds: deque[int] = deque()
+
+    def feed(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Take what one read gave."""
+        self._buffer += data
+        self._fds.extend(fds)
+
+    def next_frame(self) -> Frame | None:
+        """Return the next complete frame, None when more must be read first.
+
+        Raises:
+            WireError: No frame of the protocol looks like this.
+        """
+        body = self._next_body()
+        return None if body is None else self._frame(body)
+
+    def close(self) -> None:
+        """Close the descriptors whose frame never came."""
+        close_fds(self._fds)
+        self._fds.clear()
+
+    def _next_body(self) -> bytes | None:
+        if len(self._buffer) < _HEADER.size:
+            return None
+        (length,) = _HEADER.unpack_from(self._buffer)
+        if length > MAX_FRAME:
+            raise WireError(f"a frame announces {length} bytes, over the limit of {MAX_FRAME}")
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_HEADER.size : end])
+        del self._buffer[:end]
+        return body
+
+    def _frame(self, body: bytes) -> Frame:
+        try:
+            message = json.loads(body.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise WireError(f"a frame is not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise WireError("a frame is not a JSON object")
+        count = message.get("fds", 0)
+        if isinstance(count, list):
+            count = 0  # the names that `hello` answers with: a member, not a count
+        if not isinstance(count, int) or not 0 <= count <= len(self._fds):
+            raise WireError(f"a frame announces {count!r} descriptors, {len(self._fds)} came")
+        return Frame(message, tuple(self._fds.popleft() for _ in range(count)))
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    rest: memoryview
+    fds: tuple[int, ...]
+
+
+class Channel:
+    """A socket that speaks frames. Use on the loop's thread only.
+
+    Args:
+        sock: A connected AF_UNIX stream socket; owned from now on.
+        on_frame: Called for each frame as it comes; owns the frame's descriptors.
+        on_closed: Called once when the peer is gone or broke the framing, with the cause (None: it closed); not called
+            after `close()`.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[Frame], None],
+        on_closed: Callable[[Exception | None], None],
+    ) -> None:
+        sock.settimeout(0)
+        os.set_inheritable(sock.fileno(), False)  # noqa: FBT003  # its only parameter
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._on_frame = on_frame
+        self._on_closed = on_closed
+        self._decoder = Decoder()
+        self._queue: deque[_Outgoing] = deque()
+        self._queued_bytes = 0
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._writing = False
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._readable)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._closed
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Queue one frame; duplicates of `fds` ride along, so the caller may close his at once.
+
+        Raises:
+            WireError: The frame is too large, or the channel is closed.
+        """
+        if self._closed:
+            raise WireError("the channel is closed")
+        data = encode({**message, "fds": len(fds)} if fds else message)
+        self._queue.append(_Outgoing(memoryview(data), tuple(os.dup(fd) for fd in fds)))
+        self._queued_bytes += len(data)
+        if self._queued_bytes > HIGH_WATER_BYTES:
+            self._drained.clear()
+        if not self._writing:
+            self._writable()
+
+    async def drain(self) -> None:
+        """Wait until little enough is queued; returns at once when the channel is closed."""
+        await self._drained.wait()
+
+    def close(self) -> None:
+        """End the channel from this side; frames not yet sent are dropped."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._sock.close()
+        self._decoder.close()
+        for outgoing in self._queue:
+            close_fds(outgoing.fds)
+        self._queue.clear()
+        self._drained.set()
+
+    def _fail(self, cause: Exception | None) -> None:
+        if not self._closed:
+            self._end()
+            self._on_closed(cause)
+
+    def _readable(self) -> None:
+        for _ in range(_READS_A_TURN):
+            if self._closed or not self._read_once():
+                return
+
+    def _read_once(self) -> bool:
+        try:
+            data, ancillary, flags, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES, _CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._fail(error)
+            return False
+        fds = _received(ancillary)
+        if flags & socket.MSG_CTRUNC:
+            close_fds(fds)
+            self._fail(WireError("descriptors were lost on the way: too many, or this process may open no more"))
+            return False
+        if not data:
+            self._fail(None)
+            return False
+        return self._deliver(data, fds)
+
+    def _deliver(self, data: bytes, fds: Sequence[int]) -> bool:
+        self._decoder.feed(data, fds)
+        while not self._closed:
+            try:
+                frame = self._decoder.next_frame()
+            except WireError as error:
+                self._fail(error)
+                return False
+            if frame is None:
+                return True
+            self._on_frame(frame)
+        return False
+
+    def _writable(self) -> None:
+        try:
+            while self._queue:
+                self._write_some(self._queue[0])
+        except (BlockingIOError, InterruptedError):
+            self._want_write(wanted=True)
+        except OSError:
+            # The reading side meets the same end, after all that the peer still said before it.
+            self._want_write(wanted=False)
+            self._drop_queue()
+        else:
+            self._want_write(wanted=False)
+
+    def _write_some(self, outgoing: _Outgoing) -> None:
+        if outgoing.fds:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", outgoing.fds))]
+            sent = self._sock.sendmsg([outgoing.rest], rights)
+            close_fds(outgoing.fds)
+            outgoing.fds = ()
+        else:
+            sent = self._sock.send(outgoing.rest)
+        outgoing.rest = outgoing.rest[sent:]
+        self._queued_bytes -= sent
+        if not outgoing.rest:
+            self._queue.popleft()
+        if self._queued_bytes <= HIGH_WATER_BYTES:
+            self._drained.set()
+
+    def _drop_queue(self) -> None:
+        for outgoing in self._queue:
+            close_fds(outgoing.fds)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._drained.set()
+
+    def _want_write(self, *, wanted: bool) -> None:
+        if wanted and not self._writing:
+            self._loop.add_writer(self._fd, self._writable)
+        elif self._writing and not wanted:
+            self._loop.remove_writer(self._fd)
+        self._writing = wanted
+
+
+def _received(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    for fd in found:
+        os.set_inheritable(fd, False)  # noqa: FBT003  # its only parameter; MSG_CMSG_CLOEXEC is not everywhere
+    return list(found)

@@ -1,0 +1,305 @@
+"""Instances, runs, pins, states, events, answers: what is written is what is read, first ends stand, the old goes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.ledger import event_rows, idempotency, instances, pins, retention, runs, unit_state
+from supervisord_py.ledger.event_rows import EventJournal, EventRow
+from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
+from supervisord_py.ledger.instances import Ending, InstanceRow, Spawned, Starting
+from supervisord_py.ledger.pins import Pin
+from supervisord_py.ledger.retention import Pruned, RetentionLimits, TableLimit
+from supervisord_py.ledger.rows import from_json
+from supervisord_py.ledger.runs import Begun, Finished, RunRow
+from supervisord_py.ledger.store import Durability
+from supervisord_py.ledger.unit_state import UnitStateRow
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from supervisord_py.ledger.store import Ledger
+
+    OpenLedger = Callable[..., Awaitable[Ledger]]
+
+SPAWNED = Spawned(pid=5, start_time=77, boot_id="boot", started_at=101.0, log_position=1000)
+
+
+async def test_the_story_of_an_instance(ledger: Ledger) -> None:
+    starting = Starting("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
+    assert await instances.insert_starting(ledger, starting) is Durability.COMMITTED
+    assert await instances.insert_starting(ledger, Starting("k", "tool:other", 1.0)) is Durability.COMMITTED
+    before = await instances.get(ledger, "k")
+    assert before == InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
+    await instances.spawned(ledger, "k", SPAWNED)
+    await instances.ready(ledger, "k", 102.0)
+    await instances.ready(ledger, "k", 999.0)
+    assert [it.key for it in await instances.open_rows(ledger)] == ["k"]
+    verdict = {"by": "keeper", "rss_bytes": 9}
+    await instances.ended(ledger, "k", Ending(110.0, "memory_limit", None, 9, verdict, 1 << 20, 0.5, 2000))
+    await instances.ended(ledger, "k", Ending(120.0, "exit", 0))
+    assert await instances.get(ledger, "k") == InstanceRow(
+        key="k",
+        unit="tool:x",
+        started_at=101.0,
+        pid=5,
+        start_time=77,
+        boot_id="boot",
+        ready_at=102.0,
+        ended_at=110.0,
+        reason="memory_limit",
+        code=None,
+        signal=9,
+        verdict=verdict,
+        max_rss_bytes=1 << 20,
+        cpu_seconds=0.5,
+        start_method="spawn",
+        port=8000,
+        log_position=1000,
+        log_end=2000,
+        spec_digest="d",
+    )
+    assert await instances.get(ledger, "none") is None
+    assert await instances.open_rows(ledger) == []
+
+
+async def test_the_newest_instances_and_the_one_at_a_position(ledger: Ledger) -> None:
+    for number in range(3):
+        await instances.insert_starting(ledger, Starting(f"k{number}", "tool:x", 100.0 + number))
+        await instances.spawned(ledger, f"k{number}", Spawned(1, 2, "b", 100.0 + number, number * 1000))
+    await instances.insert_starting(ledger, Starting("other", "tool:y", 500.0))
+    assert [it.key for it in await instances.latest(ledger, "tool:x", 2)] == ["k2", "k1"]
+    found = [await instances.at_position(ledger, "tool:x", position) for position in (0, 999, 1000, 5000)]
+    assert [it and it.key for it in found] == ["k0", "k0", "k1", "k2"]
+    assert await instances.at_position(ledger, "tool:y", 5) is None
+
+
+async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    for key in ("ended", "held", "gone", "never spawned"):
+        await instances.insert_starting(ledger, Starting(key, "tool:x", 100.0))
+    await instances.ended(ledger, "ended", Ending(105.0, "exit", 0))
+    await ledger.close()
+    ledger = await open_ledger()
+    closed = await instances.close_interrupted(ledger, {"held"}, 200.0)
+    assert {it.key: (it.reason, it.ended_at) for it in closed} == {
+        "gone": ("interrupted", 200.0),
+        "never spawned": ("interrupted", 200.0),
+    }
+    assert await instances.close_interrupted(ledger, {"held"}, 300.0) == []
+    assert [it.key for it in await instances.open_rows(ledger)] == ["held"]
+
+
+async def test_what_was_interrupted_is_found_by_the_time_and_known_reasons_stand(ledger: Ledger) -> None:
+    for key, now in (("old", 100.0), ("new", 200.0)):
+        await instances.insert_starting(ledger, Starting(key, "tool:x", now))
+        await instances.close_interrupted(ledger, (), now)
+    await instances.insert_starting(ledger, Starting("wanted", "tool:x", 300.0))
+    (closed,) = await instances.close_interrupted(ledger, (), 300.0, {"wanted": "shutdown"})
+    assert closed == await instances.get(ledger, "wanted")
+    assert closed.reason == "shutdown"
+    assert [row.key for row in await instances.interrupted_since(ledger, 200.0)] == ["new"]
+
+
+async def test_the_last_of_a_kind_of_event_and_when(ledger: Ledger) -> None:
+    clock = iter(range(100, 200))
+    events = EventStream(EventJournal(ledger), 0, clock=lambda: float(next(clock)))
+    assert await event_rows.last_time(ledger, "told", before=1e9) == 0.0
+    for event, unit, key in (
+        ("first", None, None),
+        ("told", None, None),
+        ("told", "tool:x", "k"),
+        ("told", None, None),
+    ):
+        events.publish(event, unit, instance=key)
+    await ledger.flush()
+    assert await event_rows.last_time(ledger, "told", before=1e9) == 103.0
+    assert await event_rows.last_time(ledger, "told", before=103.0) == 101.0
+    assert await event_rows.last_time(ledger, "pruned", before=103.0) == 100.0, "the oldest one is later than it was"
+    found = await event_rows.latest_of_instance(ledger, "tool:x", "k", "told")
+    assert found is not None
+    assert found.time == 102.0
+    assert await event_rows.latest_of_instance(ledger, "tool:x", "other", "told") is None
+
+
+async def test_closing_says_what_it_would_close_also_on_a_full_disk(ledger: Ledger) -> None:
+    await instances.insert_starting(ledger, Starting("gone", "tool:x", 100.0))
+
+    def fill(connection: sqlite3.Connection) -> None:
+        raise_full = sqlite3.OperationalError("database or disk is full")
+        raise_full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise raise_full
+
+    assert await ledger.write(fill) is Durability.DEFERRED  # stays first in the queue, and fails each time
+    found = await instances.close_interrupted(ledger, set(), 200.0)
+    assert [(it.key, it.reason, it.ended_at) for it in found] == [("gone", "interrupted", 200.0)]
+
+
+async def test_the_story_of_a_run(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    first = runs.begin(ledger, Begun("tool:x", 10.0, "req"))
+    second = runs.begin(ledger, Begun("tool:y", 11.0, instance="k9"))
+    assert second > first
+    runs.finish(ledger, first, Finished(12.0, "completed", 2.0, 200, None, 150.5, "k"))
+    runs.finish(ledger, first, Finished(99.0, "exit", 9.0))
+    await ledger.flush()
+    assert await runs.get(ledger, first) == RunRow(
+        first, "tool:x", 10.0, "k", 12.0, "completed", 200, None, 150.5, 2.0, "req"
+    )
+    assert [it.id for it in await runs.latest(ledger)] == [second, first]
+    assert [it.id for it in await runs.latest(ledger, "tool:x")] == [first]
+    assert [it.id for it in await runs.latest(ledger, limit=1)] == [second]
+    assert await runs.get(ledger, 999) is None
+    await ledger.close()
+    ledger = await open_ledger()
+    await runs.close_interrupted(ledger, 15.0)
+    cut = await runs.get(ledger, second)
+    assert cut == RunRow(second, "tool:y", 11.0, "k9", 15.0, "interrupted", None, "interrupted", None, 4.0)
+    assert (await runs.get(ledger, first)).outcome == "completed"  # type: ignore[union-attr]  # seen above
+    assert runs.begin(ledger, Begun("tool:x", 16.0)) > second
+
+
+async def test_pins_survive_and_the_last_word_counts(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    await pins.pin(ledger, Pin("tool:b", forever=False, pinned_at=1.0))
+    await pins.pin(ledger, Pin("tool:a", forever=False, pinned_at=2.0))
+    await pins.pin(ledger, Pin("tool:b", forever=True, pinned_at=3.0))
+    await ledger.close()
+    ledger = await open_ledger()
+    assert await pins.everything(ledger) == [Pin("tool:a", False, 2.0), Pin("tool:b", True, 3.0)]  # noqa: FBT003  # its fields in order
+    await pins.unpin(ledger, "tool:b")
+    await pins.unpin(ledger, "tool:never")
+    assert [it.unit for it in await pins.everything(ledger)] == ["tool:a"]
+
+
+async def test_the_last_state_of_a_unit(ledger: Ledger) -> None:
+    unit_state.remember(ledger, UnitStateRow("tool:x", "ready", 1.0))
+    last = UnitStateRow("tool:x", "failed", 2.0, 1.5, 3, {"reason": "early_exit"})
+    unit_state.remember(ledger, last)
+    unit_state.remember(ledger, UnitStateRow("tool:a", "cold", 1.0))
+    unit_state.remember(ledger, UnitStateRow("tool:removed", "cold", 1.0))
+    unit_state.forget(ledger, "tool:removed")
+    await ledger.flush()
+    assert await unit_state.everything(ledger) == [UnitStateRow("tool:a", "cold", 1.0), last]
+    assert await unit_state.get(ledger, "tool:x") == last
+    assert await unit_state.get(ledger, "tool:removed") is None
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[1]", "5"])
+def test_a_damaged_cell_reads_as_empty(text: str | None) -> None:
+    assert from_json(text) == {}
+
+
+async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    stream = await EventStream.open(EventJournal(ledger), clock=lambda: 7.0)
+    first = stream.publish("run_accepted", "tool:x")
+    second = stream.publish(
+        "tool_stopped", "tool:y", Reason.EVICTED_LRU, instance="k", cause=first, odd={1, 2}.__class__
+    )
+    third = stream.publish("tool_started", "tool:x", cause=second)
+    await ledger.flush()
+    assert await event_rows.get(ledger, first) == EventRow(1, 7.0, "tool:x", "run_accepted", None, None, None, {})
+    row = await event_rows.get(ledger, second)
+    assert row is not None
+    assert (row.reason, row.instance, row.cause, row.facts) == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
+    assert [it.id for it in await event_rows.chain(ledger, third)] == [first, second, third]
+    assert await event_rows.chain(ledger, 999) == []
+    assert [it.id for it in await event_rows.after(ledger, 1)] == [2, 3]
+    assert [it.id for it in await event_rows.after(ledger, 0, "tool:x", 1)] == [1]
+    assert [it.id for it in await event_rows.latest(ledger, limit=2)] == [2, 3]
+    assert [it.id for it in await event_rows.latest(ledger, "tool:x", 1)] == [3]
+    await ledger.close()
+    again = await EventStream.open(EventJournal(await open_ledger()))
+    assert again.publish("e") > third
+    subscription = again.subscribe(second)
+    async with asyncio.timeout(30):
+        assert [(await anext(subscription)).document()["event"] for _ in range(2)] == ["tool_started", "e"]
+    assert [it.event for it in await again.latest(unit="tool:y")] == ["tool_stopped"]
+
+
+async def test_a_cause_that_is_not_older_ends_the_chain(ledger: Ledger) -> None:
+    journal = EventJournal(ledger)
+    journal.append(EventRow(5, 1.0, None, "a", None, None, 6, {}))
+    journal.append(EventRow(6, 1.0, None, "b", None, None, 5, {}))
+    journal.append(EventRow(6, 1.0, None, "the id is taken", None, None, None, {}))
+    await ledger.flush()
+    assert [it.event for it in await event_rows.chain(ledger, 6)] == ["a", "b"]
+
+
+async def test_of_two_requests_with_one_key_one_begins(ledger: Ledger) -> None:
+    both = await asyncio.gather(*(idempotency.begin(ledger, "key", "POST /x", "digest", 1.0) for _ in range(2)))
+    assert set(map(type, both)) == {New, InFlight}
+    assert await idempotency.begin(ledger, "key", "POST /x", "another", 1.0) == Mismatch()
+    assert await idempotency.begin(ledger, "key", "POST /y", "digest", 1.0) == New()
+    answer = Done(200, "application/json", b'{"a": "\xff"}')
+    await idempotency.complete(ledger, "key", "POST /x", answer)
+    assert await idempotency.begin(ledger, "key", "POST /x", "digest", 1.0) == answer
+    await idempotency.abandon(ledger, "key", "POST /y")
+    assert await idempotency.begin(ledger, "key", "POST /y", "other", 1.0) == New()
+
+
+async def test_a_request_that_a_restart_cut_off_is_known_as_such(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    await idempotency.begin(ledger, "key", "r", "d", 1.0)
+    await ledger.close()
+    ledger = await open_ledger()
+    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == Interrupted()
+    await idempotency.abandon(ledger, "key", "r")
+    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == New()
+    assert await idempotency.begin(ledger, "key", "r", "d", 2.0) == InFlight()
+
+
+async def test_old_answers_are_forgotten_but_not_what_is_in_flight(ledger: Ledger) -> None:
+    for key, at in (("old", 1.0), ("new", 9.0), ("old and in flight", 1.0)):
+        await idempotency.begin(ledger, key, "r", "d", at)
+    for key in ("old", "new"):
+        await idempotency.complete(ledger, key, "r", Done(204, "", b""))
+    await idempotency.prune(ledger, 5.0)
+    found = [await idempotency.begin(ledger, key, "r", "d", 9.0) for key in ("old", "new", "old and in flight")]
+    assert found == [New(), Done(204, "", b""), InFlight()]
+
+
+async def fill(ledger: Ledger) -> None:
+    """Twenty of each, one a second, the last ones still open."""
+    journal = EventJournal(ledger)
+    for number in range(1, 21):
+        journal.append(EventRow(number, float(number), "tool:x", "e", None, None, None, {}))
+        run = runs.begin(ledger, Begun("tool:x", float(number)))
+        await instances.insert_starting(ledger, Starting(f"k{number:02}", "tool:x", float(number)))
+        await idempotency.begin(ledger, f"{number}", "r", "d", float(number))
+        if number <= 15:
+            runs.finish(ledger, run, Finished(float(number), "completed", 0.0))
+            await instances.ended(ledger, f"k{number:02}", Ending(float(number), "exit"))
+            await idempotency.complete(ledger, f"{number}", "r", Done(200, "", b""))
+
+
+async def test_pruning_by_count_keeps_the_newest_and_the_open(ledger: Ledger) -> None:
+    await fill(ledger)
+    few = TableLimit(3, 1e9)
+    gone = await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0, batch=4)
+    assert gone == Pruned(events=17, runs=15, instances=15, idempotency=0)
+    assert [it.id for it in await event_rows.after(ledger, 0)] == [18, 19, 20]
+    assert [it.started_at for it in await runs.latest(ledger)] == [20, 19, 18, 17, 16]
+    assert len(await instances.open_rows(ledger)) == 5
+    assert await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0) == Pruned(0, 0, 0, 0)
+
+
+async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    await fill(ledger)
+    old = TableLimit(1000, 10.0)
+    gone = await retention.prune(ledger, RetentionLimits(old, old, old, 10.0), now=20.0, batch=4)
+    assert gone == Pruned(events=9, runs=9, instances=9, idempotency=9)
+    gone = await retention.prune(ledger, RetentionLimits(old, old, old, 10.0), now=1e6)
+    assert gone == Pruned(events=10, runs=6, instances=6, idempotency=6)
+    assert await event_rows.last_id(ledger) == 20
+    await ledger.close()
+    ledger = await open_ledger()
+    assert runs.begin(ledger, Begun("tool:x", 1.0)) == 21

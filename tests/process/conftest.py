@@ -1,0 +1,59 @@
+"""A fake keeper for each test that asks for one, and waits that end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from process.fake_keeper import DAEMON, FakeKeeper
+from supervisord_py.process.local import LocalPlacement, Timeouts
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    Until = Callable[[Callable[[], object]], Awaitable[None]]
+    Connect = Callable[..., Awaitable[LocalPlacement]]
+
+
+@pytest.fixture
+def keeper() -> Iterator[FakeKeeper]:
+    """Return a fake keeper; both ends are closed afterwards."""
+    fake = FakeKeeper()
+    yield fake
+    with suppress(OSError):
+        fake.hang_up()
+    fake.control.close()
+
+
+@pytest.fixture
+def until() -> Until:
+    """Return a coroutine function that lets the loop run until a condition holds, at most 30 s."""
+
+    async def wait(condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true"
+            await asyncio.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+async def connect(keeper: FakeKeeper) -> AsyncIterator[Connect]:
+    """Return a function that greets the fake keeper; the placements are closed afterwards."""
+    made: list[LocalPlacement] = []
+
+    async def make(**timeouts: float) -> LocalPlacement:
+        placement = await LocalPlacement.connect(
+            keeper.control, daemon_id=DAEMON, log_dir="/logs", timeouts=Timeouts(**timeouts)
+        )
+        made.append(placement)
+        return placement
+
+    yield make
+    for placement in made:
+        placement.close()

@@ -1,0 +1,287 @@
+"""The placement and the real keeper together: the promises of process/placement.py, on real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from process.real_keeper import RealKeeper, alive
+from supervisord_py.errors import ConflictError, KeeperLostError, StartFailedError, UnknownUnitError
+from supervisord_py.process import identity
+from supervisord_py.process.lifecycle import describe, outcome
+from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.output import Chunk, OutputReader, Stream
+from supervisord_py.process.spec import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason, ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    Until = Callable[[Callable[[], object]], Awaitable[None]]
+
+PATIENCE = 60
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+class House:
+    """A real keeper, and the placement of its present control plane."""
+
+    def __init__(self, keeper: RealKeeper) -> None:
+        self.keeper = keeper
+        self.placement: LocalPlacement
+
+    async def connect(self) -> LocalPlacement:
+        """Be the next control plane."""
+        channel = await asyncio.to_thread(self.keeper.channel)
+        self.placement = await LocalPlacement.connect(
+            channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
+        )
+        return self.placement
+
+    async def replace(self) -> LocalPlacement:
+        """Die as a control plane, and be the next one."""
+        self.placement.close()
+        self.keeper.end_control()
+        return await self.connect()
+
+    def shell(self, script: str, unit: str = "tool:x", **changes: object) -> ChildSpec:
+        """Return the spec of a shell that runs a script."""
+        spec = ChildSpec(unit, ("/bin/sh", "-c", script), str(self.keeper.folder), ENV)
+        return replace(spec, **changes)  # type: ignore[arg-type]  # the tests name its fields
+
+
+@pytest.fixture
+async def house(short_tmp: Path) -> AsyncIterator[House]:
+    keeper = RealKeeper(short_tmp)
+    house = House(keeper)
+    try:
+        await house.connect()
+        yield house
+        house.placement.close()
+    finally:
+        await asyncio.to_thread(keeper.close)
+
+
+async def ended(placement: LocalPlacement, key: str) -> ExitRecord:
+    async with asyncio.timeout(PATIENCE):
+        return await placement.wait(key)
+
+
+async def test_a_child_runs_with_its_marks_and_its_end_is_told(house: House) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    child = await placement.spawn(key, house.shell('echo "$PX_INSTANCE $PX_UNIT"; echo oops >&2; exit 7'))
+    record = await ended(placement, key)
+    assert (record.code, record.signal, record.key, record.unit) == (7, None, key, "tool:x")
+    assert record.identity == child.identity
+    assert record.verdict is None
+    assert outcome(record, None, ready=True) is Reason.EXIT
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    async with asyncio.timeout(PATIENCE):
+        seen: list[Chunk] = []
+        async for item in reader.follow(child.log_position):
+            assert isinstance(item, Chunk)
+            seen.append(item)
+            if sum(len(it.data) for it in seen) >= len(f"{key} tool:x\noops\n"):
+                break
+    said = {stream: b"".join(it.data for it in seen if it.stream is stream) for stream in Stream}
+    assert said == {Stream.STDOUT: f"{key} tool:x\n".encode(), Stream.STDERR: b"oops\n"}
+    assert reader.tail_bytes(child.log_position, record.log_end, Stream.STDERR) == b"oops\n"
+
+
+async def test_spawn_is_idempotent_by_key(house: House) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    spec = house.shell("exec sleep 600")
+    first = await placement.spawn(key, spec)
+    assert (await placement.spawn(key, spec)).identity == first.identity
+    with pytest.raises(ConflictError):
+        await placement.spawn(key, house.shell("exec sleep 601"))
+    assert await placement.attach(key) == first
+    assert identity.liveness(first.identity) is Liveness.ALIVE
+    assert await placement.liveness(key) is Liveness.ALIVE
+    report = await placement.stop(key, grace_seconds=20, reason="stopped")
+    assert report.survivors == ()
+    assert await placement.liveness(key) is Liveness.DEAD
+    record = await ended(placement, key)
+    assert outcome(record, Reason.STOPPED, ready=True) is Reason.STOPPED
+    assert "stopped on request" in describe(record, Reason.STOPPED)
+
+
+@pytest.mark.parametrize(
+    ("argv", "cwd", "stage", "words"),
+    [
+        (("/nowhere/python", "x"), "/", "exec", "program /nowhere/python"),
+        (("no-such-program-anywhere",), "/", "exec", "No such file"),
+        (("/etc/passwd",), "/", "exec", "Permission denied"),
+        (("/bin/sh",), "/nowhere", "chdir", "working directory /nowhere"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_leaves_nothing(
+    house: House,
+    argv: tuple[str, ...],
+    cwd: str,
+    stage: str,
+    words: str,
+) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    with pytest.raises(StartFailedError) as caught:
+        await placement.spawn(key, ChildSpec("tool:x", argv, cwd, ENV))
+    assert words in caught.value.detail
+    assert caught.value.extra["stage"] == stage
+    assert caught.value.extra["reason"] == "spawn_failed"
+    assert caught.value.hint
+    assert await placement.attach(key) is None
+    with pytest.raises(UnknownUnitError):
+        await placement.wait(key)
+
+
+async def test_a_stop_takes_the_whole_tree_and_is_done_when_it_returns(house: House, until: Until) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 600; done' & wait; sleep 600"
+    await placement.spawn(key, house.shell(script))
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    await until(lambda: reader.read(0).items)
+    grandchild = int(b"".join(it.data for it in reader.read(0).items if isinstance(it, Chunk)))
+    async with asyncio.timeout(PATIENCE):
+        report = await placement.stop(key, grace_seconds=0.2, reason="evicted_lru")
+    assert report.survivors == ()
+    assert report.killed
+    assert not alive(grandchild)
+    record = await ended(placement, key)
+    assert record.verdict is not None
+    assert record.verdict.reason is Reason.EVICTED_LRU
+
+
+async def test_release_frees_the_key_and_a_stop_of_what_is_gone_is_done(house: House) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    gone: list[str] = []
+    placement.on_gone(gone.append)
+    await placement.spawn(key, house.shell("exec sleep 600"))
+    with pytest.raises(ConflictError):
+        await placement.release(key)
+    await placement.stop(key, grace_seconds=20, reason="stopped")
+    await ended(placement, key)
+    await placement.release(key)
+    await placement.release(key)
+    assert await placement.list("tool:") == ()
+    assert (await placement.stop(key, grace_seconds=0, reason="stopped")).survivors == ()
+    assert gone == [key]
+
+
+async def test_signals_reach_the_leader_or_the_tree(house: House, until: Until) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    await placement.spawn(key, house.shell("trap 'echo got; exit 3' USR1; echo set; while :; do sleep 0.05; done"))
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    await until(lambda: reader.read(0).items)
+    await placement.signal(key, signal.SIGUSR1)
+    assert (await ended(placement, key)).code == 3
+    with pytest.raises(ConflictError):
+        await placement.signal(key, signal.SIGUSR1)
+    with pytest.raises(UnknownUnitError):
+        await placement.signal("nobody", signal.SIGUSR1)
+
+
+async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: House) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    await house.placement.put_fd("tool:x/listen", listener.fileno())
+    listener.close()
+    placement = await house.replace()
+    back = await placement.take_fd("tool:x/listen")
+    assert back is not None
+    with socket.socket(fileno=back) as copy:
+        assert copy.getsockname()[1] == port
+    key = placement.new_key()
+    program = (
+        "import os, socket as s; print(s.socket(fileno=3).getsockname()[1], os.environ['LISTEN_PID'], os.getpid())"
+    )
+    grants = (GrantedFd(3, "tool:x/listen"),)
+    spec = ChildSpec("tool:x", (sys.executable, "-c", program), "/", ENV, grants=grants, listen_pid=True)
+    await placement.spawn(key, spec)
+    record = await ended(placement, key)
+    assert record.code == 0
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    async with asyncio.timeout(PATIENCE):
+        item = await anext(aiter(reader.follow(0)))
+    assert isinstance(item, Chunk)
+    pid = record.identity.pid
+    assert item.data == f"{port} {pid} {pid}\n".encode()
+    await placement.drop_fd("tool:x/listen")
+    assert await placement.take_fd("tool:x/listen") is None
+
+
+async def test_a_new_control_plane_finds_the_living_and_hears_of_the_dead(house: House, until: Until) -> None:
+    """S2, S3: same pid, same note; what ended meanwhile comes with its code, once to each listener."""
+    first = house.placement
+    lives, dies = first.new_key(), first.new_key()
+    child = await first.spawn(lives, house.shell("exec sleep 600", tag="note"))
+    await first.annotate(lives, "newer note")
+    pipe = house.keeper.folder / "go"
+    os.mkfifo(pipe)
+    await first.spawn(dies, house.shell(f"read x < {pipe}; exit 7", unit="tool:y"))
+    first.close()
+    pipe_fd = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
+    os.close(pipe_fd)
+    second = await house.replace()
+    assert second.caps.control_restarts == 1
+    held = {it.key: it for it in second.children()}
+    assert held[lives].identity == child.identity
+    assert held[lives].tag == "newer note"
+    assert (await ended(second, dies)).code == 7
+    heard: list[ExitRecord] = []
+    second.on_exit(heard.append)
+    await until(lambda: heard)
+    await second.stop(lives, grace_seconds=20, reason="stopped")
+    await ended(second, lives)
+    await until(lambda: len(heard) == 2)
+    assert [it.key for it in heard] == [dies, lives]
+
+
+async def test_a_limit_is_set_and_a_tree_is_measured(house: House, until: Until) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    limits = (ResourceLimit("nofile", 33, 44),)
+    await placement.spawn(key, house.shell("ulimit -Sn; ulimit -Hn; sleep 600 & wait", limits=limits))
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    await until(lambda: reader.end() == 6)
+    assert reader.tail_bytes(0) == b"33\n44\n"
+    stats = await placement.stat([key, "nobody"])
+    assert stats.keys() == {key}
+    assert stats[key].rss_bytes > 0
+    await placement.stop(key, grace_seconds=20, reason="stopped")
+
+
+async def test_over_memory_the_verdict_is_written_before_the_signal(house: House) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    told: list[str] = []
+    placement.on_over_memory(lambda it: told.append(it.key))
+    program = "x = bytearray(200 << 20); x[::4096] = b'1' * len(x[::4096]); import time; time.sleep(600)"
+    spec = ChildSpec("tool:x", (sys.executable, "-S", "-c", program), "/", ENV, max_rss_bytes=64 << 20)
+    await placement.spawn(key, spec)
+    record = await ended(placement, key)
+    assert record.signal == signal.SIGKILL
+    reason = outcome(record, None, ready=True)
+    assert reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}
+    assert "limit 64 MiB" in describe(record, reason)
+
+
+async def test_the_end_of_the_keeper_is_noticed_and_nothing_survives_it(house: House, until: Until) -> None:
+    placement, key = house.placement, house.placement.new_key()
+    child = await placement.spawn(key, house.shell("exec sleep 600"))
+    waiting = asyncio.ensure_future(placement.wait(key))
+    lost: list[int] = []
+    placement.on_lost(lambda: lost.append(1))
+    os.kill(house.keeper.process.pid, signal.SIGKILL)
+    with pytest.raises(KeeperLostError):
+        async with asyncio.timeout(PATIENCE):
+            await waiting
+    await until(lambda: lost)
+    with pytest.raises(KeeperLostError):
+        await placement.spawn(placement.new_key(), house.shell("true"))
+    assert await placement.liveness(key) is Liveness.UNKNOWN
+    await until(lambda: not alive(child.identity.pid))

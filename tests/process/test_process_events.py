@@ -1,0 +1,215 @@
+"""The stream of events: every one once and in order, from any id, however slow the reader and whatever the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisord_py.process import events as module
+from supervisord_py.process.events import (
+    RESTART_STRIDE,
+    Event,
+    EventGap,
+    EventStream,
+    Item,
+    RecordedEvent,
+    Subscription,
+)
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class MemoryJournal:
+    """Keeps what it was told to write; what is in `late` is not written yet."""
+
+    def __init__(self) -> None:
+        self.rows: list[RecordedEvent] = []
+        self.late: list[RecordedEvent] = []
+        self.slow = False
+
+    def append(self, event: RecordedEvent) -> None:
+        if not self.slow:
+            self.rows += self.late
+            self.late = []
+        (self.late if self.slow else self.rows).append(event)
+
+    async def last_id(self) -> int:
+        return max((row.id for row in self.rows), default=0)
+
+    async def after(self, after_id: int, unit: str | None, limit: int) -> Sequence[RecordedEvent]:
+        await asyncio.sleep(0)
+        return [row for row in self.rows if row.id > after_id and unit in {None, row.unit}][:limit]
+
+    async def latest(self, unit: str | None, limit: int) -> Sequence[RecordedEvent]:
+        await asyncio.sleep(0)
+        return [row for row in self.rows if unit in {None, row.unit}][-limit:]
+
+
+@pytest.fixture
+def journal() -> MemoryJournal:
+    return MemoryJournal()
+
+
+@pytest.fixture
+async def stream(journal: MemoryJournal) -> EventStream:
+    return await EventStream.open(journal, clock=lambda: 1_700_000_000.125)
+
+
+async def read(subscription: Subscription, count: int) -> list[Item]:
+    async with asyncio.timeout(30):
+        return [await anext(subscription) for _ in range(count)]
+
+
+def ids(items: Sequence[Item]) -> list[int]:
+    return [item.id for item in items if isinstance(item, Event)]
+
+
+async def test_an_event_as_json(stream: EventStream) -> None:
+    cause = stream.publish("tool_started", "tool:x")
+    stream.publish("tool_stopped", "tool:x", Reason.EVICTED_LRU, instance="k", cause=cause, pid=5, id="not this one")
+    subscription = stream.subscribe(0)
+    documents = [item.document() for item in await read(subscription, 2)]
+    assert documents == [
+        {
+            "id": 1,
+            "time": "2023-11-14T22:13:20.125Z",
+            "unit": "tool:x",
+            "event": "tool_started",
+            "reason": None,
+            "instance": None,
+            "cause": None,
+        },
+        {
+            "id": 2,
+            "time": "2023-11-14T22:13:20.125Z",
+            "unit": "tool:x",
+            "event": "tool_stopped",
+            "reason": "evicted_lru",
+            "instance": "k",
+            "cause": 1,
+            "pid": 5,
+        },
+    ]
+    assert EventGap(3).document() == {"event": "gap", "missed": 3}
+
+
+async def test_only_what_comes_or_everything_or_after_an_id(stream: EventStream) -> None:
+    for _ in range(5):
+        stream.publish("old")
+    live, everything, some, ahead = (stream.subscribe(at) for at in (None, 0, 3, 99))
+    stream.publish("new")
+    assert ids(await read(live, 1)) == [6]
+    assert ids(await read(everything, 6)) == [1, 2, 3, 4, 5, 6]
+    assert ids(await read(some, 3)) == [4, 5, 6]
+    assert ids(await read(ahead, 1)) == [6]  # an id that was never told to anybody: what comes
+
+
+async def test_one_unit_is_heard_without_the_others(stream: EventStream) -> None:
+    stream.publish("a", "tool:x")
+    stream.publish("b", "tool:y")
+    subscription = stream.subscribe(0, unit="tool:y")
+    stream.publish("c", "tool:x")
+    stream.publish("d", "tool:y")
+    assert ids(await read(subscription, 2)) == [2, 4]
+
+
+async def test_a_slow_reader_is_told_how_many_he_missed_and_then_goes_on(journal: MemoryJournal) -> None:
+    stream = EventStream(journal, 0, queue_max=3)
+    slow, quick = stream.subscribe(), stream.subscribe()
+    seen = []
+    for _ in range(10):
+        stream.publish("e")
+        seen += ids(await read(quick, 1))
+    items = await read(slow, 4)
+    assert items[0] == EventGap(7)
+    assert ids(items) == [8, 9, 10]
+    assert seen == list(range(1, 11))
+
+
+async def test_what_the_journal_has_not_written_yet_comes_from_memory(
+    stream: EventStream, journal: MemoryJournal
+) -> None:
+    stream.publish("written")
+    journal.slow = True
+    stream.publish("late")
+    assert ids(await read(stream.subscribe(0), 2)) == [1, 2]
+    assert [it.event for it in await stream.latest()] == ["written", "late"]
+    assert [it.event for it in await stream.latest(limit=1)] == ["late"]
+    assert await stream.latest(limit=0) == []
+    assert [it.event for it in await stream.history(0)] == ["written"]
+
+
+async def test_a_long_history_is_replayed_in_batches_without_a_seam(
+    journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECENT_MAX", 5)
+    monkeypatch.setattr(module, "REPLAY_BATCH", 4)
+    stream = EventStream(journal, 0)
+    for number in range(23):
+        stream.publish("e", f"tool:{number % 2}")
+    subscription, half = stream.subscribe(0), stream.subscribe(2, unit="tool:0")
+    first = await read(subscription, 10)
+    stream.publish("during", "tool:0")
+    assert ids(first + await read(subscription, 14)) == list(range(1, 25))
+    assert ids(await read(half, 12)) == [*range(3, 24, 2), 24]
+
+
+async def test_ids_grow_over_restarts_and_leave_a_stride(stream: EventStream, journal: MemoryJournal) -> None:
+    assert stream.last_id == 0
+    stream.publish("e")
+    journal.slow = True
+    lost = stream.publish("told to somebody, never written")
+    again = await EventStream.open(journal)
+    assert again.publish("e") == 1 + RESTART_STRIDE + 1 > lost
+    assert ids(await read(again.subscribe(lost), 1)) == [again.last_id]
+
+
+async def test_closing_lets_readers_finish(stream: EventStream) -> None:
+    waiting, behind = stream.subscribe(), stream.subscribe()
+    task = asyncio.ensure_future(read(waiting, 2))
+    await asyncio.sleep(0)
+    stream.publish("last")
+    stream.close()
+    with pytest.raises(StopAsyncIteration):
+        await task
+    async with asyncio.timeout(30):
+        assert [item.document()["event"] async for item in behind] == ["last"]
+    stream.publish("to nobody")
+    async with stream.subscribe() as left:
+        pass
+    async with asyncio.timeout(30):
+        assert [item async for item in left] == []
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_subscriber_sees_an_unbroken_run(data: st.DataObject) -> None:
+    """Model: publishing, subscribing from anywhere, reading some, a journal that is now and then late, restarts."""
+
+    async def story() -> None:
+        journal = MemoryJournal()
+        stream = await EventStream.open(journal)
+        published: list[int] = []
+        for _ in range(data.draw(st.integers(1, 6))):
+            journal.slow = data.draw(st.booleans())
+            published += [stream.publish("e") for _ in range(data.draw(st.integers(0, 9)))]
+            after = data.draw(st.none() | st.integers(0, (published or [0])[-1] + 2))
+            subscription = stream.subscribe(after)
+            start = stream.last_id if after is None else min(after, stream.last_id)
+            published += [stream.publish("e") for _ in range(data.draw(st.integers(0, 9)))]
+            expected = [number for number in published if number > start]
+            assert ids(await read(subscription, len(expected))) == expected
+            subscription.close()
+            if data.draw(st.booleans()):
+                journal.rows += journal.late
+                journal.late = []
+                stream = await EventStream.open(journal)
+        assert published == sorted(set(published))
+
+    asyncio.run(story())

@@ -1,0 +1,387 @@
+"""The placement over the channel: every call ends, every exit is told once, the loss of the keeper is told to all."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from process.fake_keeper import DAEMON, HELLO, FakeKeeper, child_message, exit_message, refusal
+from supervisord_py.errors import (
+    ConflictError,
+    KeeperLostError,
+    PxError,
+    ShuttingDownError,
+    StartFailedError,
+    TooLargeError,
+    UnknownUnitError,
+)
+from supervisord_py.keeper.protocol import MAX_FRAME
+from supervisord_py.process.local import LocalPlacement, RestartScope, Timeouts
+from supervisord_py.process.messages import ControlEvent, LogTrouble, OverMemory
+from supervisord_py.process.spec import (
+    ChildSpec,
+    ExitRecord,
+    GrantedFd,
+    Identity,
+    Liveness,
+    Reason,
+    ResourceLimit,
+    StopReport,
+    Survivor,
+    TreeStat,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Until = Callable[[Callable[[], object]], Awaitable[None]]
+    Connect = Callable[..., Awaitable[LocalPlacement]]
+
+
+KEY = f"{DAEMON}.000000abcdef"
+
+
+SPEC = ChildSpec(unit="tool:x", argv=("/bin/x", "--port", "1"), cwd="/tmp", env={"A": "1"})
+
+
+async def test_hello_tells_the_abilities_and_the_children(keeper: FakeKeeper, connect: Connect) -> None:
+    held = [child_message(KEY), child_message(f"{KEY}2", exit=exit_message(f"{KEY}2", code=7))]
+    left = [{"key": "k", "unit": "tool:y", "pid": 5}]
+    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": held, "interrupted": left, "control_restarts": 3}
+    placement = await connect()
+    assert placement.caps.keeper_pid == 4242
+    assert placement.caps.control_restarts == 3
+    assert placement.caps.interrupted == (("k", "tool:y", 5),)
+    assert [it.key for it in placement.children()] == [KEY, f"{KEY}2"]
+    assert placement.children()[0].identity == Identity(99, 12345, "boot")
+    assert (await placement.wait(f"{KEY}2")).code == 7
+    assert placement.log_dir == "/logs"
+    assert placement.new_key().startswith(f"{DAEMON}.")
+
+
+async def test_another_protocol_is_refused_and_the_channel_closed(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "protocol": 2}
+    with pytest.raises(KeeperLostError, match="protocol 2"):
+        await connect()
+    assert keeper.control.fileno() == -1
+
+
+async def test_a_keeper_that_refuses_the_greeting_is_named_as_such(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["hello"] = lambda _m, _f: refusal("protocol")
+    with pytest.raises(KeeperLostError) as caught:
+        await connect()
+    assert "restart --all" in str(caught.value.hint)
+
+
+async def test_a_hello_that_lacks_something_is_an_error_not_a_guess(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["hello"] = lambda _m, _f: {"protocol": 1, "pid": 1}
+    with pytest.raises(KeeperLostError, match="cannot be read"):
+        await connect()
+
+
+async def test_spawn_says_everything_and_adds_the_marks(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["spawn"] = lambda message, _f: {"child": child_message(message["key"], tag=message["tag"])}
+    placement = await connect()
+    spec = ChildSpec(
+        unit="tool:x",
+        argv=("/bin/x",),
+        cwd="/tmp",
+        env={"A": "1"},
+        limits=(ResourceLimit("nofile", 10, 20),),
+        grants=(GrantedFd(3, "tool:x/listen"),),
+        listen_pid=True,
+        max_rss_bytes=99,
+        umask=0o022,
+        nice=5,
+        tag="note",
+    )
+    child = await placement.spawn(KEY, spec)
+    assert (child.key, child.unit, child.tag, child.exit) == (KEY, "tool:x", "note", None)
+    asked = keeper.asked[-1]
+    del asked["id"]
+    assert asked == {
+        "verb": "spawn",
+        "key": KEY,
+        "unit": "tool:x",
+        "argv": ["/bin/x"],
+        "cwd": "/tmp",
+        "env": {"A": "1", "PX_INSTANCE": KEY, "PX_UNIT": "tool:x"},
+        "umask": 0o022,
+        "nice": 5,
+        "rlimits": [["nofile", 10, 20]],
+        "grant_fds": [[3, "tool:x/listen"]],
+        "set_listen_pid": True,
+        "max_rss_bytes": 99,
+        "tag": "note",
+    }
+
+
+@pytest.mark.parametrize(
+    ("failure", "words", "hint"),
+    [
+        (("exec", 2), "program /bin/x, stage exec: No such file", "install it"),
+        (("exec", 13), "Permission denied", "chmod"),
+        (("exec", 8), "Exec format error", "#!"),
+        (("chdir", 2), "working directory /tmp, stage chdir", "working directory"),
+        (("rlimit", 1), "stage rlimit", "limit"),
+        (("setsid", 1), "stage setsid", None),
+    ],
+)
+async def test_a_spawn_that_fails_names_program_stage_and_reason(
+    keeper: FakeKeeper, connect: Connect, failure: tuple[str, int], words: str, hint: str | None
+) -> None:
+    stage, number = failure
+    keeper.verbs["spawn"] = lambda _m, _f: refusal("spawn_failed", stage=stage, errno=number)
+    placement = await connect()
+    with pytest.raises(StartFailedError) as caught:
+        await placement.spawn(KEY, SPEC)
+    assert words in caught.value.detail
+    assert caught.value.unit == "tool:x"
+    assert caught.value.extra == {"reason": "spawn_failed", "stage": stage, "errno": number}
+    assert (hint is None) is (caught.value.hint is None)
+    assert hint is None or hint in str(caught.value.hint)
+
+
+async def test_the_same_key_with_another_spec_is_a_conflict(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["spawn"] = lambda _m, _f: refusal("exists")
+    placement = await connect()
+    with pytest.raises(ConflictError) as caught:
+        await placement.spawn(KEY, SPEC)
+    assert caught.value.unit == "tool:x"
+
+
+async def test_a_keeper_that_is_stopping_starts_nothing(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["spawn"] = lambda _m, _f: refusal("shutdown")
+    placement = await connect()
+    with pytest.raises(ShuttingDownError):
+        await placement.spawn(KEY, SPEC)
+
+
+async def test_an_exit_is_not_lost_over_a_reason_that_is_not_in_the_list(
+    keeper: FakeKeeper, connect: Connect, until: Until
+) -> None:
+    placement = await connect()
+    seen: list[ExitRecord] = []
+    placement.on_exit(seen.append)
+    verdict = {"reason": "of a newer keeper", "by": "control", "time": 1.0}
+    keeper.emit("exit", record=exit_message(KEY, verdict=verdict))
+    await until(lambda: seen)
+    assert seen[0].verdict == Verdict(Reason.STOPPED, "control", 1.0)
+
+
+async def test_a_spec_that_does_not_fit_a_frame_is_the_callers_error(connect: Connect) -> None:
+    placement = await connect()
+    with pytest.raises(TooLargeError):
+        await placement.spawn(KEY, ChildSpec("tool:x", ("/bin/x",), "/", {"A": "x" * MAX_FRAME}))
+    await placement.ready()
+
+
+async def test_wait_is_resolved_by_the_exit_for_all_who_wait(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["spawn"] = lambda message, _f: {"child": child_message(message["key"])}
+    placement = await connect()
+    await placement.spawn(KEY, SPEC)
+    waiting = [asyncio.ensure_future(placement.wait(KEY)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    verdict = {"reason": "memory_limit", "by": "keeper", "rss_bytes": 9, "limit_bytes": 8, "signal": 9, "time": 1.5}
+    keeper.emit("exit", record=exit_message(KEY, code=None, signal=9, verdict=verdict))
+    records = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 30)
+    assert [it.signal for it in records] == [9, 9]
+    assert records[0].verdict == Verdict(Reason.MEMORY_LIMIT, "keeper", 1.5, 9, 9, 8)
+    assert (records[0].user_seconds, records[0].system_seconds, records[0].log_end) == (0.5, 0.25, 10)
+    assert await placement.wait(KEY) == records[0]
+    assert placement.children()[0].exit == records[0]
+    assert waiting[0].cancelled()
+
+
+async def test_wait_for_a_key_that_nobody_holds_ends(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["list"] = lambda _m, _f: {"children": []}
+    placement = await connect()
+    with pytest.raises(UnknownUnitError, match=KEY):
+        await placement.wait(KEY)
+
+
+async def test_wait_finds_a_child_that_only_the_keeper_knows(keeper: FakeKeeper, connect: Connect) -> None:
+    """A spawn whose caller was cancelled: the child lives, this side never saw the answer."""
+    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY)]}
+    placement = await connect()
+    waiting = asyncio.ensure_future(placement.wait(KEY))
+    while "list" not in keeper.verbs_asked():  # the keeper's thread has no event of this loop
+        await asyncio.sleep(0.005)
+    keeper.emit("exit", record=exit_message(KEY, code=3))
+    assert (await asyncio.wait_for(waiting, 30)).code == 3
+
+
+async def test_every_exit_is_told_once_to_each_listener_early_or_late(
+    keeper: FakeKeeper, connect: Connect, until: Until
+) -> None:
+    held = [child_message(KEY, exit=exit_message(KEY, code=7))]
+    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": held}
+    placement = await connect()
+    first: list[ExitRecord] = []
+    placement.on_exit(first.append)
+    for _ in range(3):  # the keeper repeats until it is released
+        keeper.emit("exit", record=exit_message(KEY, code=7))
+    keeper.emit("exit", record=exit_message("k2"))
+    await until(lambda: len(first) >= 2)
+    second: list[ExitRecord] = []
+    placement.on_exit(second.append)
+    await placement.release(KEY)
+    third: list[ExitRecord] = []
+    placement.on_exit(third.append)
+    assert [it.key for it in first] == [KEY, "k2"]
+    assert [it.key for it in second] == [KEY, "k2"]
+    assert [it.key for it in third] == ["k2"]
+
+
+async def test_a_failing_listener_harms_nobody(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
+    placement = await connect()
+    seen: list[str] = []
+
+    def broken(_: str) -> None:
+        raise ValueError("a defect")
+
+    placement.on_gone(broken)
+    placement.on_gone(seen.append)
+    keeper.emit("gone", key="a")
+    keeper.emit("gone", key="b")
+    await until(lambda: len(seen) == 2)
+    assert seen == ["a", "b"]
+
+
+async def test_events_that_come_before_a_listener_wait_for_it(
+    keeper: FakeKeeper, connect: Connect, until: Until
+) -> None:
+    placement = await connect()
+    keeper.emit("over_memory", key="k", rss_bytes=10, limit_bytes=9, time=1.0)
+    keeper.emit("log_degraded", unit="tool:x", errno=28, lost_bytes=0)
+    keeper.emit("log_recovered", unit="tool:x", lost_bytes=5)
+    keeper.emit("stop", signum=15)
+    keeper.emit("reload")
+    keeper.emit("dump")
+    keeper.emit("something_of_a_newer_keeper", more=1)
+    keeper.emit("gone", nothing="readable")
+    keeper.emit("ping")
+    await until(lambda: "alive" in keeper.verbs_asked())
+    memory: list[OverMemory] = []
+    trouble: list[LogTrouble] = []
+    control: list[ControlEvent] = []
+    late: list[ControlEvent] = []
+    placement.on_over_memory(memory.append)
+    placement.on_log_degraded(trouble.append)
+    placement.on_control_event(control.append)
+    placement.on_control_event(late.append)
+    assert memory == [OverMemory("k", 10, 9, 1.0)]
+    assert trouble == [LogTrouble("tool:x", 28, 0, recovered=False), LogTrouble("tool:x", None, 5, recovered=True)]
+    assert control == [ControlEvent("stop", 15), ControlEvent("reload"), ControlEvent("dump")]
+    assert late == []
+
+
+async def test_stop_reports_what_survives(keeper: FakeKeeper, connect: Connect) -> None:
+    survivors = [{"pid": 7, "name": "stuck", "start_time": 5}]
+    keeper.verbs["stop"] = lambda _m, _f: {"survivors": survivors, "killed": True}
+    placement = await connect(kill=3.0)
+    report = await placement.stop(KEY, grace_seconds=1.5, reason="stopped")
+    assert report == StopReport(KEY, (Survivor(7, "stuck", 5),), killed=True)
+    asked = keeper.asked[-1]
+    assert (asked["grace_seconds"], asked["kill_seconds"], asked["reason"]) == (1.5, 3.0, "stopped")
+
+
+async def test_stopping_what_is_not_there_is_done_already(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["stop"] = lambda _m, _f: refusal("unknown_key")
+    placement = await connect()
+    assert await placement.stop(KEY, grace_seconds=0, reason="stopped") == StopReport(KEY)
+    keeper.verbs["stop"] = lambda _m, _f: refusal("other")
+    with pytest.raises(PxError, match="other"):
+        await placement.stop(KEY, grace_seconds=0, reason="stopped")
+
+
+async def test_signals_stats_and_notes(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY)]}
+    stats = {KEY: {"rss_bytes": 5, "cpu_seconds": 0.5, "processes": 2}}
+    keeper.verbs["stat"] = lambda _m, _f: {"stats": stats}
+    placement = await connect()
+    await placement.signal(KEY, signal.SIGUSR1)
+    await placement.signal_tree(KEY, signal.SIGSTOP)
+    assert [(it["signum"], it["tree"]) for it in keeper.asked[-2:]] == [(signal.SIGUSR1, False), (signal.SIGSTOP, True)]
+    assert await placement.stat([KEY]) == {KEY: TreeStat(5, 0.5, 2)}
+    await placement.annotate(KEY, "new")
+    await placement.annotate("unknown here", "x")
+    assert placement.children()[0].tag == "new"
+    keeper.verbs["signal"] = lambda _m, _f: refusal("dead")
+    with pytest.raises(ConflictError):
+        await placement.signal(KEY, signal.SIGTERM)
+    keeper.verbs["signal"] = lambda _m, _f: refusal("unknown_key")
+    with pytest.raises(UnknownUnitError):
+        await placement.signal(KEY, signal.SIGTERM)
+    keeper.verbs["signal"] = lambda _m, _f: {"ok": False}
+    with pytest.raises(PxError, match="refused"):
+        await placement.signal(KEY, signal.SIGTERM)
+
+
+async def test_release_forgets_and_is_idempotent(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY, exit=exit_message(KEY))]}
+    keeper.verbs["list"] = lambda _m, _f: {"children": []}
+    placement = await connect()
+    keeper.verbs["release"] = lambda _m, _f: refusal("alive")
+    with pytest.raises(ConflictError):
+        await placement.release(KEY)
+    assert placement.children()
+    keeper.verbs["release"] = lambda _m, _f: refusal("unknown_key")
+    await placement.release(KEY)
+    assert placement.children() == ()
+    with pytest.raises(UnknownUnitError):
+        await placement.wait(KEY)
+
+
+async def test_liveness_has_three_values(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
+    dead = child_message("other.b", exit=exit_message("other.b"))
+    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY), dead]}
+    placement = await connect()
+    assert await placement.liveness(KEY) is Liveness.ALIVE
+    assert await placement.liveness("other.b") is Liveness.DEAD
+    assert await placement.liveness("other.c") is Liveness.UNKNOWN  # another daemon's: nothing is known
+    assert await placement.liveness(f"{DAEMON}.none") is Liveness.DEAD
+    keeper.emit("exit", record=exit_message(KEY))
+    seen: list[ExitRecord] = []
+    placement.on_exit(seen.append)
+    await until(lambda: len(seen) == 2)
+    assert await placement.liveness(KEY) is Liveness.DEAD
+
+
+async def test_a_late_list_does_not_revive_what_has_exited(keeper: FakeKeeper, connect: Connect) -> None:
+    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY)]}
+    placement = await connect()
+    keeper.emit("exit", record=exit_message(KEY, code=2))
+    (child,) = await placement.list("tool:")
+    assert child.exit is not None
+    assert child.exit.code == 2
+    assert keeper.asked[-1]["prefix"] == "tool:"
+
+
+async def test_words_to_the_keeper(keeper: FakeKeeper, connect: Connect) -> None:
+    placement = await connect()
+    await placement.ready()
+    await placement.status("2 tools")
+    await placement.restart(RestartScope.CONTROL)
+    await placement.restart(RestartScope.ALL)
+    await placement.shutdown()
+    told = [{name: value for name, value in it.items() if name != "id"} for it in keeper.asked[1:]]
+    assert told == [
+        {"verb": "ready"},
+        {"verb": "status", "text": "2 tools"},
+        {"verb": "restart", "all": False},
+        {"verb": "restart", "all": True},
+        {"verb": "shutdown"},
+    ]
+
+
+async def test_caps_before_the_greeting_are_an_error(keeper: FakeKeeper) -> None:
+    placement = LocalPlacement(keeper.control, daemon_id=DAEMON, log_dir="/logs", timeouts=Timeouts())
+    with pytest.raises(KeeperLostError):
+        _ = placement.caps
+    placement.close()

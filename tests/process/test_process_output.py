@@ -1,0 +1,371 @@
+"""Output by position: every byte once and in order, gaps told, rotation and damage survived, memory bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from process.segment_writer import STDERR, STDOUT, SegmentWriter
+from supervisord_py.keeper.segments import Segments
+from supervisord_py.process import output, segment_files
+from supervisord_py.process.output import Batch, Chunk, Cursor, Gap, Output, OutputReader, Stream
+from supervisord_py.process.segment_files import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tool" / "x"
+
+
+def text(items: Sequence[Output]) -> bytes:
+    return b"".join(item.data for item in items if isinstance(item, Chunk))
+
+
+def gaps(items: Sequence[Output]) -> list[Gap]:
+    return [item for item in items if isinstance(item, Gap)]
+
+
+def drain(reader: OutputReader, at: int | Cursor = 0, limit: int = 1 << 20, stream: Stream | None = None) -> Batch:
+    """Read to the end in steps."""
+    items: list[Output] = []
+    cursor = at if isinstance(at, Cursor) else Cursor(at)
+    for _ in range(10_000):
+        batch = reader.read(cursor, limit, stream)
+        items += batch.items
+        cursor = batch.cursor
+        if batch.at_end:
+            return Batch(tuple(items), cursor, at_end=True)
+    raise AssertionError("reading does not come to an end")
+
+
+async def take(stream: AsyncIterator[Output], count: int) -> bytes:
+    """Return the next `count` bytes of a followed output."""
+    found = b""
+    async with asyncio.timeout(60):
+        async for item in stream:
+            found += item.data if isinstance(item, Chunk) else b"<gap>"
+            if len(found) >= count:
+                break
+    return found
+
+
+def test_an_output_that_does_not_exist_yet_is_empty(folder: Path) -> None:
+    reader = OutputReader(folder)
+    assert reader.read(0) == Batch((), Cursor(0), at_end=True)
+    assert reader.tail_lines(5) == []
+    assert (reader.start(), reader.end(), reader.since(5.0)) == (0, 0, 0)
+    assert reader.tail_bytes(0) == b""
+
+
+def test_chunks_carry_time_stream_position_and_instance(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"out\n")
+    writer.instance = 2
+    writer.write(b"err\n", STDERR, flags=1)
+    batch = OutputReader(folder).read(0)
+    assert batch.items == (
+        Chunk(1001.0, Stream.STDOUT, 0, b"out\n", 1),
+        Chunk(1002.0, Stream.STDERR, 4, b"err\n", 2, recovered=True),
+    )
+    assert (batch.next_position, batch.at_end) == (8, True)
+    assert batch.items[1].end == 8
+
+
+def test_the_keepers_own_files_are_read(folder: Path) -> None:
+    """The contract with the writer: rotation, gaps, both streams."""
+    segments = Segments(str(folder), segment_bytes=100, total_bytes=100_000)
+    segments.open()
+    expected = b""
+    for number in range(30):
+        data = b"line %d\n" % number * 3
+        segments.append(5.0 + number, STDERR if number % 3 else STDOUT, data)
+        expected += data
+    segments.gap(40.0, 77)
+    segments.append(41.0, STDOUT, b"after\n")
+    segments.close()
+    reader = OutputReader(folder)
+    assert len(list(folder.glob("*.log"))) > 3
+    batch = drain(reader, limit=13)
+    assert text(batch.items) == expected + b"after\n"
+    assert [it.lost_bytes for it in gaps(batch.items)] == [77]
+    assert reader.end() == len(expected) + 6
+    assert text(reader.tail_lines(1)) == b"after\n"
+
+
+def test_a_position_within_a_record_and_a_limit_within_one(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"0123456789")
+    writer.write(b"abc")
+    reader = OutputReader(folder)
+    batch = reader.read(3, limit=4)
+    assert (text(batch.items), batch.next_position, batch.at_end) == (b"3456", 7, False)
+    rest = reader.read(batch.cursor)
+    assert text(rest.items) == b"789abc"
+    assert text(reader.read(batch.next_position).items) == b"789abc"
+    assert reader.read(13).items == ()
+    assert text(reader.read(-5).items) == b"0123456789abc"
+
+
+def test_one_stream_is_read_without_the_other(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    for number in range(6):
+        writer.write(b"%d" % number, STDERR if number % 2 else STDOUT)
+    reader = OutputReader(folder)
+    assert text(reader.read(0, stream=Stream.STDERR).items) == b"135"
+    assert reader.read(0, stream=Stream.STDERR).next_position == 6
+    assert text(reader.tail_lines(1, Stream.STDOUT)) == b"024"
+    assert reader.tail_bytes(0, stream=Stream.STDERR) == b"135"
+    assert reader.tail_bytes(1, 5, limit=3) == b"234"
+    assert reader.tail_bytes(1, 5) == b"1234"
+
+
+def test_one_read_looks_at_a_bounded_number_of_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_SCAN_RECORDS", 10)
+    writer = SegmentWriter(folder)
+    for _ in range(25):
+        writer.write(b"x", STDERR)
+    writer.write(b"wanted", STDOUT)
+    reader = OutputReader(folder)
+    first = reader.read(0, stream=Stream.STDOUT)
+    assert (first.items, first.next_position, first.at_end) == ((), 10, False)
+    assert text(drain(reader, stream=Stream.STDOUT).items) == b"wanted"
+
+
+def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"before")
+    reader = OutputReader(folder)
+    first = reader.read(0)
+    writer.gap(100)
+    second = reader.read(first.cursor)
+    assert second.items == (Gap(6, 100, 6, 1002.0),)
+    assert reader.read(second.cursor).items == ()
+    writer.rotate()
+    writer.write(b"after")
+    third = reader.read(second.cursor, stream=Stream.STDOUT)
+    assert text(third.items) == b"after"
+    assert gaps(third.items) == []
+    assert gaps(reader.read(0, stream=Stream.STDERR).items) == [Gap(6, 100, 6, 1002.0)]
+    assert reader.end() == 11
+    assert reader.tail_bytes(0, 6) == b"before"
+
+
+def test_what_rotation_took_is_a_gap(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"0123456789")
+    reader = OutputReader(folder)
+    read = reader.read(0, limit=4)
+    writer.rotate()
+    writer.write(b"new")
+    writer.drop_oldest()
+    batch = reader.read(read.cursor)
+    assert batch.items[0] == Gap(4, 6, 10)
+    assert text(batch.items) == b"new"
+    assert reader.start() == 10
+    assert reader.tail_bytes(0) == b"new"
+
+
+def test_a_segment_that_vanishes_while_it_is_read_is_a_gap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"0123456789")
+    writer.rotate()
+    writer.write(b"new")
+    opened = Segment.open
+
+    def open_late(where: Path, start: int) -> Segment | None:
+        writer.drop_oldest()
+        return opened(where, start)
+
+    monkeypatch.setattr(Segment, "open", open_late)
+    batch = OutputReader(folder).read(0)
+    assert batch.items[0] == Gap(0, 10, 10)
+    assert text(batch.items) == b"new"
+
+
+def test_what_is_written_and_rotated_while_it_is_read_is_not_skipped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"one")
+    listed = segment_files.segment_starts
+
+    def list_then_change(where: Path) -> list[int]:
+        found = listed(where)
+        if writer.position < 20:
+            writer.write(b"two")
+            writer.rotate()
+            writer.write(b"three")
+        return found
+
+    monkeypatch.setattr(output, "segment_starts", list_then_change)
+    batch = drain(OutputReader(folder))
+    assert gaps(batch.items) == []
+    assert text(batch.items) == writer.kept()
+
+
+def test_a_segment_without_its_records_is_not_there_yet_or_a_gap(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"0123456789")
+    writer.rotate()
+    writer.path(10, ".idx").unlink()
+    reader = OutputReader(folder)
+    batch = reader.read(0)
+    assert (text(batch.items), batch.at_end) == (b"0123456789", True)
+    assert reader.end() == 10
+    assert text(reader.tail_lines(1)) == b"0123456789"
+    assert reader.since(0.0) == 0
+    writer.path(10, ".idx").touch()
+    writer.write(b"abc")
+    assert text(reader.read(batch.cursor).items) == b"abc"
+
+
+def test_a_record_half_written_or_ahead_of_its_bytes_waits(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"whole")
+    reader = OutputReader(folder)
+    idx = writer.path(0, ".idx")
+    record = writer.record(5, STDOUT)
+    writer.append(idx, record[:11])
+    batch = reader.read(0)
+    assert (text(batch.items), batch.at_end) == (b"whole", True)
+    writer.append(idx, record[11:])
+    batch = reader.read(batch.cursor)
+    assert (batch.items, batch.at_end) == ((), True)
+    writer.append(writer.path(0, ".log"), b"12")
+    batch = reader.read(batch.cursor)
+    assert text(batch.items) == b"12"
+    writer.append(writer.path(0, ".log"), b"345")
+    batch = reader.read(batch.cursor)
+    assert text(batch.items) == b"345"
+
+
+def test_damage_is_a_gap_up_to_the_next_segment(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"good")
+    writer.write(b"lost")
+    writer.rotate()
+    writer.write(b"later")
+    idx = writer.path(0, ".idx")
+    content = idx.read_bytes()
+    idx.write_bytes(content[:24] + b"\xff" * 24)
+    batch = drain(OutputReader(folder))
+    assert batch.items[1] == Gap(4, 4, 8)
+    assert text(batch.items) == b"goodlater"
+    skipping = content[:24] + (6).to_bytes(8, "little") + content[32:]  # a record that does not follow
+    idx.write_bytes(skipping)
+    assert drain(OutputReader(folder)).items[1] == Gap(4, 4, 8)
+    idx.write_bytes(content)
+    os.truncate(writer.path(0, ".log"), 6)  # bytes that a record promises
+    batch = drain(OutputReader(folder))
+    assert text(batch.items) == b"goodlolater"
+    assert gaps(batch.items) == [Gap(6, 2, 8)]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(0, b""), (1, b"five"), (2, b"four\nfive"), (4, b"two\nthree\nfour\nfive"), (99, b"one\ntwo\nthree\nfour\nfive")],
+)
+def test_tail_counts_lines_across_chunks_and_segments(folder: Path, count: int, expected: bytes) -> None:
+    for ending in (b"", b"\n"):
+        shutil.rmtree(folder, ignore_errors=True)
+        writer = SegmentWriter(folder)
+        for piece in (b"one\ntw", b"o\n", b"thr", b"ee\nfour", b"\nfive" + ending):
+            writer.write(piece)
+            writer.rotate()
+        found = OutputReader(folder).tail_lines(count)
+        assert text(found) == (expected + ending if count else b"")
+        positions = [it.position for it in found if isinstance(it, Chunk)]
+        assert positions == sorted(positions)
+
+
+def test_a_tail_is_bounded_whatever_the_lines_are(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"x" * 300_000)
+    writer.gap(5)
+    writer.write(b"y" * 10)
+    reader = OutputReader(folder)
+    found = reader.tail_lines(5, limit=100_000)
+    assert text(found) == b"x" * 99_990 + b"y" * 10
+    assert [it.lost_bytes for it in gaps(found)] == [5]
+    assert isinstance(found[0], Chunk)
+    assert found[0].end == found[0].position + len(found[0].data)
+    assert reader.tail_bytes(0, limit=70_000) == b"x" * 69_990 + b"y" * 10
+    assert reader.tail_bytes(0, 300_000, limit=5) == b"xxxxx"
+    assert reader.tail_bytes(299_998) == b"xx" + b"y" * 10
+
+
+def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    for number in range(9):
+        writer.write(b"%d" % number)  # at 1001, 1002, …
+        if number % 3 == 2:
+            writer.rotate()
+    reader = OutputReader(folder)
+    assert [reader.since(1000.5 + step) for step in range(11)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
+    assert reader.since(1004.0) == 3
+
+
+def test_a_units_folder_cannot_lead_elsewhere(tmp_path: Path) -> None:
+    assert OutputReader.of(tmp_path, "tool:x").folder == tmp_path / "tool" / "x"
+    for unit in ("tool:../x", "tool:..", "tool:", "x", ":x", "tool:a/b", "tool:\0"):
+        with pytest.raises(ValueError, match="does not name"):
+            OutputReader.of(str(tmp_path), unit)
+
+
+async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folder: Path) -> None:
+    stream = OutputReader(folder).follow(0)
+    first = asyncio.ensure_future(take(stream, 3))
+    await asyncio.sleep(0)
+    writer = SegmentWriter(folder)
+    writer.write(b"one")
+    assert await first == b"one"
+    writer.write(b"two")
+    writer.rotate()
+    writer.write(b"three")
+    assert await take(stream, 8) == b"twothree"
+    writer.gap(5)
+    writer.write(b"four")
+    assert await take(stream, 9) == b"<gap>four"
+    await stream.aclose()  # type: ignore[attr-defined]  # an async generator, said to be an iterator
+
+
+async def test_two_followers_see_the_same(folder: Path) -> None:
+    writer = SegmentWriter(folder)
+    reader = OutputReader(folder)
+    streams = [reader.follow(0), reader.follow(0, Stream.STDOUT)]
+    tasks = [asyncio.ensure_future(take(stream, 2000)) for stream in streams]
+    for number in range(100):
+        writer.write(b"%019d\n" % number)
+        if number % 10 == 0:
+            writer.rotate()
+            await asyncio.sleep(0)
+    first, second = await asyncio.gather(*tasks)
+    assert first == second == writer.kept()
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]  # as above
+
+
+def test_no_descriptor_is_left_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SegmentWriter(folder)
+    writer.write(b"x")
+    before = len(os.listdir("/dev/fd"))
+    reader = OutputReader(folder)
+    for _ in range(20):
+        drain(reader)
+        reader.tail_lines(1)
+        reader.since(5.0)
+        reader.end()
+    writer.path(0, ".idx").unlink()
+    reader.read(0)
+    writer.path(0, ".idx").symlink_to(writer.path(0, ".idx"))  # ELOOP: neither there nor missing
+    with pytest.raises(OSError, match="symbolic links"):
+        reader.read(0)
+    assert len(os.listdir("/dev/fd")) == before
