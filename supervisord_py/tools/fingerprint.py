@@ -1,0 +1,87 @@
+"""When is what we know of a tool out of date? Stamps of the few files that matter, cheap enough to take at every look.
+
+A *signature* decides whether a tool is read again; a *digest* decides whether a running instance is stale. The digest
+holds the bytes of the declaration and the stamps of what an instance loads once: entrypoint, `.env`, `.venv`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+MANIFEST = "tool.json"
+SIDECAR = "pxd.json"
+DOTENV = ".env"
+VENV = ".venv"
+INCOMPLETE = f"{VENV}/.px-incomplete"
+"""Stands in a `.venv` while it is built; one that is still there when nobody builds is of an interrupted build."""
+SYNCED = f"{VENV}/.px-synced"
+"""Written at the end of every build, so that its time says when."""
+
+MAX_FILE_BYTES = 1024 * 1024
+
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""(mtime in ns, size, inode) of a file; None where there is none or it cannot be looked at."""
+
+_DECLARATION = (MANIFEST, SIDECAR)
+_LOADED_ONCE = (DOTENV, f"{VENV}/pyvenv.cfg", SYNCED)
+_SHOWN = (INCOMPLETE,)
+
+
+def stamp(path: str) -> Stamp:
+    """Take the stamp of one file, following links."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
+    """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
+    root = str(folder)
+    names = (*_DECLARATION, *_LOADED_ONCE, *_SHOWN, *sources)
+    return tuple(stamp(f"{root}/{name}") for name in names)
+
+
+def newest(stamps: Iterable[Stamp]) -> float:
+    """Return the latest modification among stamps in unix seconds, 0 for none.
+
+    A file changed within the resolution of its clock after it was read keeps its stamp; whoever read it that soon
+    after the change must not trust the stamp.
+    """
+    return max((each[0] for each in stamps if each is not None), default=0) / 1e9
+
+
+def digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) -> str:
+    """Return the SHA-256 (hex) that changes when a running instance becomes stale."""
+    total = hashlib.sha256()
+    for raw in declarations:
+        total.update(f"{len(raw)}:".encode())
+        total.update(raw)
+    for name in (*_LOADED_ONCE, *sources):
+        total.update(f"{name}={stamp(f'{folder}/{name}')}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()
+
+
+def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
+
+    Raises:
+        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return raw

@@ -1,0 +1,205 @@
+"""One listening socket for each known tool, for as long as the tool is known (DESIGN D8).
+
+Law: the socket outlives every instance and the control plane too (the keeper has a duplicate), so the port is stable,
+nobody else can take it, and requests wait in its backlog instead of being refused. Connections are taken from that
+backlog by an instance, or by us when it is certain that no instance lives (`answer_waiting`), never by both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import StartFailedError
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from supervisord_py.errors import PxError
+    from supervisord_py.process.placement import Placement
+
+_HEAD_BYTES = 64 * 1024
+_ANSWER_SECONDS = 2.0
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A tool's listening socket on 127.0.0.1, and the name under which the keeper has it."""
+
+    tool: str
+    port: int
+    stored_name: str
+    socket: socket.socket
+
+
+def _open(backlog: int) -> socket.socket:
+    """Return a listening socket on a free port, so bound that it keeps that port even through a shutdown(2).
+
+    The kernel takes a port that it chose itself back at a shutdown, one that was asked for by number it does not
+    (SOCK_BINDPORT_LOCK). So the number that it chose for a first socket is asked for by a second one.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as chosen:
+        chosen.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        chosen.bind(("127.0.0.1", 0))
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit it (Linux); a server that writes head and body apart stalls for 40 ms otherwise.
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            listening.bind(("127.0.0.1", chosen.getsockname()[1] if sys.platform == "linux" else 0))
+            listening.listen(backlog)
+        except OSError:
+            listening.close()
+            raise
+    return listening
+
+
+def _no_socket(tool: str, error: OSError) -> StartFailedError:
+    return StartFailedError(
+        f"No listening socket could be made for tool:{tool}: {error.strerror}.",
+        hint="Raise the limit on open files (`ulimit -n`) and see `pxctl doctor`.",
+        unit=f"tool:{tool}",
+        reason=Reason.SPAWN_FAILED.value,
+        stage="listen",
+        errno=error.errno,
+    )
+
+
+class Listeners:
+    """The listening sockets of all tools that were ever started or are adopted."""
+
+    def __init__(self, placement: Placement, backlog: int, *, prefix: str = "listen:tool:") -> None:
+        self._placement = placement
+        self._backlog = backlog
+        self._prefix = prefix
+        self._held: dict[str, Listener] = {}
+
+    def stored_name(self, tool: str) -> str:
+        """Return the name under which the keeper holds the listening socket of a tool."""
+        return f"{self._prefix}{tool}"
+
+    def port_of(self, tool: str) -> int | None:
+        """Return the port of a tool that has one."""
+        listener = self._held.get(tool)
+        return listener.port if listener else None
+
+    def tools(self) -> tuple[str, ...]:
+        """Return the names of the tools that have one."""
+        return tuple(self._held)
+
+    async def get(self, tool: str) -> Listener:
+        """Return the tool's listening socket: the one we have, else the keeper's, else a new one.
+
+        Raises:
+            StartFailedError: no socket is to be had (stage "listen", errno).
+            KeeperLostError: the keeper is gone.
+        """
+        if tool in self._held:
+            return self._held[tool]
+        listening = await self._take_back(tool)
+        if listening is None:
+            try:
+                listening = _open(self._backlog)
+            except OSError as error:
+                raise _no_socket(tool, error) from error
+            await self._deposit(tool, listening)
+        if tool in self._held:  # somebody else was faster while the keeper answered
+            listening.close()
+        else:
+            self._held[tool] = Listener(tool, listening.getsockname()[1], self.stored_name(tool), listening)
+        return self._held[tool]
+
+    async def _deposit(self, tool: str, listening: socket.socket) -> None:
+        try:
+            await self._placement.put_fd(self.stored_name(tool), listening.fileno())
+        except BaseException:
+            listening.close()
+            raise
+
+    async def _take_back(self, tool: str) -> socket.socket | None:
+        fd = await self._placement.take_fd(self.stored_name(tool))
+        if fd is None:
+            return None
+        os.set_inheritable(fd, False)  # noqa: FBT003 - the signature of os
+        listening = socket.socket(fileno=fd)
+        if listening.family == socket.AF_INET and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return listening
+        listening.close()
+        return None
+
+    def listen_again(self, tool: str) -> None:
+        """Undo what an instance did to the shared socket: a smaller backlog, or a shutdown(2) of it."""
+        listener = self._held.get(tool)
+        if listener is not None:
+            listener.socket.listen(self._backlog)
+
+    async def drop(self, tool: str) -> None:
+        """Forget the socket: the tool has disappeared."""
+        listener = self._held.pop(tool, None)
+        if listener is not None:
+            listener.socket.close()
+        await self._placement.drop_fd(self.stored_name(tool))
+
+    def close(self) -> None:
+        """Close our duplicates; the keeper's stay."""
+        for listener in self._held.values():
+            listener.socket.close()
+        self._held.clear()
+
+    def take_waiting(self, tool: str) -> list[socket.socket]:
+        """Accept what waits in the backlog now. Only to be called while no instance of the tool lives."""
+        listener = self._held.get(tool)
+        taken: list[socket.socket] = []
+        if listener is None:
+            return taken
+        listener.socket.setblocking(False)  # noqa: FBT003 - the signature of socket
+        while len(taken) < _AT_ONCE:
+            try:
+                taken.append(listener.socket.accept()[0])
+            except OSError:
+                break
+        return taken
+
+
+async def answer_waiting(waiting: list[socket.socket], problem: PxError) -> None:
+    """Answer connections out of the backlog with a problem document, all at once, each within two seconds."""
+    body = json.dumps(problem.problem()).encode()
+    head = (
+        f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
+    )
+    answer = head.encode() + b"Connection: close\r\nRetry-After: 1\r\n\r\n" + body
+    async with asyncio.TaskGroup() as group:
+        for connection in waiting:
+            group.create_task(_answer_one(connection, answer))
+
+
+async def _answer_one(connection: socket.socket, answer: bytes) -> None:
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            reader, writer = await asyncio.open_connection(sock=connection, limit=_HEAD_BYTES)
+            await _read_request(reader)
+            writer.write(answer)
+            await writer.drain()
+            writer.write_eof()
+            while await reader.read(_HEAD_BYTES):
+                pass  # closing with unread input would reset the connection and lose the answer
+    except (OSError, TimeoutError):
+        pass  # it went away, or never asked anything
+    finally:
+        if writer is None:
+            connection.close()
+        else:
+            writer.close()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> None:
+    try:
+        await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
+        return

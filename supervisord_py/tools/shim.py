@@ -1,0 +1,145 @@
+"""Runs a tool's own program in the tool's own interpreter, and gives it the daemon's listening socket at `bind`.
+
+Law: the tool's code is not changed and cannot tell the difference. Standard library only, Python 3.8 or later; nothing
+of this package is imported, because the interpreter is the tool's.
+
+    python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
+
+An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since the tool is known,
+takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would. The first `accept`
+says READY=1 on NOTIFY_SOCKET: whoever accepts can answer, while one who merely listens may still be loading.
+
+Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking mode that the
+tool had asked for is set again after each substitution. Descriptor N itself does not survive exec.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    # This folder must not shadow the standard library for the imports below, nor for the tool's.
+    del sys.path[0]
+
+import io
+import os
+import socket
+import types
+
+MYPY = False
+if MYPY:  # typing is not imported in a tool's process
+    from typing import Any
+
+_USAGE = 64
+_PAIR = 2
+_PROGRAM = 5
+
+
+class _Handover:
+    """The listening socket of the tool, and what has been told about it."""
+
+    def __init__(self, fd: int, port: int) -> None:
+        self.fd = fd
+        self.port = port
+        self.told = False
+        with socket.socket(fileno=os.dup(fd)) as listening:
+            self.address: object = listening.getsockname()
+
+    def is_ours(self, sock: socket.socket) -> bool:
+        """Say whether `sock` is the handed-over one: same family and same local address, and listening there."""
+        if sock.family != socket.AF_INET:
+            return False
+        try:
+            return bool(sock.getsockname() == self.address)
+        except OSError:
+            return False
+
+    def tell_ready(self) -> None:
+        """Send READY=1 once; a daemon that is away loses nothing but a few milliseconds."""
+        self.told = True
+        where = os.environ.get("NOTIFY_SOCKET")
+        if not where:
+            return
+        if where.startswith("@"):
+            where = "\0" + where[1:]
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.settimeout(0)
+                channel.sendto(b"READY=1", where)
+        except OSError:
+            pass
+
+
+def _wants(sock: socket.socket, address: object, port: int) -> bool:
+    """Say whether this `bind` is the one that the tool was told to make."""
+    return (
+        sock.family == socket.AF_INET
+        and sock.type == socket.SOCK_STREAM
+        and isinstance(address, tuple)
+        and len(address) == _PAIR
+        and bool(address[1] == port)
+    )
+
+
+def _substitute(handover: _Handover) -> None:
+    """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
+    real_bind, real_listen, real_accept = socket.socket.bind, socket.socket.listen, socket.socket.accept
+
+    def bind(self: socket.socket, address: Any) -> None:
+        if not _wants(self, address, handover.port):
+            real_bind(self, address)
+            return
+        timeout = self.gettimeout()
+        os.dup2(handover.fd, self.fileno(), inheritable=os.get_inheritable(self.fileno()))
+        self.settimeout(timeout)
+
+    def listen(self: socket.socket, *backlog: int) -> None:
+        # A small backlog (http.server asks for 5) would throw away the room that the daemon made for waiting requests.
+        if not handover.is_ours(self):
+            real_listen(self, *backlog)
+
+    def accept(self: socket.socket) -> tuple[socket.socket, Any]:
+        accepted = real_accept(self)
+        if not handover.told and handover.is_ours(self):
+            handover.tell_ready()
+        return accepted
+
+    for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
+        setattr(socket.socket, name, patched)
+
+
+def _run(path: str, arguments: list[str]) -> None:
+    """Be `python path arguments…`: argv, sys.path[0], and a `__main__` that stays, also for multiprocessing."""
+    with io.open_code(os.path.abspath(path)) as program:
+        source = program.read()
+    main = types.ModuleType("__main__")
+    own: Any = sys.modules[__name__].__loader__
+    loader = type(own)("__main__", path)
+    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __loader__=loader)
+    sys.argv[:] = [path, *arguments]
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    sys.modules["__main__"] = main
+    exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - running the tool is the purpose
+
+
+def _take(arguments: list[str]) -> tuple[int, int, str, list[str]]:
+    """Take `--px-fd N --px-port P -- PROGRAM …` apart."""
+    if arguments[0::2][:3] == ["--px-fd", "--px-port", "--"] and len(arguments) > _PROGRAM:
+        numbers = arguments[1:4:2]
+        if all(number.isdigit() for number in numbers):
+            return int(numbers[0]), int(numbers[1]), arguments[_PROGRAM], arguments[_PROGRAM + 1 :]
+    sys.stderr.write("usage: shim.py --px-fd N --px-port P -- PROGRAM [ARGUMENT…]\n")
+    raise SystemExit(_USAGE)
+
+
+def _main() -> None:
+    """Hand over, then become the tool."""
+    fd, port, program, arguments = _take(sys.argv[1:])
+    os.set_inheritable(fd, False)  # noqa: FBT003 - the signature of os
+    _substitute(_Handover(fd, port))
+    _run(program, arguments)
+
+
+if __name__ == "__main__":
+    _main()

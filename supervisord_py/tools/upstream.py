@@ -1,0 +1,77 @@
+"""The way to one instance: pooled HTTP connections that are never older than the tool keeps them.
+
+Law: a request is sent once. One whose connection broke before an answer may have been worked on: a tool that dies of a
+request would otherwise get the same one again, from the backlog, in its next life. So a pooled connection is given up
+long before a server's own keep-alive ends (uvicorn, hypercorn and node: 5 s, gunicorn: 2 s), which costs a connect on
+the loopback, a tenth of a millisecond.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Mapping
+
+IDLE_SECONDS = 1.0
+_CANCEL_SECONDS = 1.0
+_LARGE_BYTES = 256 * 1024
+_NOT_OFFERED = frozenset({404, 405, 501})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request to a tool; `body` is bytes, or chunks that can be sent only once."""
+
+    method: str
+    path: str
+    body: bytes | AsyncIterable[bytes] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def _payload(body: bytes | AsyncIterable[bytes] | None) -> io.BytesIO | bytes | AsyncIterable[bytes] | None:
+    """Return the body as aiohttp wants it: a large one in pieces, not at one stroke that holds up the loop."""
+    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > _LARGE_BYTES else body
+
+
+class Upstream:
+    """HTTP to one instance on 127.0.0.1:port. Made where a loop runs; `close` it with the instance."""
+
+    def __init__(self, port: int) -> None:
+        self._session = aiohttp.ClientSession(
+            f"http://127.0.0.1:{port}",
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Content-Type"),
+        )
+
+    async def send(self, call: Call) -> aiohttp.ClientResponse:
+        """Send a request and return the answer with its head read; close it, or read it to its end.
+
+        Raises:
+            aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
+        """
+        return await self._session.request(
+            call.method, call.path, data=_payload(call.body), headers=call.headers, allow_redirects=False
+        )
+
+    async def cancel(self, run_id: str) -> bool:
+        """Ask the tool to give up a run. False when it does not offer that, or does not answer within a second."""
+        call = self._session.post(
+            "/cancel", params={"run_id": run_id}, timeout=aiohttp.ClientTimeout(total=_CANCEL_SECONDS)
+        )
+        try:
+            async with call as answer:
+                return answer.status not in _NOT_OFFERED
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()

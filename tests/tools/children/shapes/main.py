@@ -1,0 +1,178 @@
+"""A tool that takes every shape: FAULT in its environment spoils the start, `do` in its input spoils the run."""
+# A tool as its author would write it.
+# ruff: noqa: ANN001, ANN002, ANN201, ARG002, SIM115, RET503, C901
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+FAULT = os.environ.get("FAULT", "")
+CANCELLED = set()
+
+
+class Shapes(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, value, status=200, kind="application/json"):
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        if self.path == "/healthz":
+            self.answer({"ok": True}, 503 if FAULT == "unhealthy" else 200)
+        elif self.path == "/schema":
+            served = json.load(open("tool.json"))
+            if FAULT == "drift":
+                served["version"] = "9.9.9"
+            self.answer(served)
+        else:
+            self.answer({"detail": "what?"}, 404)
+
+    def do_POST(self):
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path.startswith("/cancel"):
+            CANCELLED.add(self.path.partition("run_id=")[2])
+            print("cancel", self.path, file=sys.stderr, flush=True)
+            return self.answer({"ok": True}, 404 if FAULT == "no_cancel" else 200)
+        if FAULT == "silent_500":
+            return self.answer({"oops": 1}, 500)
+        if FAULT == "refuses_422":
+            return self.answer({"detail": "I do not like it"}, 422)
+        value = json.loads(raw) if raw else {}
+        getattr(self, f"do_{value.get('do', 'echo')}")(value)
+
+    def do_echo(self, value):
+        self.answer({"echo": value, "pid": os.getpid(), "path": self.path, "headers": dict(self.headers)})
+
+    def do_env(self, value):
+        self.answer({"env": dict(os.environ), "argv": sys.argv, "path": sys.path, "cwd": os.getcwd()})
+
+    def do_sleep(self, value):
+        print("sleeping", file=sys.stderr, flush=True)
+        deadline = time.monotonic() + value["number"]
+        while time.monotonic() < deadline:
+            if value.get("obeys") and CANCELLED:
+                return self.answer({"cancelled": sorted(CANCELLED)})
+            time.sleep(0.01)
+        self.answer({"slept": value["number"]})
+
+    def do_die(self, value):
+        print("dying words", file=sys.stderr, flush=True)
+        os._exit(int(value["number"]))
+
+    def do_signal(self, value):
+        os.kill(os.getpid(), int(value["number"]))
+        time.sleep(60)
+
+    def do_status(self, value):
+        print("trouble at the mill", file=sys.stderr, flush=True)
+        self.answer({"detail": "no such thing"}, int(value["number"]))
+
+    def do_half(self, value):
+        self.send_response(200)
+        self.send_header("Content-Type", value.get("kind", "application/json"))
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(b'{"half": ' + b" " * int(value.get("number", 0)))
+        self.wfile.flush()
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_hangup(self, value):
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def do_nonsense(self, value):
+        self.wfile.write(b"\x00\x01 this is not HTTP at all\r\n\r\n")
+        self.close_connection = True
+
+    def do_notjson(self, value):
+        self.answer(b"{'python': True}")
+
+    def do_big(self, value):
+        self.answer(b"x" * int(value["number"]), kind="application/octet-stream")
+
+    def do_events(self, value):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for index in range(int(value["number"])):
+            item = b"data: %d\n\n" % index
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(item), item))
+            self.wfile.flush()
+            if value.get("slow"):
+                time.sleep(0.05)
+        if value.get("breaks"):
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def do_eat(self, value):
+        hoard = []
+        for _ in range(int(value["number"])):
+            hoard.append(bytearray(os.urandom(1)) * (1 << 20))
+            time.sleep(0.002)
+        self.answer({"eaten": len(hoard)})
+
+    def do_burn(self, value):
+        while True:
+            pass
+
+    def do_fork(self, value):
+        code = (
+            "import os, signal, time; os.setsid(); signal.signal(15, signal.SIG_IGN); "
+            "print(os.getpid(), flush=True); time.sleep(600)"
+        )
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        self.answer({"child": int(child.stdout.readline())})
+
+    def log_message(self, *_):
+        pass
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    port = parser.parse_args().port
+    if FAULT == "raises":
+        raise RuntimeError("cannot go on like this")
+    if FAULT == "exits_zero":
+        return
+    if FAULT == "exits_seven":
+        print("seven it is", file=sys.stderr, flush=True)
+        os._exit(7)
+    if FAULT == "missing_module":
+        import no_such_module_at_all  # noqa: F401
+    if FAULT == "syntax":
+        compile("def broken(:\n", "broken.py", "exec")
+    if FAULT == "never":
+        threading.Event().wait()
+    if FAULT == "ignores_term":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if FAULT == "slow":
+        time.sleep(float(os.environ.get("SLOW", "1")))
+    if FAULT == "once" and not os.path.exists("went_wrong"):
+        open("went_wrong", "w").close()
+        raise SystemExit("only the first time")
+    if FAULT == "eats":
+        hoard = [bytearray(os.urandom(1)) * (1 << 20) for _ in range(100000)]  # noqa: F841
+    if FAULT == "other_port":
+        port = 0
+    ThreadingHTTPServer(("127.0.0.1", port), Shapes).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

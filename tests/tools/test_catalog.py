@@ -1,0 +1,260 @@
+"""The catalog: read again when files change, and a broken tool harms no other."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.errors import ConfigError, UnknownUnitError
+from supervisord_py.tools import catalog as catalog_module
+from supervisord_py.tools.catalog import Catalog
+from supervisord_py.tools.config import ToolDefaults
+from tool_folders import age, write_tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the folders that were read, in order."""
+    seen: list[str] = []
+    real: Callable[..., Any] = catalog_module.load_tool
+
+    def counted(folder: Path, defaults: ToolDefaults) -> Any:
+        seen.append(folder.name)
+        return real(folder, defaults)
+
+    monkeypatch.setattr(catalog_module, "load_tool", counted)
+    return seen
+
+
+def test_tools_are_found_by_name_with_the_defaults_of_the_settings(tmp_path: Path) -> None:
+    write_tool(tmp_path, "b")
+    write_tool(tmp_path, "a")
+    (tmp_path / "no-tool").mkdir()
+    (tmp_path / "file").touch()
+    write_tool(tmp_path, ".hidden")
+    catalog = Catalog([tmp_path, tmp_path / "missing"], ToolDefaults(concurrency=3))
+    assert [entry.name for entry in catalog.entries()] == ["a", "b"]
+    assert catalog.get("a").concurrency == 3
+    assert catalog.names() == ("a", "b")
+
+
+def test_other_settings_count_at_once(tmp_path: Path) -> None:
+    age(write_tool(tmp_path / "one", "a"))
+    write_tool(tmp_path / "two", "b")
+    catalog = Catalog([tmp_path / "one"])
+    assert catalog.get("a").concurrency == 16
+    catalog.reconfigure([tmp_path / "one", tmp_path / "two"], ToolDefaults(concurrency=1))
+    assert catalog.names() == ("a", "b")
+    assert catalog.get("a").concurrency == 1
+
+
+def test_a_broken_tool_is_listed_and_harms_no_other(tmp_path: Path) -> None:
+    write_tool(tmp_path, "bad", '{\n"name": }')
+    write_tool(tmp_path, "good")
+    write_tool(tmp_path, "Bad Name")
+    catalog = Catalog([tmp_path])
+    entries = {entry.name: entry for entry in catalog.entries()}
+    assert entries["good"].spec is not None
+    assert entries["good"].error is None
+    assert entries["bad"].spec is None
+    assert entries["bad"].error is not None
+    assert entries["bad"].error.extra["line"] == 2
+    assert entries["Bad Name"].error is not None
+    with pytest.raises(ConfigError, match="line 2"):
+        catalog.get("bad")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc", "", "a/b", "a\0b", "..", ".", "x" * 300, "A", "tool:x", "\ud800"])
+def test_names_that_cannot_be_are_refused_in_words(tmp_path: Path, name: str) -> None:
+    write_tool(tmp_path.parent, "x") if name == "../x" else None
+    with pytest.raises(UnknownUnitError, match="is no tool's name") as caught:
+        Catalog([tmp_path]).get(name)
+    assert len(caught.value.detail) < 400
+
+
+def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
+    write_tool(tmp_path, "lorenz-ode-solver")
+    with pytest.raises(UnknownUnitError) as caught:
+        Catalog([tmp_path]).get("lorentz-ode-solver")
+    assert "did you mean 'lorenz-ode-solver'?" in caught.value.detail
+    assert caught.value.unit == "tool:lorentz-ode-solver"
+
+
+def test_a_name_that_is_not_known_yet_is_looked_for_at_once(tmp_path: Path, clock: Clock) -> None:
+    catalog = Catalog([tmp_path], clock=clock)
+    catalog.refresh()
+    write_tool(tmp_path, "new")
+    assert catalog.get("new").name == "new"
+
+
+def test_a_known_name_is_looked_at_again_after_a_fifth_of_a_second(tmp_path: Path, clock: Clock) -> None:
+    folder = write_tool(tmp_path, "x")
+    catalog = Catalog([tmp_path], clock=clock)
+    assert catalog.get("x").concurrency == 16
+    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
+    clock.now += 0.1
+    assert catalog.get("x").concurrency == 16
+    clock.now += 0.15
+    assert catalog.get("x").concurrency == 2
+
+
+def test_what_did_not_change_is_not_read_again(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
+    age(write_tool(tmp_path, "x"))
+    catalog = Catalog([tmp_path], clock=clock)
+    first = catalog.get("x")
+    clock.now += 10
+    catalog.refresh()
+    assert catalog.get("x") is first
+    assert reads == ["x"]
+
+
+@pytest.mark.parametrize("file", ["tool.json", "main.py", ".env", ".venv/pyvenv.cfg", ".venv/.px-incomplete"])
+def test_what_changed_is_read_again(tmp_path: Path, reads: list[str], file: str) -> None:
+    folder = write_tool(tmp_path, "x")
+    age(folder)
+    catalog = Catalog([tmp_path])
+    catalog.refresh()
+    (folder / file).parent.mkdir(exist_ok=True)
+    with (folder / file).open("a") as changed:
+        changed.write("\n")
+    os.utime(folder / file, (1_600_000_000, 1_600_000_000))
+    catalog.refresh()
+    assert reads == ["x", "x"]
+
+
+def test_a_file_as_young_as_its_clock_is_not_trusted(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
+    """A second change within one tick keeps size and time; only reading again finds it."""
+    folder = write_tool(tmp_path, "x", '{"name": "x", "concurrency": 1}')
+    catalog = Catalog([tmp_path], clock=clock)
+    catalog.refresh()
+    stat = (folder / "tool.json").stat()
+    with (folder / "tool.json").open("r+") as file:
+        file.write('{"name": "x", "concurrency": 2}')
+    os.utime(folder / "tool.json", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    catalog.refresh()
+    assert catalog.get("x").concurrency == 2
+    assert len(reads) == 2
+
+
+def test_a_broken_tool_is_read_again_after_a_second(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
+    folder = write_tool(tmp_path, "x", {"name": "x", "entrypoint": "src/app.py"})
+    age(folder)
+    catalog = Catalog([tmp_path], clock=clock)
+    assert catalog.entry("x").spec is None
+    (folder / "src").mkdir()
+    (folder / "src" / "app.py").touch()
+    clock.now += 0.5
+    assert catalog.entry("x").spec is None
+    assert reads == ["x"]
+    clock.now += 0.6
+    assert catalog.entry("x").spec is not None
+
+
+def test_the_first_look_is_made_for_the_names(tmp_path: Path) -> None:
+    write_tool(tmp_path, "x")
+    assert Catalog([tmp_path]).names() == ("x",)
+
+
+def test_a_tool_that_goes_away_is_gone(tmp_path: Path) -> None:
+    folder = write_tool(tmp_path, "x")
+    catalog = Catalog([tmp_path])
+    catalog.get("x")
+    (folder / "tool.json").unlink()
+    assert catalog.entries() == []
+    with pytest.raises(UnknownUnitError):
+        catalog.get("x")
+
+
+def test_the_first_directory_with_a_name_wins_and_the_other_is_told(tmp_path: Path) -> None:
+    write_tool(tmp_path / "one", "x", {"name": "x", "version": "1"})
+    write_tool(tmp_path / "two", "x", {"name": "x", "version": "2"})
+    catalog = Catalog([tmp_path / "one", tmp_path / "two", tmp_path / "one"])
+    assert catalog.get("x").version == "1"
+    first, second = catalog.entries()
+    assert first.error is None
+    assert second.error is not None
+    assert "is hidden by" in second.error.detail
+    assert second.folder == tmp_path / "two" / "x"
+
+
+def test_links_to_folders_are_tools(tmp_path: Path) -> None:
+    write_tool(tmp_path / "real", "x")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "x").symlink_to(tmp_path / "real" / "x")
+    (tmp_path / "tools" / "loop").symlink_to(tmp_path / "tools" / "loop")
+    assert [entry.name for entry in Catalog([tmp_path / "tools"]).entries()] == ["x"]
+
+
+def test_a_folder_that_nobody_may_look_into_is_an_error_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(tmp_path, "locked")
+    write_tool(tmp_path, "open")
+    real = os.lstat
+
+    def lstat(path: Any, *arguments: Any, **keywords: Any) -> os.stat_result:
+        if "locked" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **keywords)
+
+    def refused(path: Any, *_: Any) -> bytes:
+        if "locked" in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return json.dumps({"name": "open"}).encode()
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr("supervisord_py.tools.manifest.read_bounded", refused)
+    entries = {entry.name: entry for entry in Catalog([tmp_path]).entries()}
+    assert entries["open"].spec is not None
+    error = entries["locked"].error
+    assert error is not None
+    assert "Permission denied" in error.detail
+
+
+def test_an_os_error_while_loading_is_an_error_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tool(tmp_path, "x")
+
+    def broken(*_: Any) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(catalog_module, "load_tool", broken)
+    error = Catalog([tmp_path]).entry("x").error
+    assert error is not None
+    assert "Input/output error" in error.detail
+
+
+def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "main.py").write_text("")
+    (folder / "tool.json").write_text('{"name": "kept", "version": "1", "input": {"type": "object"}}')
+    catalog = Catalog((tmp_path,), ToolDefaults())
+    assert catalog.get("kept").name == "kept"
+
+    def none_left(path: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr("supervisord_py.tools.catalog.os.scandir", none_left)
+    catalog.refresh()
+    assert catalog.names() == ("kept",)

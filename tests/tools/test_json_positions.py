@@ -1,0 +1,152 @@
+"""A parser for what people write: every error has a place, and nothing but its own error escapes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.tools.json_positions import JsonSyntaxError, Place, child, parse, parse_bytes, pointer_of
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.sampled_from([None, 0, 3]), st.booleans())
+def test_it_reads_what_json_writes(value: Any, indent: int | None, ascii_only: bool) -> None:  # noqa: FBT001
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    assert parse_bytes(text.encode()).value == json.loads(text)
+
+
+@given(JSON)
+def test_every_value_is_found_at_its_pointer(value: Any) -> None:
+    text = json.dumps(value, indent=1)
+    document = parse(text)
+    for pointer, offset in document.values.items():
+        expected = value
+        for token in pointer.split("/")[1:]:
+            name = token.replace("~1", "/").replace("~0", "~")
+            expected = expected[int(name)] if isinstance(expected, list) else expected[name]
+        assert json.JSONDecoder().raw_decode(text, offset)[0] == expected
+
+
+@given(st.binary(max_size=60))
+def test_bytes_of_any_kind_give_a_value_or_a_place(raw: bytes) -> None:
+    error = trouble_with(raw)
+    assert error is None or min(error.place.line, error.place.column) >= 1
+
+
+def trouble_with(raw: bytes) -> JsonSyntaxError | None:
+    try:
+        parse_bytes(raw)
+    except JsonSyntaxError as error:
+        return error
+    return None
+
+
+@given(st.text(st.sampled_from('{}[]",:0123456789.eE+-truefalsn \n\\u/'), max_size=40))
+def test_text_of_json_characters_is_judged_as_json_judges_it(text: str) -> None:
+    try:
+        expected = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        with pytest.raises(JsonSyntaxError):
+            parse(text)
+        return
+    if "\\u" in text or any(isinstance(each, float) and math.isinf(each) for each in [expected]):
+        return
+    try:
+        assert parse(text).value == expected
+    except JsonSyntaxError as error:
+        assert "too large" in error.message  # noqa: PT017 - a number such as 1e999 inside a container
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError
+    return dict(pairs)
+
+
+def _refuse(_word: str) -> Any:
+    raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "words"),
+    [
+        ("", 1, 1, "ends where a value"),
+        ('{\n  "a": 1,\n}', 2, 9, "trailing comma"),
+        ("[1, 2,]", 1, 6, "trailing comma"),
+        ('{"a": 1\n "b": 2}', 2, 2, "expected ','"),
+        ('{"a" 1}', 1, 6, "expected ':'"),
+        ("{a: 1}", 1, 2, "double quotes"),
+        ('{"a": [1, 2', 1, 12, "opened on line 1"),
+        ('{\n"a": 1,\n"b": 2,\n"a": 3}', 4, 1, "stands twice; the first is on line 2"),
+        ("[NaN]", 1, 2, "NaN is no JSON"),
+        ("[-Infinity]", 1, 2, "unexpected '-'"),
+        ("[1e999]", 1, 2, "too large"),
+        ("[True]", 1, 2, "True is no JSON"),
+        ('["\\ud800"]', 1, 2, "surrogate"),
+        ('["a\nb"]', 1, 4, "broken string"),
+        ('["abc', 1, 2, "broken string"),
+        ("[1] 2", 1, 5, "after the end"),
+        ("// x\n1", 1, 1, "comment"),
+        ("[01]", 1, 3, "expected ','"),
+        ("[" + "1" * 500 + "]", 1, 2, "400 digits"),
+        ("[" * 5000, 1, 102, "nested deeper"),
+    ],
+)
+def test_what_is_wrong_is_named_at_its_place(text: str, line: int, column: int, words: str) -> None:
+    with pytest.raises(JsonSyntaxError) as caught:
+        parse(text)
+    assert words in caught.value.message
+    assert caught.value.place == Place(line, column)
+
+
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(JsonSyntaxError, match="byte order mark"):
+        parse_bytes(b"\xef\xbb\xbf{}")
+
+
+def test_a_byte_that_is_no_utf8_has_a_place() -> None:
+    with pytest.raises(JsonSyntaxError, match="0xff") as caught:
+        parse_bytes('{"ä":\n "'.encode() + b"\xff")
+    assert caught.value.place == Place(2, 3)
+
+
+def test_places_of_keys_and_of_what_is_not_there() -> None:
+    document = parse('{\n "a": {\n  "b/c": [10,\n 20]}}')
+    assert document.place("/a/b~1c/1") == Place(4, 2)
+    assert document.key_place("/a/b~1c") == Place(3, 3)
+    assert document.place("/a/missing/deeper") == document.place("/a") == Place(2, 7)
+    assert document.key_place("/a/b~1c/0") == Place(3, 11)
+
+
+@given(st.lists(JSON, min_size=1, max_size=4), JSON, st.sampled_from([None, 3]), st.data())
+def test_a_value_is_exchanged_and_nothing_else(items: list[Any], new: Any, indent: int | None, data: Any) -> None:
+    at = data.draw(st.integers(0, len(items) - 1))
+    wrapped = {"before": 1, "items": items, "after": "items"}
+    document = parse(json.dumps(wrapped, indent=indent))
+    wanted = parse(json.dumps(wrapped | {"items": [*items[:at], new, *items[at + 1 :]]}))
+    changed = document.with_value(f"/items/{at}", new)
+    assert parse(changed).value == wanted.value
+    start = document.values[f"/items/{at}"]
+    assert changed[:start] == document.text[:start]
+    rest = changed[start + len(json.dumps(new, ensure_ascii=False)) :]
+    assert document.text.endswith(rest)
+    assert rest.rstrip().endswith("}")
+
+
+def test_pointers_are_escaped() -> None:
+    assert child("/a", "b/c~d") == "/a/b~1c~0d"
+    assert pointer_of(["x", 0, "y"]) == "/x/0/y"

@@ -1,0 +1,134 @@
+"""A new control plane takes over warm tools as they are, and records what happened while there was none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.errors import InterruptedRunError
+from supervisord_py.ledger import instances
+from tools.tool_house import alive, eventually
+
+if TYPE_CHECKING:
+    from tools.tool_house import ToolHouse
+
+
+@pytest.mark.parametrize("child", ["shapes", "uvicorn-asyncio"])
+async def test_a_warm_tool_stays_itself(house: ToolHouse, child: str) -> None:
+    house.add(child)
+    pid = (await house.ask(child))["pid"]
+    before = house.state(child)
+    await house.new_control_plane()
+    after = house.state(child)
+    assert (after.pid, after.port, after.started_at) == (pid, before.port, before.started_at)
+    assert (after.state, after.instance, after.restarts) == ("ready", before.instance, 0)
+    assert after.last_used == pytest.approx(before.last_used)
+    warm, answer = await house.answer(child)
+    assert answer["pid"] == pid
+    assert warm.cold_start_ms is None
+    assert len(await house.said("adopted", f"tool:{child}")) == 1
+    await house.launcher.stop(child)
+    assert not alive(pid)
+
+
+async def test_the_port_outlives_control_plane_and_instance(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    port = house.state("shapes").port
+    await house.launcher.stop("shapes")
+    await house.new_control_plane()
+    await house.ask("shapes")
+    assert house.state("shapes").port == port
+
+
+async def test_age_goes_on_counting_over_a_change_of_control_plane(house: ToolHouse) -> None:
+    house.add("shapes", warm_keep_seconds=1)
+    pid = (await house.ask("shapes"))["pid"]
+    await house.new_control_plane()
+    await eventually(lambda: not alive(pid))
+    await eventually(lambda: house.state("shapes").reason == "evicted_ttl")
+
+
+async def test_an_exit_meanwhile_is_recorded_with_its_code(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    await house.abandon()
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not alive(pid))
+    await house._control_plane()
+    state = house.state("shapes")
+    assert (state.state, state.reason, state.restarts) == ("cold", "signal", 1)
+    (row,) = await instances.latest(house.ledger, "tool:shapes")
+    assert (row.reason, row.signal, row.code) == ("signal", 9, None)
+    assert (await house.ask("shapes"))["pid"] != pid
+
+
+async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "slow", "SLOW": "2"})
+    waiting = asyncio.create_task(house.ask("shapes"))
+    await eventually(lambda: house.state("shapes").pid)
+    pid = house.state("shapes").pid
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await house.new_control_plane()
+    assert (house.state("shapes").state, house.state("shapes").pid) == ("starting", pid)
+    assert (await house.ask("shapes"))["pid"] == pid
+
+
+async def test_a_run_in_flight_hears_that_it_may_ask_again(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    await eventually(lambda: house.state("shapes").in_flight == 1)
+    await house.new_control_plane()
+    with pytest.raises(InterruptedRunError):
+        await running
+
+
+async def test_a_tool_whose_folder_has_gone_is_stopped(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    await house.abandon()
+    (house.tools / "shapes" / "tool.json").unlink()
+    await house._control_plane()
+    await eventually(lambda: not alive(pid))
+    assert not house.launcher.instances()
+
+
+async def test_a_stop_under_way_keeps_its_reason(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "ignores_term"}, stop_timeout_seconds=3)
+    pid = (await house.ask("shapes"))["pid"]
+    stopping = asyncio.create_task(house.launcher.stop("shapes"))
+    await eventually(lambda: house.state("shapes").state == "stopping")
+    instance = house.launcher.instance_of("shapes")
+    for _ in range(200):
+        child = await house.placement.attach(instance.key)
+        if child is not None and "stopped" in child.tag:
+            break
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    await house.new_control_plane()
+    await eventually(lambda: not alive(pid))
+
+    async def reason() -> str | None:
+        (row,) = await instances.latest(house.ledger, "tool:shapes")
+        return row.reason
+
+    deadline = asyncio.get_running_loop().time() + 60
+    while await reason() is None:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+    assert await reason() == "stopped"
+
+
+async def test_a_broken_note_is_no_reason_to_keep_a_process(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    await house.placement.annotate(house.state("shapes").instance, "{not ours")
+    await house.new_control_plane()
+    await eventually(lambda: not alive(pid))
+    assert (await house.ask("shapes"))["pid"] != pid

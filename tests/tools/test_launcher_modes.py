@@ -1,0 +1,124 @@
+"""The other ways to listen, the other dialect, and notification by the tool itself."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
+from supervisord_py.ledger import instances
+from supervisord_py.tools import startup
+from supervisord_py.tools.ports import Reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tools.tool_house import ToolHouse
+
+
+async def test_a_tool_in_another_language_gets_a_port_of_its_own(
+    house: ToolHouse, require: Callable[[bool, str], None]
+) -> None:
+    require(shutil.which("node") is not None, "needs node")
+    house.add("node-port")
+    pids = set()
+    for number in range(2):
+        answer = await house.ask("node-port", {"n": number})
+        assert answer["echo"] == {"n": number}
+        assert answer["pid"] == house.state("node-port").pid
+        pids.add(answer["pid"])
+        await house.launcher.stop("node-port")
+    assert len(pids) == 2
+
+
+async def test_listen_fds_are_understood(house: ToolHouse) -> None:
+    house.add("fd-server")
+    answer = await house.ask("fd-server", {"n": 1})
+    expected = {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http", "LISTEN_PID": str(answer["pid"])}
+    assert answer["listen"] == expected
+
+
+async def test_a_tool_that_binds_with_reuse_starts_at_the_first_try(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1"})
+    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
+    assert len(await house.said("spawned")) == 1
+
+
+async def test_a_tool_that_binds_without_reuse_gets_another_port_without_the_reservation(house: ToolHouse) -> None:
+    house.add("stubborn-port")
+    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
+    assert len(await house.said("spawned")) == 2
+    rows = await instances.latest(house.ledger, "tool:stubborn-port", limit=5)
+    assert [row.reason for row in rows] == [None, "replaced"]
+
+
+async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that answers 200 on the reserved port, but is not the child's, is never taken for the tool."""
+    import asyncio
+
+    async def stranger(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+    taken = server.sockets[0].getsockname()[1]
+
+    class Taken(Reservation):
+        def __init__(self) -> None:
+            self._socket = socket.socket()
+            self.port = taken
+
+    monkeypatch.setattr(startup, "Reservation", Taken)
+    house.add("shapes", listen="port", env={"FAULT": "never"})
+    async with server:
+        with pytest.raises(StartFailedError, match="not the tool's own"):
+            await house.ask("shapes")
+    assert len(await house.said("spawned")) == startup.PORT_ATTEMPTS
+
+
+async def test_a_word_of_its_own_makes_a_tool_ready(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1", "BOASTS": "1", "SICK": "1"})
+    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
+
+
+async def test_on_a_port_of_its_own_only_a_healthy_tool_is_ready(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1", "SICK": "1"}, start_timeout_seconds=2)
+    with pytest.raises(ReadinessTimeoutError, match="/healthz answered 503"):
+        await house.ask("stubborn-port")
+
+
+async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1"})
+    pid = (await house.ask("stubborn-port"))["pid"]
+    port = house.state("stubborn-port").port
+    await house.new_control_plane()
+    assert (await house.ask("stubborn-port"))["pid"] == pid
+    assert house.state("stubborn-port").port == port
+
+
+async def test_a_tool_of_pixies_dialect_runs_unchanged(house: ToolHouse) -> None:
+    house.add("pixie-echo")
+    running, seen = await house.answer("pixie-echo", {"note": "hi"})
+    body = seen["body"]
+    assert body["inputs"] == {"rho": 28, "note": "hi"}
+    assert (body["rho"], body["note"]) == (28, "hi")
+    assert body["run_id"] == body["_pixie"]["run_id"] == running.run_id == seen["headers"]["X-Pixie-Run-Id"]
+    assert seen["there"]
+    assert seen["tool"] == "pixie-echo"
+
+
+async def test_pixies_streams_are_asked_for_after_the_run(house: ToolHouse) -> None:
+    house.add("pixie-echo")
+    _, body = await house.answer("pixie-echo", {"rho": 3}, streaming=True)
+    assert body == b'data: {"rho": 3}\n\n'
+
+
+async def test_only_the_newest_runs_keep_their_artefacts(house: ToolHouse) -> None:
+    house.add("pixie-echo")
+    ids = [(await house.answer("pixie-echo"))[0].run_id for _ in range(4)]
+    kept = {path.name for path in (house.config.data_dir / "pixie-echo").iterdir()}
+    assert len(kept) == 2
+    assert ids[-1] in kept

@@ -1,0 +1,229 @@
+"""What becomes of runs: answers as they came, and for every way to fail an error that says why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.errors import (
+    CancelledRunError,
+    InterruptedRunError,
+    InvalidInputError,
+    ResourceLimitError,
+    TimedOutError,
+    ToolFailedError,
+    UnknownUnitError,
+)
+from supervisord_py.ledger import instances
+from supervisord_py.tools.answers import StreamedAnswer
+from supervisord_py.tools.runs import JsonInput, RunRequest, run
+from tools.tool_house import alive, eventually
+
+if TYPE_CHECKING:
+    from tools.tool_house import ToolHouse
+
+
+async def test_the_body_of_a_plain_tool_is_the_input_itself(house: ToolHouse) -> None:
+    house.add("shapes")
+    running, answer = await house.answer("shapes", {"number": 28, "deep": {"er": [1, 2]}})
+    assert answer["echo"] == {"number": 28, "deep": {"er": [1, 2]}}
+    assert answer["path"] == "/run"
+    assert answer["headers"]["X-Px-Run-Id"] == running.run_id
+
+
+async def test_input_that_does_not_fit_starts_nothing(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(InvalidInputError) as caught:
+        await house.ask("shapes", {"number": "many"})
+    assert caught.value.extra["errors"][0]["pointer"] == "/number"
+    assert await house.said("starting") == []
+    (row,) = await house.runs("shapes")
+    assert (row.error_kind, row.status) == ("invalid_input", 422)
+
+
+async def test_an_unknown_tool_is_unknown(house: ToolHouse) -> None:
+    with pytest.raises(UnknownUnitError):
+        await house.ask("no-such-tool")
+
+
+async def test_a_tools_own_error_keeps_status_and_words(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(ToolFailedError, match="answered 418") as caught:
+        await house.ask("shapes", {"do": "status", "number": 418})
+    error = caught.value
+    assert (error.status, error.extra["tool_status"], error.exit_code) == (418, 418, 1)
+    assert error.extra["tool_body"] == {"detail": "no such thing"}
+    await eventually(lambda: house.state("shapes").state == "ready")
+
+
+async def test_a_tools_own_422_is_a_usage_error(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(ToolFailedError) as caught:
+        await house.ask("shapes", {"do": "status", "number": 422})
+    assert (caught.value.status, caught.value.exit_code) == (422, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ({"do": "half"}, "in the middle of its answer"),
+        ({"do": "hangup"}, "without an answer"),
+        ({"do": "nonsense"}, "not HTTP"),
+        ({"do": "notjson"}, "not with JSON"),
+    ],
+)
+async def test_a_broken_answer_is_an_error_and_the_tool_lives_on(
+    house: ToolHouse, shape: dict[str, str], words: str
+) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    with pytest.raises(ToolFailedError, match=words) as caught:
+        await house.ask("shapes", shape)
+    assert caught.value.status == 502
+    assert (await house.ask("shapes"))["pid"] == pid
+
+
+async def test_death_in_a_run_is_told_with_code_and_last_words(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
+        await house.ask("shapes", {"do": "die", "number": 3})
+    assert caught.value.extra["code"] == 3
+    assert "dying words" in caught.value.extra["stderr_tail"]
+    assert (await house.ask("shapes", {"number": 1}))["echo"] == {"number": 1}
+    assert house.state("shapes").restarts == 1
+    rows = await instances.latest(house.ledger, "tool:shapes", limit=2)
+    assert [(row.reason, row.code) for row in rows] == [(None, None), ("exit", 3)]
+
+
+async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
+    house.add("shapes")
+    with pytest.raises(ToolFailedError, match="SIGSEGV") as caught:
+        await house.ask("shapes", {"do": "signal", "number": int(signal.SIGSEGV)})
+    assert (caught.value.extra["signal"], caught.value.extra["code"]) == (int(signal.SIGSEGV), None)
+
+
+async def test_too_much_memory_names_the_limit_and_what_was_used(house: ToolHouse) -> None:
+    house.add("shapes", max_memory_mb=100)
+    with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: memory") as caught:
+        await house.ask("shapes", {"do": "eat", "number": 5000})
+    extra = caught.value.extra
+    assert (extra["limit"], extra["limit_bytes"], extra["reason"]) == ("memory", 100 << 20, "memory_limit")
+    assert extra["rss_bytes"] > 100 << 20
+    assert caught.value.exit_code == 9
+
+
+async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(house: ToolHouse) -> None:
+    house.add("shapes", max_runtime_seconds=3, env={"FAULT": "no_cancel"})
+    pid = (await house.ask("shapes"))["pid"]
+    clock = asyncio.get_running_loop().time
+    late = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    await eventually(lambda: house.state("shapes").in_flight == 1)
+    later = clock() + 1.5
+    await eventually(lambda: clock() > later)
+    other = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    results = await asyncio.gather(late, other, return_exceptions=True)
+    assert isinstance(results[0], ResourceLimitError)
+    assert results[0].detail.startswith("ResourceLimitExceeded: runtime")
+    assert "sleeping" in results[0].extra["stderr_tail"]
+    assert isinstance(results[1], InterruptedRunError)
+    assert results[1].extra["collateral"] is True
+    await eventually(lambda: not alive(pid), "the end of the tree")
+    await eventually(lambda: house.state("shapes").state == "cold")
+    (row,) = await instances.latest(house.ledger, "tool:shapes")
+    assert row.reason == "runtime_limit"
+
+
+async def test_a_run_that_obeys_the_cancel_is_over_its_time_all_the_same(house: ToolHouse) -> None:
+    house.add("shapes", max_runtime_seconds=1)
+    with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: runtime"):
+        await house.ask("shapes", {"do": "sleep", "number": 600, "obeys": True})
+    (row,) = await house.runs("shapes")
+    assert (row.outcome, row.error_kind) == ("runtime_limit", "limit_exceeded")
+    await eventually(lambda: house.state("shapes").state == "cold")
+    (life,) = await instances.latest(house.ledger, "tool:shapes")
+    assert life.reason == "runtime_limit"
+
+
+async def test_too_much_cpu_names_the_limit(house: ToolHouse) -> None:
+    house.add("shapes", limits={"cpu_seconds": 1}, max_runtime_seconds=100)
+    with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: cpu"):
+        await house.ask("shapes", {"do": "burn"})
+
+
+async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    with pytest.raises(TimedOutError):
+        await house.ask("shapes", {"do": "sleep", "number": 600}, timeout_seconds=0.3)
+    tail = house.launcher.tails
+    instance = house.launcher.instance_of("shapes")
+    deadline = asyncio.get_running_loop().time() + 60
+    while "cancel /cancel?run_id=" not in await tail.of(instance):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+    assert house.state("shapes").in_flight == 0
+
+
+async def test_a_caller_that_goes_away_frees_its_place(house: ToolHouse) -> None:
+    house.add("shapes", concurrency=1)
+    gone = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600, "obeys": True}))
+    await eventually(lambda: house.state("shapes").in_flight == 1)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert house.state("shapes").in_flight == 0
+    assert (await house.ask("shapes", {"number": 1}))["echo"] == {"number": 1}
+
+
+async def test_a_stop_ends_runs_in_flight(house: ToolHouse) -> None:
+    house.add("shapes")
+    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    await eventually(lambda: house.state("shapes").in_flight == 1)
+    await house.launcher.stop("shapes")
+    with pytest.raises(CancelledRunError, match="stopped during the run"):
+        await running
+
+
+async def test_large_answers_stream(house: ToolHouse) -> None:
+    house.add("shapes")
+    size = house.config.answer_buffer_bytes * 4
+    _, body = await house.answer("shapes", {"do": "big", "number": size})
+    assert body == b"x" * size
+
+
+async def test_events_come_one_by_one(house: ToolHouse) -> None:
+    house.add("shapes")
+    _, body = await house.answer("shapes", {"do": "events", "number": 5}, streaming=True)
+    assert body == b"".join(b"data: %d\n\n" % index for index in range(5))
+
+
+async def test_a_stream_that_breaks_off_is_never_ended_cleanly(house: ToolHouse) -> None:
+    house.add("shapes")
+    value = {"do": "events", "number": 3, "breaks": True}
+    got = bytearray()
+
+    async def read() -> None:
+        async with run(house.launcher, "shapes", RunRequest(JsonInput(value, json.dumps(value).encode()))) as running:
+            assert isinstance(running.answer, StreamedAnswer)
+            async for chunk in running.answer.chunks:
+                got.extend(chunk)
+
+    with pytest.raises(ToolFailedError, match="middle of its answer"):
+        await read()
+    assert got.startswith(b"data: 0")
+    (row,) = await house.runs("shapes")
+    assert (row.outcome, row.error_kind) == ("failed", "tool_failed")
+
+
+async def test_runs_are_rows_with_their_figures(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes", request_id="abc")
+    (row,) = await house.runs("shapes")
+    assert (row.outcome, row.status, row.request_id) == ("completed", 200, "abc")
+    assert row.cold_start_ms is not None
+    assert row.duration_seconds is not None
+    assert row.instance == house.state("shapes").instance

@@ -1,0 +1,329 @@
+"""The shim, alone: real servers take the handed-over socket, over several lives, with requests sent before each."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.tools import shim
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
+CHILDREN = Path(__file__).parent / "children"
+PATIENCE = 60.0
+SERVERS = ("http-server", "uvicorn-asyncio", "uvicorn-uvloop", "hypercorn-asyncio", "aiohttp-server", "flask-server")
+
+
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    """A socket as the daemon makes one for a tool."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(128)
+        yield sock
+
+
+def port_of(sock: socket.socket) -> int:
+    return int(sock.getsockname()[1])
+
+
+@contextmanager
+def child(
+    listening: socket.socket,
+    program: Path | str,
+    *arguments: str,
+    cwd: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program under the shim, with the socket as descriptor of the same number."""
+    fd, port = listening.fileno(), port_of(listening)
+    argv = [sys.executable, str(SHIM), "--px-fd", str(fd), "--px-port", str(port), "--", str(program), *arguments]
+    process = subprocess.Popen(
+        argv,
+        pass_fds=[fd],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **(env or {})},
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def ask(port: int, value: Any) -> Any:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        client.request("POST", "/run", json.dumps(value), {"Content-Type": "application/json"})
+        return json.loads(client.getresponse().read())
+    finally:
+        client.close()
+
+
+def ask_into(answers: list[Any], port: int, value: Any) -> None:
+    answers.append(ask(port, value))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
+    pids = set()
+    for cycle in range(3):
+        answers: list[Any] = []
+        early = threading.Thread(target=ask_into, args=(answers, port_of(listening), {"n": cycle}))
+        early.start()
+        with child(listening, "main.py", "--port", str(port_of(listening)), cwd=CHILDREN / server) as process:
+            early.join(PATIENCE)
+            assert answers[0]["echo"] == {"n": cycle}
+            assert ask(port_of(listening), {"n": "again"})["echo"] == {"n": "again"}
+            pids.add(process.pid)
+    assert len(pids) == 3
+
+
+def output(listening: socket.socket, tmp_path: Path, text: str, *arguments: str, **options: Any) -> Any:
+    """Run a program of these lines to its end, and return the JSON that it printed."""
+    program = tmp_path / "main.py"
+    program.write_text(textwrap.dedent(text))
+    with child(listening, program, *arguments, **options) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def test_the_program_sees_what_it_would_see_without(listening: socket.socket, tmp_path: Path) -> None:
+    text = """
+        import sys, json, os, __main__
+        print(json.dumps([sys.argv, sys.path[0], __name__, __file__, __spec__, __main__.__dict__ is globals(),
+                          type(__loader__).__name__, __doc__,
+                          [p for p in sys.path if p.endswith("supervisord_py/tools")]]))
+    """
+    main = str(tmp_path / "main.py")
+    seen = output(listening, tmp_path, text, "--port", "1", "x")
+    assert seen == [
+        [main, "--port", "1", "x"],
+        str(tmp_path),
+        "__main__",
+        main,
+        None,
+        True,
+        "SourceFileLoader",
+        None,
+        [],
+    ]
+
+
+@pytest.mark.parametrize("timeout", [None, 0.0, 7.5])
+def test_the_mode_that_was_asked_for_is_set_again(
+    listening: socket.socket, tmp_path: Path, timeout: float | None
+) -> None:
+    """The status flags are shared with every other holder: another mode may have been left behind."""
+    listening.setblocking(timeout is None)
+    text = f"""
+        import fcntl, json, os, socket
+        sock = socket.socket()
+        sock.settimeout({timeout})
+        sock.bind(("127.0.0.1", {port_of(listening)}))
+        sock.listen(5)
+        blocking = not fcntl.fcntl(sock, fcntl.F_GETFL) & os.O_NONBLOCK
+        print(json.dumps([sock.gettimeout(), blocking, sock.getsockname()[1], sock.get_inheritable()]))
+    """
+    assert output(listening, tmp_path, text) == [timeout, timeout is None, port_of(listening), False]
+
+
+def test_other_sockets_are_left_alone(listening: socket.socket, tmp_path: Path) -> None:
+    text = f"""
+        import json, socket
+        port = {port_of(listening)}
+        other, datagram, path = socket.socket(), socket.socket(type=socket.SOCK_DGRAM), socket.socket(socket.AF_UNIX)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        datagram.bind(("127.0.0.1", port))
+        path.bind("socket")
+        client = socket.create_connection(other.getsockname())
+        accepted, _ = other.accept()
+        print(json.dumps([other.getsockname()[1] != port, datagram.getsockname()[1] == port, path.getsockname()]))
+    """
+    assert output(listening, tmp_path, text, cwd=tmp_path) == [True, True, "socket"]
+
+
+def test_a_server_may_close_and_bind_again(listening: socket.socket, tmp_path: Path) -> None:
+    text = f"""
+        import json, socket
+        ports = []
+        for _ in range(3):
+            with socket.socket() as sock:
+                sock.bind(("", {port_of(listening)}))
+                sock.listen()
+                ports.append(sock.getsockname()[1])
+        print(json.dumps(ports))
+    """
+    assert output(listening, tmp_path, text) == [port_of(listening)] * 3
+
+
+def test_the_descriptor_does_not_survive_exec(listening: socket.socket, tmp_path: Path) -> None:
+    text = f"""
+        import json, os, subprocess, sys
+        code = "import os, sys; print(os.path.exists('/proc/self/fd/%s'))" % {listening.fileno()}
+        done = subprocess.run([sys.executable, "-c", code], close_fds=False, capture_output=True, text=True)
+        print(json.dumps(done.stdout))
+    """
+    assert output(listening, tmp_path, text).strip() == "False"
+
+
+def test_children_of_multiprocessing_find_the_main_module(listening: socket.socket, tmp_path: Path) -> None:
+    text = """
+        import json, multiprocessing
+
+        def square(n):
+            return n * n
+
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(json.dumps(pool.map(square, [2, 3])))
+    """
+    assert output(listening, tmp_path, text) == [4, 9]
+
+
+def test_ready_is_said_once_at_the_first_accept(listening: socket.socket, tmp_path: Path, short_tmp: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(short_tmp / "n"))
+        notified.settimeout(PATIENCE)
+        program = tmp_path / "main.py"
+        lines = f"""
+            import socket, sys
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", {port_of(listening)}))
+                sock.listen()
+                print("listening", flush=True)
+                for _ in range(2):
+                    sock.accept()[0].close()
+        """
+        program.write_text(textwrap.dedent(lines))
+        with child(listening, program, env={"NOTIFY_SOCKET": str(short_tmp / "n")}) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "listening\n"
+            notified.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                notified.recv(100)
+            notified.settimeout(PATIENCE)
+            for _ in range(2):
+                socket.create_connection(("127.0.0.1", port_of(listening)), timeout=PATIENCE).close()
+            assert process.wait(PATIENCE) == 0
+        assert notified.recv(100) == b"READY=1"
+        notified.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            notified.recv(100)
+
+
+@pytest.mark.parametrize("where", ["@nobody-listens-here", "/nowhere/at/all", ""])
+def test_a_daemon_that_is_away_is_no_trouble(listening: socket.socket, tmp_path: Path, where: str) -> None:
+    text = f"""
+        import json, socket
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", {port_of(listening)}))
+        client = socket.create_connection(("127.0.0.1", {port_of(listening)}))
+        sock.accept()
+        print(json.dumps("fine"))
+    """
+    assert output(listening, tmp_path, text, env={"NOTIFY_SOCKET": where}) == "fine"
+
+
+def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socket, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("\nraise ValueError('mine')\n")
+    with child(listening, "main.py", cwd=tmp_path) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert 'File "main.py", line 2, in <module>' in err
+    assert "ValueError: mine" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--px-fd", "3"],
+        ["--px-fd", "x", "--px-port", "1", "--", "main.py"],
+        ["--px-fd", "3", "--px-port", "1", "--"],
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SHIM), *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 64
+    assert done.stderr.startswith("usage: shim.py")
+
+
+def test_a_signal_ends_the_program_as_it_would_without(listening: socket.socket, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text("print('up', flush=True)\nimport signal\nsignal.pause()\n")
+    with child(listening, "main.py", cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
+# What the children prove from outside, once more inside this process, where a debugger and coverage can look.
+
+
+def test_arguments_are_taken_apart() -> None:
+    assert shim._take(["--px-fd", "3", "--px-port", "8", "--", "main.py", "--", "x"]) == (3, 8, "main.py", ["--", "x"])
+    with pytest.raises(SystemExit):
+        shim._take(["--px-fd", "3", "--px-port", "8", "main.py"])
+
+
+def test_substitution_inside_this_process(
+    listening: socket.socket, monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    for name in ("bind", "listen", "accept"):
+        monkeypatch.setattr(socket.socket, name, getattr(socket.socket, name))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(short_tmp / "n"))
+        notified.settimeout(PATIENCE)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(short_tmp / "n"))
+        shim._substitute(shim._Handover(listening.fileno(), port_of(listening)))
+        with socket.socket() as sock, socket.socket() as other, socket.socket(socket.AF_UNIX) as path:
+            sock.settimeout(PATIENCE)
+            sock.bind(("0.0.0.0", port_of(listening)))  # noqa: S104 - the address that is not bound after all
+            assert sock.getsockname() == listening.getsockname()
+            sock.listen(1)
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            path.bind(str(short_tmp / "s"))
+            path.listen()
+            with socket.create_connection(listening.getsockname()), sock.accept()[0]:
+                assert notified.recv(100) == b"READY=1"
+            with socket.create_connection(other.getsockname()), other.accept()[0]:
+                pass
+
+
+def test_a_program_becomes_main_inside_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["shim"])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    program = tmp_path / "main.py"
+    program.write_text("import sys\nseen = (__name__, sys.argv, sys.path[0])\n")
+    shim._run(str(program), ["--port", "1"])
+    expected = ("__main__", [str(program), "--port", "1"], str(tmp_path))
+    assert sys.modules["__main__"].__dict__["seen"] == expected

@@ -1,0 +1,215 @@
+"""Failures in words: the right reason, the right hint, and never a limit that nobody enforced."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tool_folders
+from supervisord_py.errors import (
+    CancelledRunError,
+    InterruptedRunError,
+    PxError,
+    ReadinessTimeoutError,
+    ResourceLimitError,
+    ShuttingDownError,
+    StartFailedError,
+    ToolFailedError,
+)
+from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.tools import failure, tags
+from supervisord_py.tools.config import PoolLimits
+from supervisord_py.tools.failure import Ended
+from supervisord_py.tools.ports import Listening
+from supervisord_py.tools.readiness import NotInTime
+from supervisord_py.tools.refusals import refusal_error
+from supervisord_py.tools.spec import ListenMode
+from supervisord_py.tools.warm_events import Refusal, Refuse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisord_py.tools.spec import ToolSpec
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ToolSpec:
+    return tool_folders.plain(tmp_path, "x")
+
+
+def record(code: int | None = None, signum: int | None = None, verdict: Verdict | None = None) -> ExitRecord:
+    who = Identity(1, 2, "boot")
+    return ExitRecord("k", "tool:x", who, 1.0, 2.0, code, signum, 0.1, 0.1, 1000, 0, 10, verdict)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'numpy'", "`pxctl tools sync x`"),
+        ("ImportError: No module named numpy.linalg", "numpy.linalg"),
+        ("Error: Cannot find module 'express'", "express"),
+        ("OSError: [Errno 98] Address already in use", '"listen": "port"'),
+        ('  File "/t/main.py", line 7\n    def f(:\n          ^\nSyntaxError: invalid syntax', "/t/main.py:7"),
+        ("PermissionError: [Errno 13] Permission denied: '/etc/shadow'", "/etc/shadow"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate", "memory (suspected)"),
+        ("main.py: error: unrecognized arguments: --port 8000", "--port N"),
+    ],
+)
+def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) -> None:
+    assert words in str(failure.hint_for(spec, stderr))
+
+
+def test_a_taken_port_means_something_else_on_a_port_of_ones_own(spec: ToolSpec) -> None:
+    own = dataclasses.replace(spec, listen=ListenMode.PORT)
+    assert '"listen"' not in str(failure.hint_for(own, "EADDRINUSE"))
+
+
+def test_silence_suggests_nothing(spec: ToolSpec) -> None:
+    assert failure.hint_for(spec, "all is well") is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (Ended(Reason.EXIT, record(code=3), ""), "exited with code 3"),
+        (Ended(Reason.SIGNAL, record(signum=signal.SIGSEGV), ""), "was killed by SIGSEGV"),
+        (Ended(Reason.SIGNAL, record(signum=signal.SIGKILL), ""), "possibly out of memory"),
+        (Ended(Reason.STOPPED, record(signum=signal.SIGKILL), ""), "was killed by SIGKILL"),
+        (Ended(Reason.SIGNAL, record(signum=250), ""), "was killed by signal 250"),
+        (Ended(Reason.INTERRUPTED, None, ""), "ended"),
+    ],
+)
+def test_an_end_is_said_plainly(ended: Ended, words: str) -> None:
+    assert words in failure.how_it_ended(ended)
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "words"),
+    [
+        (Ended(Reason.EARLY_EXIT, record(code=1), "a\nboom\n"), StartFailedError, "before it was ready: boom"),
+        (Ended(Reason.EARLY_EXIT, record(code=1), ""), StartFailedError, "wrote nothing to stderr"),
+        (Ended(Reason.EARLY_EXIT, record(code=0), ""), StartFailedError, "under __main__"),
+        (Ended(Reason.OOM_KILL, record(signum=9), ""), ResourceLimitError, "ResourceLimitExceeded: memory"),
+    ],
+)
+def test_an_early_exit_is_explained(spec: ToolSpec, ended: Ended, kind: type[PxError], words: str) -> None:
+    error = failure.early_exit(spec, ended)
+    assert isinstance(error, kind)
+    assert words in error.detail
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (NotInTime(1.0, (), None, ""), "it listens on no port"),
+        (NotInTime(1.0, (Listening("127.0.0.1", 9, 1),), None, ""), "listens on 127.0.0.1:9 instead of 127.0.0.1:80"),
+        (NotInTime(1.0, (Listening("127.0.0.1", 80, 1),), 500, ""), "/healthz answered 500"),
+        (
+            NotInTime(1.0, (Listening("127.0.0.1", 80, 1),), None, "loading"),
+            "nobody answers there. Its last STATUS was",
+        ),
+    ],
+)
+def test_what_was_not_ready_is_told_by_what_it_did_instead(spec: ToolSpec, seen: NotInTime, words: str) -> None:
+    error = failure.not_ready(spec, seen, 80, "")
+    assert isinstance(error, ReadinessTimeoutError)
+    assert words in error.detail
+    assert error.hint
+
+
+def test_limits_name_what_was_allowed_and_used(spec: ToolSpec) -> None:
+    verdict = Verdict(Reason.MEMORY_LIMIT, "keeper", 1.0, 9, 600 << 20, 512 << 20)
+    memory = failure.limit_exceeded(spec, Ended(Reason.MEMORY_LIMIT, record(signum=9, verdict=verdict), "tail"))
+    assert "600 MiB resident, 512 MiB allowed" in memory.detail
+    assert memory.extra["verdict"]["by"] == "keeper"
+    assert memory.extra["stderr_tail"] == "tail"
+    assert failure.limit_exceeded(spec, Ended(Reason.CPU_LIMIT, record(signum=24), "")).extra["limit"] == "cpu"
+    assert failure.limit_exceeded(spec, Ended(Reason.RUNTIME_LIMIT, None, "")).extra["limit_seconds"] == 60.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        (Reason.SHUTDOWN, ShuttingDownError),
+        (Reason.STOPPED, CancelledRunError),
+        (Reason.MEMORY_LIMIT, ResourceLimitError),
+        (Reason.SIGNAL, ToolFailedError),
+    ],
+)
+def test_a_run_under_which_the_tool_ended_is_told_why(spec: ToolSpec, reason: Reason, kind: type[PxError]) -> None:
+    error = failure.died_during_run(spec, Ended(reason, record(signum=9), ""))
+    assert isinstance(error, kind)
+    assert error.problem()["unit"] == "tool:x"
+
+
+def test_other_runs_are_told_that_they_are_collateral(spec: ToolSpec) -> None:
+    error = failure.collateral(spec, "runtime_limit")
+    assert isinstance(error, InterruptedRunError)
+    assert error.extra["collateral"] is True
+    assert "4 ports" in failure.port_stolen(spec, 80, 4).detail
+
+
+def test_a_fresh_error_is_equal_and_another() -> None:
+    error = StartFailedError("why", hint="how", unit="tool:x", code=3)
+    error.status = 418
+    again = failure.fresh(error)
+    assert again is not error
+    assert (again.problem(), again.status) == (error.problem(), 418)
+
+
+@given(st.binary(max_size=40), st.integers(0, 40))
+def test_a_tail_is_text_and_never_longer_than_its_bytes(raw: bytes, limit: int) -> None:
+    tail = failure.decode_tail(raw, limit)
+    assert len(tail) <= limit
+    assert limit or tail == ""
+
+
+@given(st.text(max_size=30), st.integers(1, 20))
+def test_a_tail_of_text_is_the_end_of_it(text: str, limit: int) -> None:
+    assert text.endswith(failure.decode_tail(text.encode(), limit))
+
+
+@pytest.mark.parametrize("refusal", list(Refusal))
+@pytest.mark.parametrize("last", [None, {"detail": "it broke", "hint": "mend it", "stderr_tail": "t", "exit_code": 1}])
+def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Refusal, last: Any) -> None:
+    error = refusal_error(Refuse(1, "x", refusal, 1.2), PoolLimits(), last)
+    problem = error.problem()
+    assert problem["unit"] == "tool:x"
+    assert error.detail.endswith((".", "broke"))
+    assert error.hint or refusal is Refusal.REMOVED
+    if problem["status"] == 429:
+        assert problem["retry_after_seconds"] == 2
+
+
+@given(
+    st.builds(
+        tags.Tag,
+        tool=st.text(),
+        port=st.integers(0, 65535),
+        digest=st.text(),
+        listen=st.sampled_from(list(ListenMode)).map(str),
+        start_method=st.text(),
+        ready=st.booleans(),
+        cold_start_ms=st.integers(0),
+        stopping=st.none() | st.sampled_from(list(Reason)).map(str),
+    )
+)
+def test_a_note_is_read_as_it_was_written(tag: tags.Tag) -> None:
+    assert tags.decode(tag.encode()) == tag
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "1", '{"v": 2}', '{"v": 1}', '{"v": 1, "tool": "x", "more": 1}', "null", '"v"']
+)
+def test_a_strange_note_is_not_understood(text: str) -> None:
+    assert tags.decode(text) is None
+
+
+def test_a_note_with_a_strange_reason_is_not_understood() -> None:
+    assert tags.decode(tags.Tag("x", 1, "d", "port", "spawn", stopping="bored").encode()) is None

@@ -1,0 +1,232 @@
+"""Tools behind HTTP, as the API's routes put them there: bodies, limits, headers, backpressure, clients that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from supervisord_py.errors import PxError
+from supervisord_py.tools import proxy
+from tools.tool_house import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tools.tool_house import ToolHouse
+
+
+class Tee:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.heard)
+
+    def begin(self, status: int, content_type: str) -> None:
+        self.heard.append((status, content_type))
+
+    def chunk(self, data: bytes) -> None:
+        self.heard.append(data)
+
+
+class Front:
+    """A minimal API: two routes, and problem documents for errors."""
+
+    def __init__(self, house: ToolHouse) -> None:
+        self.house = house
+        self.tee = Tee()
+        self.client: aiohttp.ClientSession
+        self._runner: web.AppRunner
+
+    async def open(self) -> Front:
+        app = web.Application(client_max_size=1 << 30)
+        app.router.add_post("/{tool}/{verb}", self._run)
+        self._runner = web.AppRunner(app, handler_cancellation=True)
+        await self._runner.setup()
+        path = str(self.house.rig.dir / "api")
+        await web.UnixSite(self._runner, path).start()
+        self.client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(path))
+        return self
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self._runner.cleanup()
+
+    async def _run(self, request: web.Request) -> web.StreamResponse:
+        streaming = request.match_info["verb"] == "stream"
+        try:
+            return await proxy.forward(
+                self.house.launcher, request, request.match_info["tool"], streaming=streaming, tee=self.tee
+            )
+        except PxError as error:
+            if self.tee.has_begun:  # as the API does it: no clean end for a stream that broke off
+                assert request.transport is not None
+                request.transport.abort()
+                raise
+            return web.json_response(error.problem(), status=error.status)
+
+
+@pytest.fixture
+async def front(house: ToolHouse) -> AsyncIterator[Front]:
+    house.add("shapes")
+    front = await Front(house).open()
+    yield front
+    await front.close()
+
+
+async def test_a_run_goes_through_with_its_headers(front: Front) -> None:
+    headers = {"X-Request-Id": "r1", "Authorization": "Bearer secret", "Cookie": "a=b"}
+    async with front.client.post("/shapes/run", json={"number": 1}, headers=headers) as answer:
+        document = await answer.json()
+        assert answer.status == 200
+        assert int(answer.headers["X-Px-Cold-Start"]) > 0
+        assert answer.headers["X-Px-Run-Id"]
+    assert document["echo"] == {"number": 1}
+    assert document["headers"]["X-Request-Id"] == "r1"
+    assert not {"Authorization", "Cookie"} & document["headers"].keys()
+    assert front.tee.heard[0] == (200, "application/json")
+    assert json.loads(front.tee.heard[1]) == document
+    async with front.client.post("/shapes/run", data=b"") as answer:
+        assert "X-Px-Cold-Start" not in answer.headers
+        assert (await answer.json())["echo"] == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "status", "kind"),
+    [
+        ("", b"{not json", 400, "bad_request"),
+        ("", b"[" * 100000, 400, "bad_request"),
+        ("", b'{"number": NaN}', 400, "bad_request"),
+        ("", b"[]", 422, "invalid_input"),
+        ("", b'{"number": "x"}', 422, "invalid_input"),
+        ("?timeout=soon", b"{}", 400, "bad_request"),
+        ("?timeout=0", b"{}", 400, "bad_request"),
+        ("?timeout=nan", b"{}", 400, "bad_request"),
+        ("?keep_alive=-2", b"{}", 400, "bad_request"),
+    ],
+)
+async def test_what_cannot_be_meant_starts_nothing(
+    front: Front, query: str, body: bytes, status: int, kind: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with front.client.post(f"/shapes/run{query}", data=body, headers=headers) as answer:
+        problem = await answer.json()
+    assert (answer.status, problem["kind"]) == (status, kind)
+    assert await front.house.said("starting") == []
+
+
+async def test_an_unknown_tool_is_404_whatever_else_is_wrong(front: Front) -> None:
+    async with front.client.post("/nothing/run?timeout=x", data=b"{") as answer:
+        assert (answer.status, (await answer.json())["kind"]) == (404, "unknown_unit")
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
+async def test_a_body_over_the_limit_names_the_setting(front: Front, content_type: str) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b" " * (1 << 20)
+
+    limit = front.house.config.max_body_bytes
+    for body in (io.BytesIO(b" " * (limit + 1)), chunks()):
+        async with front.client.post("/shapes/run", data=body, headers={"Content-Type": content_type}) as answer:
+            problem = await answer.json()
+        assert (answer.status, problem["kind"], problem["limit_bytes"]) == (413, "too_large", limit)
+        assert problem["setting"] == "tools.max_body_bytes"
+
+
+async def test_what_is_no_json_goes_to_the_tool_as_it_came(front: Front) -> None:
+    body = b'{"do": "echo", "number": "not checked"}'
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body
+
+    for sent in (body, chunks()):
+        async with front.client.post("/shapes/run", data=sent, headers={"Content-Type": "text/plain"}) as answer:
+            document = await answer.json()
+        assert document["headers"]["Content-Type"] == "text/plain"
+        assert document["echo"]["number"] == "not checked"
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "application/octet-stream"])
+async def test_what_looks_like_json_is_checked_as_json_when_nothing_was_said(front: Front, kind: str) -> None:
+    async with front.client.post("/shapes/run", data=b'{"number": "x"}', headers={"Content-Type": kind}) as answer:
+        assert answer.status == 422
+
+
+async def test_large_bodies_go_through(front: Front) -> None:
+    text = "x" * (3 << 20)
+    body = io.BytesIO(json.dumps({"text": text}).encode())
+    async with front.client.post("/shapes/run", data=body, headers={"Content-Type": "application/json"}) as answer:
+        assert (await answer.json())["echo"] == {"text": text}
+
+
+async def test_a_tools_error_keeps_its_status(front: Front) -> None:
+    async with front.client.post("/shapes/run", json={"do": "status", "number": 409}) as answer:
+        problem = await answer.json()
+    assert (answer.status, problem["kind"], problem["tool_status"]) == (409, "tool_failed", 409)
+
+
+async def test_a_broken_small_answer_is_a_problem_document(front: Front) -> None:
+    async with front.client.post("/shapes/run", json={"do": "half"}) as answer:
+        problem = await answer.json()
+    assert (answer.status, problem["kind"]) == (502, "tool_failed")
+
+
+@pytest.mark.parametrize("shape", [{"do": "half", "number": 900_000}, {"do": "events", "number": 3, "breaks": True}])
+async def test_a_broken_stream_breaks_the_clients_connection(front: Front, shape: dict[str, Any]) -> None:
+    async def read() -> None:
+        async with front.client.post("/shapes/run", json=shape) as answer:
+            assert answer.status == 200
+            await answer.read()
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await read()
+
+
+async def test_a_slow_reader_slows_the_tool_and_loses_nothing(front: Front) -> None:
+    size = 30 << 20
+    async with front.client.post("/shapes/run", json={"do": "big", "number": size}) as answer:
+        first = await answer.content.readexactly(1 << 16)
+        assert front.house.state("shapes").state == "busy"
+        rest = await answer.content.read()
+    assert len(first) + len(rest) == size
+
+
+async def test_a_client_that_vanishes_frees_its_place(front: Front) -> None:
+    async with front.client.post("/shapes/run", json={"do": "echo"}):
+        pass
+    asking = asyncio.create_task(front.client.post("/shapes/run", json={"do": "sleep", "number": 600}))
+    await eventually(lambda: front.house.state("shapes").in_flight == 1)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await eventually(lambda: front.house.state("shapes").in_flight == 0)
+    instance = front.house.launcher.instance_of("shapes")
+    assert instance is not None
+    for _ in range(3000):
+        if "/cancel?run_id=" in await front.house.launcher.tails.of(instance):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("the tool was not asked to cancel")
+
+
+async def test_a_client_that_hangs_up_on_a_stream_frees_its_place(front: Front) -> None:
+    async with front.client.post("/shapes/stream", json={"do": "events", "number": 100000, "slow": True}) as answer:
+        assert await answer.content.readline() == b"data: 0\n"
+        assert front.house.state("shapes").in_flight == 1
+        answer.close()
+    await eventually(lambda: front.house.state("shapes").in_flight == 0)
+
+
+async def test_many_runs_over_pooled_connections_are_all_answered(front: Front) -> None:
+    async def one(number: int) -> int:
+        async with front.client.post("/shapes/run", json={"number": number}) as answer:
+            return (await answer.json())["echo"]["number"]  # type: ignore[no-any-return]
+
+    assert await asyncio.gather(*(one(number) for number in range(100))) == list(range(100))

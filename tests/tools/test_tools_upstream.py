@@ -1,0 +1,159 @@
+"""The pooled way to a tool: connections are used again, requests are not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+
+from supervisord_py.tools.drift import schema_drift
+from supervisord_py.tools.upstream import Call, Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Scripted:
+    """A server that answers the n-th request of a connection as `script` says; None hangs up instead."""
+
+    def __init__(self, script: Callable[[int, int], bytes | None]) -> None:
+        self.script = script
+        self.connections = 0
+        self.requests: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        mine, count = self.connections, 0
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                count += 1
+                self.requests.append(head)
+                await self._body(head, reader)
+                answer = self.script(mine, count)
+                if answer is None:
+                    return
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass
+        finally:
+            writer.close()
+
+    @staticmethod
+    async def _body(head: bytes, reader: asyncio.StreamReader) -> None:
+        if b"chunked" in head:
+            await reader.readuntil(b"0\r\n\r\n")
+        for line in head.split(b"\r\n"):
+            if line.lower().startswith(b"content-length:"):
+                await reader.readexactly(int(line.partition(b":")[2]))
+
+
+@pytest.fixture
+async def serving() -> AsyncIterator[Callable[..., object]]:
+    """Start scripted servers, and give an upstream to each."""
+    ends: list[object] = []
+
+    async def start(script: Callable[[int, int], bytes | None]) -> tuple[Scripted, Upstream]:
+        scripted = Scripted(script)
+        server = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
+        upstream = Upstream(server.sockets[0].getsockname()[1])
+        ends.append((server, upstream))
+        return scripted, upstream
+
+    yield start
+    for server, upstream in ends:  # type: ignore[misc]
+        await upstream.close()
+        server.close()
+        await server.wait_closed()
+
+
+async def ask(upstream: Upstream, call: Call) -> bytes:
+    async with await upstream.send(call) as answer:
+        return await answer.read()
+
+
+POST = Call("POST", "/run", b"{}")
+
+
+async def test_connections_are_used_again(serving: Callable[..., object]) -> None:
+    scripted, upstream = await serving(lambda _, __: OK)  # type: ignore[misc]
+    for _ in range(3):
+        assert await ask(upstream, POST) == b"ok"
+    assert (scripted.connections, len(scripted.requests)) == (1, 3)
+
+
+async def test_a_request_whose_pooled_connection_breaks_is_not_sent_again(serving: Callable[..., object]) -> None:
+    """The tool may have worked on it, or died of it."""
+    scripted, upstream = await serving(lambda _, n: OK if n == 1 else None)  # type: ignore[misc]
+    assert await ask(upstream, POST) == b"ok"
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await ask(upstream, POST)
+    assert (scripted.connections, len(scripted.requests)) == (1, 2)
+
+
+async def test_a_fresh_connection_that_breaks_is_not_tried_again(serving: Callable[..., object]) -> None:
+    scripted, upstream = await serving(lambda _, __: None)  # type: ignore[misc]
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await ask(upstream, POST)
+    assert len(scripted.requests) == 1
+
+
+async def test_a_body_in_pieces_is_never_sent_twice(serving: Callable[..., object]) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    scripted, upstream = await serving(lambda _, n: OK if n == 1 else None)  # type: ignore[misc]
+    assert await ask(upstream, POST) == b"ok"
+    with pytest.raises(aiohttp.ClientError):
+        await ask(upstream, Call("POST", "/run", pieces()))
+    assert len(scripted.requests) == 2
+
+
+async def test_no_credentials_or_names_of_ours_are_sent(serving: Callable[..., object]) -> None:
+    scripted, upstream = await serving(lambda _, __: OK)  # type: ignore[misc]
+    await ask(upstream, POST)
+    names = {line.partition(b":")[0].lower() for line in scripted.requests[0].split(b"\r\n")[1:] if line}
+    assert names == {b"host", b"accept", b"content-length"}
+
+
+@pytest.mark.parametrize(("status", "offered"), [(200, True), (204, True), (404, False), (405, False), (501, False)])
+async def test_whether_a_tool_offers_to_cancel(serving: Callable[..., object], status: int, offered: bool) -> None:  # noqa: FBT001 - a table
+    answer = f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode()
+    scripted, upstream = await serving(lambda _, __: answer)  # type: ignore[misc]
+    assert await upstream.cancel("r1") is offered
+    assert scripted.requests[0].startswith(b"POST /cancel?run_id=r1 ")
+
+
+async def test_a_tool_that_hangs_up_on_a_cancel_offers_none(serving: Callable[..., object]) -> None:
+    _, upstream = await serving(lambda _, __: None)  # type: ignore[misc]
+    assert not await upstream.cancel("r1")
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", ()),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1 }', ()),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 2 }', ("/a",)),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", ("answered 500",)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nnot", ("no JSON",)),
+        (None, ("no JSON",)),
+    ],
+)
+async def test_drift_is_told_by_place_and_never_raised(
+    serving: Callable[..., object], answer: bytes | None, found: tuple[str, ...]
+) -> None:
+    _, upstream = await serving(lambda _, __: answer)  # type: ignore[misc]
+    drift = await schema_drift(upstream, {"a": 1})
+    assert len(drift) == len(found)
+    assert all(part in whole for part, whole in zip(found, drift, strict=True))
+
+
+async def test_much_drift_is_cut(serving: Callable[..., object]) -> None:
+    _, upstream = await serving(lambda _, __: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")  # type: ignore[misc]
+    drift = await schema_drift(upstream, {str(key): key for key in range(30)})
+    assert len(drift) == 21
+    assert drift[-1] == "… and 10 more"

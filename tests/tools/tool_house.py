@@ -1,0 +1,144 @@
+"""A launcher under test: a real keeper, a real ledger, a folder of tools. Control planes may come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keeper.keeper_rig import Rig, alive
+from supervisord_py.ledger import runs
+from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.local import LocalPlacement
+from supervisord_py.tools.answers import StreamedAnswer, WholeAnswer
+from supervisord_py.tools.catalog import Catalog
+from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
+from supervisord_py.tools.launcher import Launcher
+from supervisord_py.tools.runs import JsonInput, RunRequest, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHILDREN = Path(__file__).parent / "children"
+PATIENCE = 60.0
+ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Return the first true value of `condition`; fail in the end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        await asyncio.sleep(0.01)
+    return value
+
+
+class ToolHouse:
+    """`open()` and `close()` it; `new_control_plane()` is a `kill -9` of the brain and its return."""
+
+    def __init__(self, **pool: Any) -> None:
+        self.rig = Rig()
+        self.tools = self.rig.dir / "tools"
+        self.tools.mkdir()
+        self.config = ToolsConfig(
+            data_dir=self.rig.dir / "data",
+            run_dir=self.rig.dir / "run",
+            defaults=ToolDefaults(python=sys.executable, stop_timeout_seconds=2.0),
+            pool=PoolLimits(**pool),
+        )
+        self.launcher: Launcher
+        self.placement: LocalPlacement
+        self.ledger: Ledger
+        self.events: EventStream
+        self.catalog = Catalog([self.tools], self.config.defaults)
+
+    def add(self, child: str, name: str | None = None, **keys: Any) -> str:
+        """Copy a tool from `children`, under another name and with other settings where given."""
+        name = name or child
+        folder = self.tools / name
+        shutil.copytree(CHILDREN / child, folder)
+        manifest = json.loads((folder / "tool.json").read_text())
+        manifest.update({"name": name} if "id" not in manifest else {"id": name}, **keys)
+        (folder / "tool.json").write_text(json.dumps(manifest))
+        self.catalog.refresh()
+        return name
+
+    async def open(self) -> ToolHouse:
+        """Start the keeper and a control plane."""
+        await asyncio.to_thread(self.rig.start)
+        await self._control_plane()
+        return self
+
+    async def _control_plane(self) -> None:
+        link = await asyncio.to_thread(self.rig.connect)
+        channel = link.channel.dup()
+        self.placement = await LocalPlacement.connect(
+            channel, daemon_id=self.rig.daemon_id, log_dir=self.rig.boot["log_dir"]
+        )
+        self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
+        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.catalog = Catalog([self.tools], self.config.defaults)
+        self.launcher = Launcher(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
+        await self.launcher.open()
+
+    async def abandon(self) -> None:
+        """Let the control plane vanish without a word to its tools."""
+        await self.launcher.detach()
+        await self._put_down()
+
+    async def new_control_plane(self) -> None:
+        """Let the control plane vanish, and start the next one."""
+        await self.abandon()
+        await self._control_plane()
+
+    async def _put_down(self) -> None:
+        self.events.close()
+        await self.ledger.close()
+        self.placement.close()
+        self.rig.links[-1].end(1)
+
+    async def close(self) -> None:
+        """Stop everything, and see that nothing was left."""
+        try:
+            await self.launcher.close()
+            await self._put_down()
+        finally:
+            await asyncio.to_thread(self.rig.close)
+
+    async def ask(self, name: str, value: Any = None, **options: Any) -> Any:
+        """Run a tool and return its answer, parsed."""
+        return (await self.answer(name, value, **options))[1]
+
+    async def answer(self, name: str, value: Any = None, **options: Any) -> tuple[Any, Any]:
+        """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
+        value = {} if value is None else value
+        request = RunRequest(JsonInput(value, json.dumps(value).encode()), **options)
+        async with run(self.launcher, name, request) as running:
+            match running.answer:
+                case WholeAnswer(_, _, body):
+                    return running, json.loads(body)
+                case StreamedAnswer(_, _, chunks):
+                    return running, b"".join([chunk async for chunk in chunks])
+
+    def state(self, name: str) -> Any:
+        """Return the present state of a tool."""
+        return self.launcher.snapshot(name)[0]
+
+    async def runs(self, name: str) -> list[Any]:
+        """Return the rows of a tool's runs, newest first."""
+        await self.ledger.flush()
+        return list(await runs.latest(self.ledger, f"tool:{name}"))
+
+    async def said(self, event: str, unit: str | None = None) -> list[Any]:
+        """Return all events of that name so far."""
+        await self.ledger.flush()
+        return [each for each in await self.events.history(unit=unit) if each.event == event]
+
+
+__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually"]
