@@ -1,0 +1,1 @@
+"""HTTP over the Unix socket: one route table, peer credentials, problem documents, streams of events and output."""

@@ -1,0 +1,185 @@
+"""One request on its way to an answer, and the few mutable things that a running API has.
+
+Law: work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the
+client goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+from aiohttp import web
+
+from supervisord_py.api.counts import RequestCounts, ToolCounts
+from supervisord_py.api.cpu import CpuSamples
+from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from supervisord_py.api.answer_copy import Copy
+    from supervisord_py.api.context import ApiContext
+    from supervisord_py.api.parameters import Arguments
+    from supervisord_py.tools.catalog import Entry
+    from supervisord_py.tools.tool_state import ToolState
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_LAST_CHANCE_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Live:
+    """What changes while the API runs.
+
+    Attributes:
+        closing: Set when followed streams must end.
+        requests: Counts for `/api/metrics`.
+        tools: Counts of starts and evictions, from the event stream.
+        cpu: The last CPU sample of each instance.
+    """
+
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    requests: RequestCounts = field(default_factory=RequestCounts)
+    tools: ToolCounts = field(default_factory=ToolCounts)
+    cpu: CpuSamples = field(default_factory=CpuSamples)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def outlive_client(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, which goes on when the client does not wait for it."""
+        task = self._begin(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_tell_failure)
+            raise
+
+    def detach(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin `work` that nobody waits for."""
+        self._begin(work).add_done_callback(_tell_failure)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Give work without a client a last chance, then cancel it."""
+        tasks = set(self._tasks)
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+
+def _tell_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.info("detached_work_failed", error=str(task.exception()))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request with everything that its route may use.
+
+    Attributes:
+        copy: Takes what an answer written piece by piece consists of, for replay; None when nobody will ask again.
+    """
+
+    request: web.Request
+    context: ApiContext
+    live: Live
+    arguments: Arguments
+    copy: Copy | None = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The Accept header."""
+        return self.request.headers.get("Accept")
+
+    def path(self, name: str) -> str:
+        """Return a part of the path, decoded."""
+        return self.request.match_info[name]
+
+    def units(self) -> list[str]:
+        """Return every unit that can be named: the catalog's, and what is still held though its folder is gone."""
+        return sorted({*self.entries(), *(state.unit for state in self.context.launcher.snapshot(None))})
+
+    def entries(self) -> dict[str, Entry]:
+        """Return the catalog by unit. Of two folders with one name the first counts, as in a start."""
+        found: dict[str, Entry] = {}
+        for entry in self.context.catalog.entries():
+            found.setdefault(f"tool:{entry.name}", entry)
+        return found
+
+    def states(self) -> dict[str, ToolState]:
+        """Return what the launcher knows, by unit."""
+        return {state.unit: state for state in self.context.launcher.snapshot(None)}
+
+    def unit(self) -> str:
+        """Return the single unit that `{u}` of the path means."""
+        return resolve_one(self.path("u"), self.units())
+
+    def named_units(self, parameter: str) -> tuple[str, ...]:
+        """Return the units that a repeated parameter means; all when it was not given."""
+        patterns = self.arguments.texts(parameter)
+        units = self.units()
+        return resolve(patterns, units) if patterns else tuple(units)
+
+    async def body(self) -> dict[str, Any]:
+        """Return the JSON object of the body.
+
+        Raises:
+            BadRequestError: It is no JSON, or no object.
+            TooLargeError: It is over the limit.
+        """
+        value = parse_json(await self.request.read())
+        if not isinstance(value, dict):
+            raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
+        return value
+
+
+def parse_json(raw: bytes) -> Any:
+    """Parse a body.
+
+    Raises:
+        BadRequestError: It is no JSON; `line` and `column` say where.
+    """
+    if not raw:
+        raise BadRequestError("The body is empty; it must be JSON.", hint="send a JSON body, for example {}")
+    try:
+        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise BadRequestError(
+            f"The body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
+            hint="check the quotes and commas there",
+            line=error.lineno,
+            column=error.colno,
+        ) from error
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise BadRequestError(f"The body is no JSON: {error}.", hint="send UTF-8 JSON (RFC 8259)") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def json_answer(document: Any, *, status: int = 200) -> web.Response:
+    """Return a JSON answer, compact, UTF-8, never with NaN."""
+    body = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,111 @@
+"""Names that people type become units: `x` where unambiguous, `tool:x`, globs. Pure: the known units are given.
+
+An exact name always wins over its reading as a glob, so that a folder with a bracket in its name can be addressed.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import AmbiguousNameError, BadRequestError, UnknownUnitError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_GLOB_SIGNS = frozenset("*?[")
+_CANDIDATES_SHOWN = 20
+
+
+def name_of(unit: str) -> str:
+    """Return the part of a unit after its kind."""
+    return unit.partition(":")[2]
+
+
+def kind_of(unit: str) -> str:
+    """Return the part of a unit before the colon."""
+    return unit.partition(":")[0]
+
+
+def is_glob(pattern: str) -> bool:
+    """Say whether a name is to be read as a glob, unless a unit is called exactly that."""
+    return not _GLOB_SIGNS.isdisjoint(pattern)
+
+
+def nearest_hint(wanted: str, known: Iterable[str]) -> str:
+    """Suggest the known name that looks most like `wanted`, or where to find the known ones.
+
+    Kinds do not count as likeness, or `tool:` alone would make any two tools look alike; among equals the kind decides.
+    """
+    kind, colon, rest = wanted.partition(":")
+    if not colon:
+        kind, rest = "", wanted
+    bare = {name_of(each) or each: each for each in sorted(known, key=lambda each: kind_of(each) == kind)}
+    close = get_close_matches(rest, list(bare), n=1, cutoff=0.5)
+    return f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
+
+
+def resolve(patterns: Sequence[str], units: Collection[str]) -> tuple[str, ...]:
+    """Return the units that the patterns mean, each once, in the order asked for; a glob's are sorted.
+
+    Raises:
+        UnknownUnitError: A pattern fits nothing; the hint names the nearest.
+        AmbiguousNameError: A name without a kind fits units of several kinds; `candidates` lists them.
+        BadRequestError: A pattern is empty.
+    """
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        found.update(dict.fromkeys(_resolve_pattern(pattern, units)))
+    return tuple(found)
+
+
+def resolve_one(pattern: str, units: Collection[str]) -> str:
+    """Return the single unit that a pattern means.
+
+    Raises:
+        AmbiguousNameError: It means several.
+        UnknownUnitError: It means none.
+        BadRequestError: It is empty.
+    """
+    found = _resolve_pattern(pattern, units)
+    if len(found) > 1:
+        raise _ambiguous(pattern, found)
+    return found[0]
+
+
+def _resolve_pattern(pattern: str, units: Collection[str]) -> list[str]:
+    if not pattern:
+        raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
+    if pattern in units:
+        return [pattern]
+    named = sorted(unit for unit in units if name_of(unit) == pattern)
+    if len(named) > 1:
+        raise _ambiguous(pattern, named)
+    found = named or _expand(pattern, units)
+    if not found:
+        raise _unknown(pattern, units)
+    return found
+
+
+def _expand(pattern: str, units: Collection[str]) -> list[str]:
+    if not is_glob(pattern):
+        return []
+    if ":" in pattern:
+        return sorted(unit for unit in units if fnmatchcase(unit, pattern))
+    return sorted(unit for unit in units if fnmatchcase(name_of(unit), pattern))
+
+
+def _unknown(pattern: str, units: Collection[str]) -> UnknownUnitError:
+    what = "No unit matches" if is_glob(pattern) else "There is no unit"
+    choices = units if ":" in pattern else {name_of(unit) for unit in units}
+    return UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
+
+
+def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:
+    shown = list(candidates[:_CANDIDATES_SHOWN])
+    return AmbiguousNameError(
+        f"{pattern!r} fits {len(candidates)} units: {', '.join(shown)}.",
+        hint=f"say which, for example {shown[0]}",
+        candidates=shown,
+    )

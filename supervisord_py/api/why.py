@@ -1,0 +1,154 @@
+"""`GET /api/units/{u}/why`: from the last thing that mattered back to its cause, in words a person can act on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.api.reasons import MEANINGS
+from supervisord_py.api.status import config_error
+from supervisord_py.api.times import rfc3339
+from supervisord_py.ledger import event_rows, instances
+from supervisord_py.process.output import OutputReader, Stream
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisord_py.api.call import Call
+    from supervisord_py.ledger.event_rows import EventRow
+    from supervisord_py.ledger.instances import InstanceRow
+    from supervisord_py.tools.tool_state import ToolState
+
+_UP = frozenset({"starting", "ready", "busy"})
+_LOOK_BACK = 200
+_TAIL_BYTES = 16 * 1024
+
+
+async def explain(call: Call, unit: str) -> dict[str, Any]:
+    """Return the px.why/1 document of a unit."""
+    ledger = call.context.ledger
+    state = call.states().get(unit)
+    await ledger.flush()
+    rows = await event_rows.latest(ledger, unit=unit, limit=_LOOK_BACK)
+    pivot = _pivot(state, rows)
+    chain = await event_rows.chain(ledger, pivot.id) if pivot is not None else []
+    latest = await instances.latest(ledger, unit, limit=1)
+    instance = latest[0] if latest else None
+    reason = _reason(state, pivot, instance)
+    broken = config_error(call.entries().get(unit))
+    return {
+        "schema": "px.why/1",
+        "unit": unit,
+        "state": "cold" if state is None else str(state.state),
+        "reason": reason,
+        "summary": _summary(unit, state, reason, broken, instance),
+        "chain": [event_document(row) for row in chain],
+        "instance": None if instance is None else instance_document(instance),
+        "stderr_tail": await _stderr_tail(call, unit, instance),
+        "next_step": _next_step(unit, state, reason, broken, pivot),
+    }
+
+
+def _pivot(state: ToolState | None, rows: Sequence[EventRow]) -> EventRow | None:
+    """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason."""
+    if _is_up(state) and state is not None:
+        return next((row for row in reversed(rows) if row.instance == state.instance), None)
+    told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
+    return next(reversed(told or list(rows)), None)
+
+
+def _reason(state: ToolState | None, pivot: EventRow | None, instance: InstanceRow | None) -> str | None:
+    if state is not None and state.reason is not None:
+        return str(state.reason)
+    if _is_up(state):
+        return None
+    if instance is not None and instance.reason is not None:
+        return str(instance.reason)
+    return None if pivot is None else pivot.reason
+
+
+def _summary(
+    unit: str, state: ToolState | None, reason: str | None, broken: str | None, instance: InstanceRow | None
+) -> str:
+    word = "cold" if state is None else str(state.state)
+    if broken is not None:
+        return f"{unit} cannot be started: {broken}"
+    if state is not None and state.failure is not None:
+        return f"{unit} is {word}: {state.failure['detail']}"
+    if reason is None or reason not in set(Reason):
+        fate = "it was never started" if instance is None else "nothing is wrong with it"
+        return f"{unit} is {word}: {fate}."
+    return f"{unit} is {word}: {MEANINGS[Reason(reason)].sentence}{_evidence(instance)}."
+
+
+def _evidence(instance: InstanceRow | None) -> str:
+    if instance is None or instance.ended_at is None:
+        return ""
+    if instance.signal is not None:
+        return f" (signal {instance.signal})"
+    return "" if instance.code is None else f" (exit code {instance.code})"
+
+
+def _next_step(
+    unit: str, state: ToolState | None, reason: str | None, broken: str | None, pivot: EventRow | None
+) -> str:
+    if broken is not None:
+        return f"pxctl tools validate {unit.partition(':')[2]}"
+    failure = None if state is None else state.failure
+    hint = failure.get("hint") if failure is not None else None if pivot is None else pivot.facts.get("hint")
+    if isinstance(hint, str) and hint:
+        return hint
+    if reason is not None and reason in set(Reason):
+        return MEANINGS[Reason(reason)].step_for(unit)
+    return f"pxctl logs {unit} -f" if _is_up(state) else f"pxctl start {unit}"
+
+
+def _is_up(state: ToolState | None) -> bool:
+    return state is not None and str(state.state) in _UP
+
+
+async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> str:
+    if instance is None or instance.log_position is None:
+        return ""
+    reader = OutputReader.of(call.context.placement.log_dir, unit)
+
+    def tail(begin: int, log_end: int | None) -> bytes:
+        end = reader.end() if log_end is None else log_end
+        return reader.tail_bytes(begin, end, Stream.STDERR, limit=_TAIL_BYTES)
+
+    raw = await asyncio.to_thread(tail, instance.log_position, instance.log_end)
+    return raw.decode("utf-8", errors="replace")
+
+
+def event_document(row: EventRow) -> dict[str, Any]:
+    """Return an event of the ledger as JSON."""
+    return {
+        "id": row.id,
+        "time": rfc3339(row.time),
+        "unit": row.unit,
+        "event": row.event,
+        "reason": row.reason,
+        "instance": row.instance,
+        "cause": row.cause,
+        **row.facts,
+    }
+
+
+def instance_document(row: InstanceRow) -> dict[str, Any]:
+    """Return one process life as JSON."""
+    return {
+        "instance": row.key,
+        "pid": row.pid,
+        "started_at": rfc3339(row.started_at),
+        "ready_at": rfc3339(row.ready_at),
+        "ended_at": rfc3339(row.ended_at),
+        "reason": row.reason,
+        "code": row.code,
+        "signal": row.signal,
+        "verdict": row.verdict,
+        "max_rss_bytes": row.max_rss_bytes,
+        "cpu_seconds": row.cpu_seconds,
+        "start_method": row.start_method,
+        "port": row.port,
+    }

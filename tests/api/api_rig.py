@@ -1,0 +1,319 @@
+"""An API on a real Unix socket: catalog, ledger, events and output are real, the launcher is made of plain lists."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from aiohttp import web
+
+from supervisord_py.api.context import (
+    ApiConfig,
+    ApiContext,
+    DaemonFacts,
+    Degradation,
+    ReloadReport,
+    RestartScope,
+    SettingView,
+)
+from supervisord_py.api.server import build_app, build_runner
+from supervisord_py.keeper.protocol import INDEX_RECORD
+from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.spec import Caps, Reason, StopReport, TreeStat
+from supervisord_py.tools.catalog import Catalog
+from supervisord_py.tools.config import ToolsConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from multidict import CIMultiDict
+
+    from supervisord_py.errors import PxError
+
+DEADLINE = 30.0
+STDOUT, STDERR, GAP = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class State:
+    """What the launcher tells of one tool."""
+
+    unit: str
+    name: str
+    state: str = "ready"
+    reason: str | None = None
+    pid: int | None = None
+    port: int | None = 4711
+    started_at: float | None = 1_800_000_000.0
+    last_used: float | None = None
+    in_flight: int = 0
+    pinned: bool = False
+    start_method: str | None = "spawn"
+    restarts: int = 0
+    config_error: str | None = None
+    waiting: int = 0
+    instance: str | None = None
+    cold_start_ms: int | None = None
+    failure: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+    survivors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A hold on an instance."""
+
+    address: str = "127.0.0.1"
+    port: int = 4711
+    pid: int = 4242
+    instance: str = "00000000.AAAAAAAAAAAA"
+    cold_start_ms: int | None = None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class FakeLauncher:
+    """Does what it is told, remembers what it was told, and fails as told."""
+
+    catalog: Catalog
+    config: ToolsConfig
+    states: dict[str, State] = field(default_factory=dict)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
+    failure: PxError | None = None
+    gate: asyncio.Event | None = None
+    leases: int = 0
+    cancelled: int = 0
+
+    def put(self, name: str, **facts: Any) -> None:
+        state = self.states.get(name, State(f"tool:{name}", name))
+        self.states[name] = replace(state, **facts)
+
+    def snapshot(self, name: str | None) -> tuple[State, ...]:
+        return tuple(state for state in self.states.values() if name in {None, state.name})
+
+    async def _did(self, *call: str) -> None:
+        self.calls.append(call)
+        if self.gate is not None:
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+        if self.failure is not None:
+            raise self.failure
+
+    async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
+        await self._did("warm", name, str(timeout_seconds))
+        self.put(name, state="ready", pid=os.getpid(), instance="00000000.A")
+
+    async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
+        await self._did("stop", name, str(reason))
+        self.put(name, state="cold", pid=None, reason=str(reason), instance=None)
+        return StopReport(name)
+
+    async def pin(self, name: str, *, forever: bool) -> None:
+        await self._did("pin", name, str(forever))
+
+    async def refresh(self) -> None:
+        self.calls.append(("refresh",))
+
+    async def unpin(self, name: str) -> None:
+        await self._did("unpin", name)
+
+    @contextlib.asynccontextmanager
+    async def lease(self, name: str, *, timeout_seconds: float | None = None) -> AsyncIterator[Lease]:
+        await self._did("lease", name, str(timeout_seconds))
+        self.leases += 1
+        try:
+            yield Lease()
+        finally:
+            self.leases -= 1
+
+
+@dataclass
+class FakePlacement:
+    """A placement that measures what it is told."""
+
+    log_dir: str
+    caps: Caps = field(default_factory=lambda: Caps(os.getpid(), 1_800_000_000.0, "boot", "subreaper", "sampled", 2))
+    stats: dict[str, TreeStat] = field(default_factory=dict)
+    failure: PxError | None = None
+
+    async def stat(self, keys: Sequence[str]) -> dict[str, TreeStat]:
+        if self.failure is not None:
+            raise self.failure
+        return {key: self.stats[key] for key in keys if key in self.stats}
+
+
+@dataclass
+class FakeControl:
+    """The composition root, as far as the API sees it."""
+
+    socket: str
+    stopping: bool = False
+    wishes: list[str] = field(default_factory=list)
+    troubles: list[Degradation] = field(default_factory=list)
+    failure: PxError | None = None
+
+    def facts(self) -> DaemonFacts:
+        return DaemonFacts("1.2.3", "0a1b2c3d", self.socket, os.getpid(), 1_800_000_000.0)
+
+    def settings(self) -> Sequence[SettingView]:
+        return (SettingView("tools.warm_keep_max", 5, "default"),)
+
+    def degradations(self) -> Sequence[Degradation]:
+        return tuple(self.troubles)
+
+    async def reload(self) -> ReloadReport:
+        if self.failure is not None:
+            raise self.failure
+        return ReloadReport(changed=("tools.warm_keep_max",))
+
+    async def restart(self, scope: RestartScope) -> None:
+        self.wishes.append(f"restart {scope}")
+
+    async def stop(self) -> None:
+        self.wishes.append("stop")
+
+
+@dataclass
+class Rig:
+    """A running API and everything behind it."""
+
+    context: ApiContext
+    launcher: FakeLauncher
+    placement: FakePlacement
+    control: FakeControl
+    client: aiohttp.ClientSession
+    socket: Path
+    tools_dir: Path
+    runner: web.AppRunner
+
+    async def get(self, path: str, **headers: str) -> tuple[int, Any, CIMultiDict[str]]:
+        return await self.ask("GET", path, headers=headers)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any, CIMultiDict[str]]:
+        """Return status, body (parsed where it is JSON) and headers."""
+        raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        async with self.client.request(method, path, data=raw, headers=headers) as answer:
+            content = await answer.read()
+            parsed = (
+                json.loads(content)
+                if "json" in answer.content_type and "ndjson" not in answer.content_type
+                else content
+            )
+            return answer.status, parsed, answer.headers.copy()
+
+    def add_tool(self, name: str, **manifest: Any) -> Path:
+        """Write a plain tool into the tools directory."""
+        folder = self.tools_dir / name
+        folder.mkdir()
+        document = {"name": name, "version": "1", "description": f"{name} for tests", "input": {}, "output": {}}
+        (folder / "tool.json").write_text(json.dumps({**document, **manifest}))
+        (folder / "main.py").write_text("")
+        return folder
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a bare connection."""
+        return await asyncio.open_unix_connection(str(self.socket))
+
+
+@contextlib.asynccontextmanager
+async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
+    """Serve an API under `root` until the end of the block."""
+    folders = {name: root / name for name in ("run", "state", "logs", "tools", "examples")}
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+    path = folders["run"] / "pxd.sock"
+    ledger = await Ledger.open(folders["state"] / "pxd.db")
+    events = await EventStream.open(EventJournal(ledger))
+    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "tools", "examples")}, **config}
+    tools = ToolsConfig(root, folders["run"], max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
+    launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
+    placement = FakePlacement(str(folders["logs"]))
+    control = FakeControl(str(path))
+    context = ApiContext(
+        launcher=launcher,  # type: ignore[arg-type] # the fake has what the API uses
+        catalog=launcher.catalog,
+        tools=tools,
+        ledger=ledger,
+        events=events,
+        placement=placement,  # type: ignore[arg-type] # same
+        control=control,
+        config=ApiConfig(log_dir=folders["logs"], **config),
+    )
+    try:
+        async with serving(context, path) as (runner, client):
+            yield Rig(context, launcher, placement, control, client, path, folders["tools"], runner)
+    finally:
+        events.close()
+        await ledger.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(context: ApiContext, path: Path) -> AsyncIterator[tuple[web.AppRunner, aiohttp.ClientSession]]:
+    """Serve a context on a Unix socket, with a client that knows where."""
+    runner = build_runner(build_app(context), shutdown_seconds=1.0)
+    await runner.setup()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    await web.SockSite(runner, listener).start()
+    client = aiohttp.ClientSession("http://px", connector=aiohttp.UnixConnector(str(path), limit=0))
+    try:
+        yield runner, client
+    finally:
+        await client.close()
+        await runner.cleanup()
+
+
+class Output:
+    """Writes a unit's segments as the keeper does (format: keeper/protocol.py)."""
+
+    def __init__(self, root: Path, unit: str) -> None:
+        kind, _, name = unit.partition(":")
+        self.folder = root / kind / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.position = 0
+        self.begin = 0
+
+    def write(self, data: bytes, stream: int = STDOUT, *, moment: float | None = None, instance: int = 1) -> None:
+        stem = f"{self.folder}/{self.begin:020d}"
+        with open(f"{stem}.log", "ab") as log:
+            log.write(data)
+        self._index(len(data), stream, moment, instance)
+        self.position += len(data)
+
+    def gap(self, lost: int) -> None:
+        self._index(lost, GAP, None, 1)
+
+    def rotate(self) -> None:
+        self.begin = self.position
+
+    def _index(self, length: int, stream: int, moment: float | None, instance: int) -> None:
+        stem = f"{self.folder}/{self.begin:020d}"
+        when = time.time() if moment is None else moment
+        open(f"{stem}.log", "ab").close()
+        with open(f"{stem}.idx", "ab") as index:
+            index.write(struct.pack(INDEX_RECORD, self.position, when, length, instance, stream, 0))
+
+
+async def until(condition: Any, seconds: float = DEADLINE) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never held"
+        await asyncio.sleep(0.01)

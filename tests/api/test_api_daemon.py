@@ -1,0 +1,313 @@
+"""The daemon's own routes, waiting, why, and the description of it all."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from api.api_rig import DEADLINE, STDERR, Output, Rig, serving
+from supervisord_py.api import server
+from supervisord_py.api.context import CutOff, Degradation
+from supervisord_py.api.openapi import openapi_document
+from supervisord_py.api.routes import ROUTES
+from supervisord_py.api.units import Goal, reached
+from supervisord_py.errors import ConfigError
+from supervisord_py.ledger import instances
+from supervisord_py.process.spec import Reason
+
+
+async def test_the_daemon_object(rig: Rig) -> None:
+    status, document, _ = await rig.get("/api/daemon")
+    assert (status, document["schema"], document["version"]) == (200, "px.daemon/1", "1.2.3")
+    assert document == {"schema": "px.daemon/1", **(await rig.get("/api/status"))[1]["daemon"]} | {
+        "keeper": document["keeper"],
+        "control": document["control"],
+    }
+
+
+async def test_settings_with_their_origin(rig: Rig) -> None:
+    assert (await rig.get("/api/config"))[1] == {
+        "schema": "px.config/1",
+        "settings": [{"key": "tools.warm_keep_max", "value": 5, "origin": "default"}],
+    }
+
+
+async def test_wishes_are_accepted_and_passed_on(rig: Rig) -> None:
+    assert (await rig.ask("POST", "/api/daemon/restart"))[0] == 202
+    assert (await rig.ask("POST", "/api/daemon/restart?all=1"))[1]["scope"] == "all"
+    assert (await rig.ask("POST", "/api/daemon/stop"))[1]["wish"] == "stop"
+    assert rig.control.wishes == ["restart control", "restart all", "stop"]
+
+
+async def test_reload_says_what_changed_or_what_is_broken(rig: Rig) -> None:
+    assert (await rig.ask("POST", "/api/daemon/reload"))[1]["changed"] == ["tools.warm_keep_max"]
+    rig.control.failure = ConfigError("pxd.toml:3: unknown key", file="pxd.toml", line=3)
+    status, problem, _ = await rig.ask("POST", "/api/daemon/reload")
+    assert (status, problem["kind"], problem["line"]) == (422, "config_error", 3)
+
+
+# -- doctor
+
+
+async def checks(rig: Rig) -> dict[str, dict[str, Any]]:
+    status, document, _ = await rig.get("/api/doctor")
+    assert (status, document["schema"]) == (200, "px.doctor/1")
+    return {check["name"]: check for check in document["checks"]}
+
+
+async def test_doctor_checks_everything_and_every_trouble_has_a_repair(rig: Rig) -> None:
+    rig.add_tool("x")
+    found = await checks(rig)
+    assert set(found) >= {
+        "ledger", "log", "config", "kill_rung", "memory_rung", "interrupted", "tools", "open_files", "disk",
+        "mode:pxd.sock", "mode:run", "mode:state", "uv", "service_unit",
+    }  # fmt: skip
+    assert {check["status"] for check in found.values()} <= {"ok", "warn", "fail"}
+    assert all(check["repair"] for check in found.values() if check["status"] != "ok")
+    assert found["mode:pxd.sock"]["status"] == "ok"
+
+
+async def test_doctor_names_each_broken_tool(rig: Rig) -> None:
+    (rig.add_tool("broken") / "tool.json").write_text("{")
+    check = (await checks(rig))["tool:broken"]
+    assert (check["status"], check["repair"]) == ("fail", "pxctl tools validate broken")
+
+
+async def test_doctor_repeats_what_the_rooms_say_of_themselves(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.control.troubles.append(Degradation("log", "disk full", "df -h"))
+    monkeypatch.setattr(type(rig.context.ledger), "degraded", property(lambda _: "disk full"))
+    found = await checks(rig)
+    assert (found["log"]["status"], found["log"]["repair"]) == ("fail", "df -h")
+    assert found["ledger"]["status"] == "fail"
+    assert (await rig.get("/api/health"))[1]["degraded"] == [{"part": "log", "detail": "disk full"}]
+
+
+# -- wait
+
+
+@pytest.mark.parametrize(
+    ("goal", "word", "began", "verdict"),
+    [
+        (Goal.READY, "ready", False, True),
+        (Goal.READY, "busy", False, True),
+        (Goal.READY, "starting", True, None),
+        (Goal.READY, "cold", False, None),
+        (Goal.READY, "cold", True, False),
+        (Goal.READY, "failed", False, False),
+        (Goal.STOPPED, "cold", False, True),
+        (Goal.STOPPED, "failed", False, True),
+        (Goal.STOPPED, "stopping", False, None),
+        (Goal.DONE, "busy", False, None),
+        (Goal.DONE, "ready", False, True),
+        (Goal.DONE, "cold", False, True),
+        (Goal.DONE, "failed", False, False),
+    ],
+)
+def test_when_a_goal_is_reached(goal: Goal, word: str, *, began: bool, verdict: bool | None) -> None:
+    assert reached(goal, word, began=began) is verdict
+
+
+async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.put("x", state="starting")
+    waiting = asyncio.create_task(rig.get("/api/units/x/wait?for=ready"))
+    before = len(rig.context.events._subscriptions)
+    async with asyncio.timeout(DEADLINE):
+        while len(rig.context.events._subscriptions) == before:
+            await asyncio.sleep(0.01)
+    rig.context.events.publish("spawned", "tool:x")
+    rig.launcher.put("x", state="ready")
+    rig.context.events.publish("ready", "tool:x")
+    status, document, _ = await waiting
+    assert status == 200
+    assert document == {"schema": "px.wait/1", "unit": "tool:x", "state": "ready", "reason": None, "ok": True}
+    assert len(rig.context.events._subscriptions) == before
+
+
+async def test_a_failed_start_ends_the_wait_with_its_reason(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.put("x", state="failed", reason="early_exit")
+    document = (await rig.get("/api/units/x/wait"))[1]
+    assert (document["ok"], document["reason"]) == (False, "early_exit")
+
+
+async def test_a_wait_that_takes_too_long_is_504(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.get("/api/units/x/wait?for=ready&timeout=0.05")
+    assert (status, problem["kind"], problem["exit_code"], problem["unit"]) == (504, "timed_out", 7, "tool:x")
+
+
+async def test_a_wait_for_a_goal_that_is_none(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.get("/api/units/x/wait?for=happiness")
+    assert (status, problem["parameter"]) == (400, "for")
+
+
+async def test_a_wait_ends_when_the_daemon_does(rig: Rig) -> None:
+    rig.add_tool("x")
+    waiting = asyncio.create_task(rig.get("/api/units/x/wait?for=ready"))
+    async with asyncio.timeout(DEADLINE):
+        while len(rig.context.events._subscriptions) < 2:
+            await asyncio.sleep(0.01)
+    rig.runner.app[server.LIVE].closing.set()
+    status, problem, _ = await waiting
+    assert (status, problem["kind"]) == (503, "shutdown")
+
+
+# -- why
+
+
+async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
+    rig.add_tool("x")
+    ledger, publish = rig.context.ledger, rig.context.events.publish
+    output = Output(Path(rig.placement.log_dir), "tool:x")
+    output.write(b"of an earlier life\n", STDERR)
+    began = output.position
+    output.write(b"fine\n")
+    output.write(b"boom \xff\n", STDERR)
+    await instances.insert_starting(ledger, instances.Starting("i.1", "tool:x", 1.0, "spawn", 4711, "d"))
+    await instances.spawned(ledger, "i.1", instances.Spawned(7, 1, "boot", 1.0, began))
+    await instances.ended(ledger, "i.1", instances.Ending(2.0, "exit", 3, None, None, 1, 0.1, output.position))
+    first = publish("starting", "tool:x", instance="i.1")
+    second = publish("spawned", "tool:x", instance="i.1", cause=first)
+    third = publish("died", "tool:x", Reason.EXIT, instance="i.1", cause=second, code=3)
+    publish("pinned", "tool:x")
+    rig.launcher.put("x", state="cold", reason="exit")
+    status, document, _ = await rig.get("/api/units/x/why")
+    assert (status, document["schema"], document["unit"]) == (200, "px.why/1", "tool:x")
+    assert [event["id"] for event in document["chain"]] == [first, second, third]
+    assert document["reason"] == "exit"
+    assert document["stderr_tail"] == "boom \ufffd\n"
+    assert "exit code 3" in document["summary"]
+    assert document["next_step"] == "pxctl logs tool:x --stderr"
+    assert document["instance"]["code"] == 3
+
+
+async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
+    rig.add_tool("x")
+    document = (await rig.get("/api/units/x/why"))[1]
+    assert (document["state"], document["reason"], document["chain"], document["stderr_tail"]) == ("cold", None, [], "")
+    assert "never started" in document["summary"]
+    assert document["next_step"] == "pxctl start tool:x"
+
+
+async def test_why_a_tool_whose_files_are_broken(rig: Rig) -> None:
+    (rig.add_tool("x") / "tool.json").write_text("{")
+    document = (await rig.get("/api/units/x/why"))[1]
+    assert "tool.json" in document["summary"]
+    assert document["next_step"] == "pxctl tools validate x"
+
+
+async def test_why_a_start_failed(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.put("x", state="failed", reason="early_exit", failure={"detail": "it exited 1", "hint": "mend it"})
+    document = (await rig.get("/api/units/x/why"))[1]
+    assert document["summary"] == "tool:x is failed: it exited 1"
+    assert document["next_step"] == "mend it"
+
+
+async def test_why_a_tool_runs(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.put("x", state="ready", pid=7)
+    rig.context.events.publish("ready", "tool:x")
+    document = (await rig.get("/api/units/x/why"))[1]
+    assert (document["reason"], document["next_step"]) == (None, "pxctl logs tool:x -f")
+    assert [event["event"] for event in document["chain"]] == ["ready"]
+
+
+async def test_why_a_tool_that_runs_again_tells_of_its_present_life(rig: Rig) -> None:
+    rig.add_tool("x")
+    publish = rig.context.events.publish
+    publish("stopped", "tool:x", Reason.STOPPED, instance="i.1")
+    first = publish("starting", "tool:x", instance="i.2")
+    second = publish("ready", "tool:x", instance="i.2", cause=first)
+    publish("pinned", "tool:x")
+    for state, chain in (("ready", [first, second]), ("busy", [first, second])):
+        rig.launcher.put("x", state=state, pid=7, instance="i.2")
+        document = (await rig.get("/api/units/x/why"))[1]
+        assert [event["id"] for event in document["chain"]] == chain
+    rig.launcher.put("x", state="starting", instance="i.3")
+    assert (await rig.get("/api/units/x/why"))[1]["chain"] == []
+    rig.launcher.put("x", state="stopping", instance="i.2")
+    assert (await rig.get("/api/units/x/why"))[1]["chain"][-1]["instance"] == "i.1"
+
+
+async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp: Path) -> None:
+    context = replace(rig.context, interrupted=(CutOff("i.1", "tool:x", 7),))
+    async with serving(context, short_tmp / "other.sock") as (_, client):
+        async with client.get("/api/daemon") as answer:
+            assert (await answer.json())["interrupted"] == [{"instance": "i.1", "unit": "tool:x", "pid": 7}]
+        async with client.get("/api/doctor") as answer:
+            checks = {check["name"]: check for check in (await answer.json())["checks"]}
+    assert checks["interrupted"]["status"] == "warn"
+    assert "tool:x" in checks["interrupted"]["detail"]
+
+
+async def test_why_by_signal_and_by_the_ledger_alone(rig: Rig) -> None:
+    rig.add_tool("x")
+    ledger = rig.context.ledger
+    await instances.insert_starting(ledger, instances.Starting("i.1", "tool:x", 1.0, "spawn", 4711, "d"))
+    await instances.ended(ledger, "i.1", instances.Ending(2.0, "oom_kill", None, 9, None, 1, 0.1, None))
+    document = (await rig.get("/api/units/x/why"))[1]
+    assert document["reason"] == "oom_kill"
+    assert "signal 9" in document["summary"]
+
+
+# -- the description
+
+
+async def test_every_route_is_described(rig: Rig) -> None:
+    status, document, _ = await rig.get("/api/openapi.json")
+    assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "1.2.3")
+    described = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
+    assert described == {route.name for route in ROUTES}
+
+
+def test_the_description_is_sound() -> None:
+    document = openapi_document(ROUTES, "1")
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    identifiers = [operation["operationId"] for operation in operations]
+    assert len(set(identifiers)) == len(identifiers)
+    for operation in operations:
+        assert operation["summary"].endswith((".", "?"))
+        assert operation["x-access"] in {"read", "change", "life"}
+        assert operation["responses"]["default"] == {"$ref": "#/components/responses/Problem"}
+        successes = {code: answer for code, answer in operation["responses"].items() if code != "default"}
+        assert successes
+        for code, answer in successes.items():
+            assert re.fullmatch(r"2\d\d", code)
+            assert answer["description"]
+            for content in answer["content"].values():
+                Draft202012Validator.check_schema(content["schema"])
+        names = [(parameter["in"], parameter["name"]) for parameter in operation["parameters"]]
+        assert len(set(names)) == len(names)
+        for parameter in operation["parameters"]:
+            assert parameter["description"]
+            Draft202012Validator.check_schema(parameter["schema"])
+    for path, item in document["paths"].items():
+        wanted = set(re.findall(r"{(\w+)}", path))
+        for operation in item.values():
+            assert {p["name"] for p in operation["parameters"] if p["in"] == "path"} == wanted
+
+
+async def test_a_real_problem_fits_its_description(rig: Rig) -> None:
+    schema = openapi_document(ROUTES, "1")["components"]["schemas"]["Problem"]
+    for path in ("/nothing", "/api/tools/nope", "/api/events?limit=x"):
+        Draft202012Validator(schema).validate((await rig.get(path))[1])
+
+
+async def test_every_contract_route_of_tools_and_daemon_is_there() -> None:
+    """CONTRACT §4, without kernels and pipes."""
+    assert {route.name for route in ROUTES} >= {
+        "GET /api/health", "GET /api/status", "GET /api/events", "GET /api/metrics", "GET /api/openapi.json",
+        "GET /api/launcher/state", "GET /api/tools", "GET /api/tools/{t}", "POST /api/tools/{t}/run",
+        "POST /api/tools/{t}/stream", "PUT /api/tools/{t}/pin", "DELETE /api/tools/{t}/pin",
+        "POST /api/tools/{t}/start", "POST /api/tools/{t}/stop", "GET /api/tools/{t}/lease",
+        "GET /api/units/{u}/logs", "POST /api/daemon/reload", "POST /api/daemon/restart", "POST /api/daemon/stop",
+    }  # fmt: skip

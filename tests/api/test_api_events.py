@@ -1,0 +1,169 @@
+"""`GET /api/events`: past and present without a hole, in both media, for readers of any speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from api.api_rig import DEADLINE, Rig, until
+from supervisord_py.api.events import _frame
+from supervisord_py.api.negotiation import NDJSON, SSE
+from supervisord_py.process.events import EventGap
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+def lines(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines()]
+
+
+async def next_line(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    async with asyncio.timeout(DEADLINE):
+        parsed: dict[str, Any] = json.loads(await answer.content.readline())
+        return parsed
+
+
+async def next_frame(answer: aiohttp.ClientResponse) -> dict[str, str]:
+    async with asyncio.timeout(DEADLINE):
+        block = (await answer.content.readuntil(b"\n\n")).decode()
+    return dict(line.split(": ", 1) for line in block.strip().splitlines())
+
+
+async def test_the_past_comes_as_ndjson_with_every_key(rig: Rig) -> None:
+    rig.context.events.publish("stopped", "tool:x", Reason.EVICTED_TTL, instance="i.1", cause=None, code=0)
+    status, content, headers = await rig.get("/api/events")
+    [event] = lines(content)
+    assert status == 200
+    assert headers["Content-Type"] == "application/x-ndjson"
+    assert {key: event[key] for key in ("unit", "event", "reason", "instance", "cause", "code")} == {
+        "unit": "tool:x",
+        "event": "stopped",
+        "reason": "evicted_ttl",
+        "instance": "i.1",
+        "cause": None,
+        "code": 0,
+    }
+    assert event["time"].endswith("Z")
+
+
+async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
+    ids = [rig.context.events.publish("tick", n=n) for n in range(10)]
+    await rig.context.ledger.flush()
+    _, content, _ = await rig.get(f"/api/events?after={ids[3]}&limit=3")
+    assert [event["id"] for event in lines(content)] == ids[4:7]
+    _, content, _ = await rig.get("/api/events?limit=2")
+    assert [event["id"] for event in lines(content)] == ids[8:]
+    _, content, _ = await rig.get("/api/events?after=0")
+    assert [event["id"] for event in lines(content)] == ids
+
+
+async def test_one_unit_only_also_one_that_is_gone_from_the_catalog(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.context.events.publish("a", "tool:x")
+    rig.context.events.publish("b", "tool:gone")
+    assert [event["event"] for event in lines((await rig.get("/api/events?unit=x"))[1])] == ["a"]
+    assert [event["event"] for event in lines((await rig.get("/api/events?unit=tool:gone"))[1])] == ["b"]
+    status, problem, _ = await rig.get("/api/events?unit=gone")
+    assert (status, problem["kind"]) == (404, "unknown_unit")
+
+
+async def test_following_gives_what_was_missed_and_then_what_comes(rig: Rig) -> None:
+    first = rig.context.events.publish("before")
+    second = rig.context.events.publish("missed")
+    async with rig.client.get(f"/api/events?follow=1&after={first}") as answer:
+        assert (await next_line(answer))["id"] == second
+        third = rig.context.events.publish("live")
+        assert (await next_line(answer))["id"] == third
+
+
+async def test_following_without_after_is_live_only(rig: Rig) -> None:
+    rig.context.events.publish("before")
+    async with rig.client.get("/api/events?follow=1") as answer:
+        rig.context.events.publish("live")
+        assert (await next_line(answer))["event"] == "live"
+
+
+async def test_following_with_a_limit_begins_with_the_newest(rig: Rig) -> None:
+    ids = [rig.context.events.publish("tick") for _ in range(5)]
+    async with rig.client.get("/api/events?follow=1&limit=2") as answer:
+        ids.append(rig.context.events.publish("live"))
+        assert [(await next_line(answer))["id"] for _ in range(3)] == ids[3:]
+
+
+async def test_following_with_a_limit_and_no_past_is_live(rig: Rig) -> None:
+    async with rig.client.get("/api/events?follow=1&limit=2") as answer:
+        rig.context.events.publish("live")
+        assert (await next_line(answer))["event"] == "live"
+
+
+async def test_sse_is_resumed_by_the_last_event_id(rig: Rig) -> None:
+    headers = {"Accept": "text/event-stream"}
+    async with rig.client.get("/api/events?follow=1", headers=headers) as answer:
+        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        seen = rig.context.events.publish("one", "tool:x")
+        frame = await next_frame(answer)
+        assert (frame["id"], frame["event"]) == (str(seen), "one")
+        assert json.loads(frame["data"])["unit"] == "tool:x"
+    missed = rig.context.events.publish("two")
+    async with rig.client.get("/api/events?follow=1", headers={**headers, "Last-Event-ID": str(seen)}) as answer:
+        assert (await next_frame(answer))["id"] == str(missed)
+
+
+async def test_the_past_as_sse(rig: Rig) -> None:
+    rig.context.events.publish("one")
+    _, content, _ = await rig.get("/api/events", Accept="text/event-stream")
+    assert b"event: one\n" in content
+    assert content.endswith(b"\n\n")
+
+
+@pytest.mark.parametrize("wrong", ["abc", "-1", "1.5", "9" * 40])
+async def test_a_last_event_id_that_is_none_is_refused(rig: Rig, wrong: str) -> None:
+    status, problem, _ = await rig.get("/api/events", **{"Last-Event-ID": wrong})
+    assert (status, problem["parameter"]) == (400, "Last-Event-ID")
+
+
+async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
+    """The slow one reads nothing during a flood: the quick one gets all, the slow one learns how many it missed."""
+    reader, writer = await rig.connect()
+    writer.write(b"GET /api/events?follow=1 HTTP/1.1\r\nHost: px\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.pause_reading()  # type: ignore[attr-defined] # a socket transport
+    filler, total = "x" * 4000, 4 * rig.context.events.queue_max
+    async with rig.client.get("/api/events?follow=1", read_bufsize=2**20) as quick:
+        for number in range(total):
+            rig.context.events.publish("flood", number=number, filler=filler)
+            if number % 50 == 49:
+                seen = [(await next_line(quick))["number"] for _ in range(50)]
+                assert seen[-1] == number
+    writer.transport.resume_reading()  # type: ignore[attr-defined]
+    missed = got = 0
+    async with asyncio.timeout(DEADLINE * 2):
+        while missed + got < total:
+            line = await reader.readline()
+            if not line.startswith(b"{"):
+                continue
+            event = json.loads(line)
+            missed += event["missed"] if event["event"] == "gap" else 0
+            got += event["event"] == "flood"
+    assert missed > 0
+    assert missed + got == total
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_a_gap_in_each_medium() -> None:
+    assert json.loads(_frame(EventGap(7), NDJSON)) == {"event": "gap", "missed": 7}
+    assert _frame(EventGap(7), SSE).startswith(b"event: gap\ndata: ")
+
+
+async def test_a_subscription_ends_with_its_client(rig: Rig) -> None:
+    before = len(rig.context.events._subscriptions)
+    async with rig.client.get("/api/events?follow=1") as answer:
+        await until(lambda: len(rig.context.events._subscriptions) == before + 1)
+        answer.close()
+    await until(lambda: len(rig.context.events._subscriptions) == before)

@@ -1,0 +1,216 @@
+"""`Idempotency-Key`: one effect, however often it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from api.api_rig import Rig, api_rig, until
+from supervisord_py.api import tools
+from supervisord_py.api.answer_copy import Copy
+from supervisord_py.api.routes import ROUTES
+from supervisord_py.errors import OverloadedError, ToolFailedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KEY = {"Idempotency-Key": "k-1"}
+
+
+class Tool:
+    """Stands where the proxy is; counts what reaches it."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.size = 3
+        self.gate: asyncio.Event | None = None
+        self.failure: Exception | None = None
+
+    async def forward(self, _: Any, request: web.Request, __: str, *, tee: Any, **___: Any) -> web.StreamResponse:
+        self.runs += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        response = web.StreamResponse(status=201)
+        response.content_type = "image/png"
+        await response.prepare(request)
+        body = bytes([self.runs]) * self.size
+        if tee is not None:
+            tee.begin(201, "image/png")
+            tee.chunk(body)
+        await response.write(body)
+        return response
+
+
+@pytest.fixture
+def tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    rig.add_tool("x")
+    stand_in = Tool()
+    monkeypatch.setattr(tools, "forward", stand_in.forward)
+    return stand_in
+
+
+async def run(rig: Rig, body: Any = None, path: str = "/api/tools/x/run", **headers: str) -> tuple[int, Any, Any]:
+    return await rig.ask("POST", path, {} if body is None else body, {**KEY, **headers})
+
+
+async def test_the_answer_is_replayed_with_status_and_type(rig: Rig, tool: Tool) -> None:
+    first, again = await run(rig), await run(rig)
+    assert tool.runs == 1
+    assert first[:2] == again[:2] == (201, b"\x01\x01\x01")
+    assert "Idempotent-Replayed" not in first[2]
+    assert again[2]["Idempotent-Replayed"] == "true"
+    assert again[2]["Content-Type"] == "image/png"
+
+
+async def test_without_a_key_every_request_counts(rig: Rig, tool: Tool) -> None:
+    for _ in range(2):
+        await rig.ask("POST", "/api/tools/x/run", {})
+    assert tool.runs == 2
+
+
+@pytest.mark.parametrize("change", [{"body": {"a": 1}}, {"path": "/api/tools/x/run?timeout=5"}])
+async def test_the_same_key_for_another_request_is_422(rig: Rig, tool: Tool, change: dict[str, Any]) -> None:
+    await run(rig)
+    status, problem, _ = await run(rig, **change)
+    assert (status, problem["kind"], tool.runs) == (422, "invalid_input", 1)
+
+
+async def test_while_the_first_is_under_way_the_second_is_409(rig: Rig, tool: Tool) -> None:
+    tool.gate = asyncio.Event()
+    first = asyncio.create_task(run(rig))
+    await until(lambda: tool.runs)
+    status, problem, _ = await run(rig)
+    assert (status, problem["kind"]) == (409, "conflict")
+    tool.gate.set()
+    assert (await first)[0] == 201
+    assert (await run(rig))[2]["Idempotent-Replayed"] == "true"
+
+
+async def test_after_a_crash_in_between_the_outcome_is_not_known(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger of a control plane that died is opened by the next one."""
+    from supervisord_py.ledger import idempotency as records
+    from supervisord_py.ledger.store import Ledger
+
+    (short_tmp / "state").mkdir()
+    dead = await Ledger.open(short_tmp / "state" / "pxd.db")
+    import hashlib
+    import time
+
+    digest = hashlib.sha256(b"\0{}").hexdigest()
+    await records.begin(dead, "k-1", "POST /api/tools/x/run", digest, time.time())
+    await dead.close()
+    (short_tmp / "state").rename(short_tmp / "kept")
+    (short_tmp / "rig").mkdir()
+    original = Ledger.open
+
+    async def reopen(_: Path) -> Ledger:
+        return await original(short_tmp / "kept" / "pxd.db")
+
+    monkeypatch.setattr(Ledger, "open", reopen)
+    async with api_rig(short_tmp / "rig") as rig:
+        rig.add_tool("x")
+        status, problem, _ = await run(rig)
+        assert (status, problem["kind"]) == (409, "interrupted_outcome_unknown")
+
+
+async def test_what_began_nothing_may_be_tried_again(rig: Rig, tool: Tool) -> None:
+    tool.failure = OverloadedError("The pool is full.", retry_after_seconds=3)
+    assert (await run(rig))[0] == 429
+    tool.failure = None
+    assert (await run(rig))[0] == 201
+
+
+async def test_bad_input_under_a_key_may_be_tried_again(rig: Rig, tool: Tool) -> None:
+    path = "/api/tools/new"
+    assert (await run(rig, {"name": "../x"}, path))[0] == 400
+    assert (await run(rig, {"name": "new-one"}, path))[0] == 201
+
+
+async def test_a_failed_run_is_replayed_as_failed(rig: Rig, tool: Tool) -> None:
+    tool.failure = ToolFailedError("It exited.", unit="tool:x", code=3)
+    await run(rig)
+    tool.failure = None
+    status, problem, headers = await run(rig)
+    assert (status, problem["kind"], problem["code"], tool.runs) == (502, "tool_failed", 3, 1)
+    assert headers["Idempotent-Replayed"] == "true"
+
+
+async def test_a_bug_under_a_key_does_not_leave_it_under_way_for_ever(rig: Rig, tool: Tool) -> None:
+    tool.failure = RuntimeError("bug")
+    assert (await run(rig))[0] == 500
+    status, problem, _ = await run(rig)
+    assert (status, problem["kind"], tool.runs) == (500, "internal", 1)
+
+
+async def test_a_run_whose_client_went_away_is_told_as_cancelled(rig: Rig, tool: Tool) -> None:
+    tool.gate = asyncio.Event()
+    first = asyncio.create_task(run(rig))
+    await until(lambda: tool.runs)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    kinds: list[str] = []
+
+    async def settled() -> bool:
+        kinds.append((await run(rig))[1]["kind"])
+        return kinds[-1] == "cancelled"
+
+    async with asyncio.timeout(30):
+        while not await settled():
+            assert kinds[-1] == "conflict"
+    assert tool.runs == 1
+
+
+async def test_a_stream_is_not_replayed(rig: Rig, tool: Tool) -> None:
+    path = "/api/tools/x/stream"
+    assert (await run(rig, path=path))[0] == 201
+    status, problem, _ = await run(rig, path=path)
+    assert (status, problem["kind"], tool.runs) == (409, "conflict", 1)
+    assert "not kept" in problem["detail"]
+
+
+async def test_an_answer_over_the_limit_is_not_replayed(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = Tool()
+    stand_in.size = 101
+    monkeypatch.setattr(tools, "forward", stand_in.forward)
+    async with api_rig(short_tmp, idempotency_body_bytes=100) as rig:
+        rig.add_tool("x")
+        assert (await run(rig))[0] == 201
+        assert (await run(rig))[0] == 409
+
+
+async def test_a_post_of_our_own_is_replayed_too(rig: Rig) -> None:
+    rig.add_tool("x")
+    for _ in range(2):
+        status, answer, _ = await run(rig, path="/api/tools/x/stop")
+        assert (status, answer["schema"]) == (200, "px.stop/1")
+    assert [call[0] for call in rig.launcher.calls] == ["stop"]
+
+
+@pytest.mark.parametrize("key", ["x" * 256, "a b"])
+async def test_what_is_no_key_is_refused(rig: Rig, key: str) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/stop", None, {"Idempotency-Key": key})
+    assert (status, problem["kind"]) == (400, "bad_request")
+
+
+def test_a_copy_keeps_all_or_nothing() -> None:
+    copy = Copy(limit=4)
+    copy.begin(200, "text/plain")
+    copy.chunk(b"ab")
+    copy.chunk(b"cd")
+    assert (bytes(copy.body), copy.too_long) == (b"abcd", False)
+    copy.chunk(b"e")
+    copy.chunk(b"f")
+    assert (bytes(copy.body), copy.too_long) == (b"", True)
+
+
+def test_only_streams_are_declared_as_streams() -> None:
+    assert {route.path for route in ROUTES if route.streams} >= {"/api/tools/{t}/stream"}

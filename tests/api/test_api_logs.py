@@ -1,0 +1,236 @@
+"""`GET /api/units/{u}/logs`: every byte, in three media, from any place, across rotation."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.api_rig import DEADLINE, STDERR, Output, Rig, until
+from supervisord_py.api.logs import Frames
+from supervisord_py.api.negotiation import NDJSON, RAW, SSE
+from supervisord_py.process.output import Chunk, Gap, Stream
+
+if TYPE_CHECKING:
+    import aiohttp
+
+LINES = {"Accept": "application/x-ndjson"}
+
+
+@pytest.fixture
+def output(rig: Rig) -> Output:
+    rig.add_tool("x")
+    return Output(Path(rig.placement.log_dir), "tool:x")
+
+
+async def ndjson(rig: Rig, query: str) -> list[dict[str, Any]]:
+    status, content, _ = await rig.get(f"/api/units/x/logs{query}", **LINES)
+    assert status == 200, content
+    return [json.loads(line) for line in content.splitlines()]
+
+
+async def take(answer: aiohttp.ClientResponse, count: int) -> bytes:
+    async with asyncio.timeout(DEADLINE):
+        return await answer.content.readexactly(count)
+
+
+async def test_a_unit_that_never_spoke_is_empty(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, content, headers = await rig.get("/api/units/tool:x/logs")
+    assert (status, content, headers["X-Cursor"]) == (200, b"", "0")
+    assert headers["Content-Type"] == "application/octet-stream"
+
+
+async def test_raw_bytes_come_as_they_were(rig: Rig, output: Output) -> None:
+    wild = bytes(range(256)) * 10
+    output.write(wild)
+    output.write(b"err\n", STDERR)
+    _, content, headers = await rig.get("/api/units/x/logs")
+    assert content == wild + b"err\n"
+    assert headers["X-Cursor"] == str(len(wild) + 4)
+
+
+async def test_one_stream_only(rig: Rig, output: Output) -> None:
+    output.write(b"out\n")
+    output.write(b"err\n", STDERR)
+    assert (await rig.get("/api/units/x/logs?stream=stderr"))[1] == b"err\n"
+    assert (await rig.get("/api/units/x/logs?stream=stdout"))[1] == b"out\n"
+
+
+async def test_a_cursor_goes_on_exactly_there(rig: Rig, output: Output) -> None:
+    output.write(b"0123456789")
+    assert (await rig.get("/api/units/x/logs?cursor=4"))[1] == b"456789"
+    _, content, headers = await rig.get("/api/units/x/logs?cursor=10")
+    assert (content, headers["X-Cursor"]) == (b"", "10")
+    assert (await rig.get("/api/units/x/logs?cursor=99"))[2]["X-Cursor"] == "99"
+
+
+async def test_more_than_one_piece_and_more_than_one_segment(rig: Rig, output: Output) -> None:
+    pieces = [bytes([65 + n]) * 50_000 for n in range(8)]
+    for piece in pieces:
+        output.write(piece)
+        output.rotate()
+    assert (await rig.get("/api/units/x/logs"))[1] == b"".join(pieces)
+
+
+async def test_the_last_lines(rig: Rig, output: Output) -> None:
+    output.write(b"one\ntwo\nthree\n")
+    assert (await rig.get("/api/units/x/logs?lines=2"))[1] == b"two\nthree\n"
+    assert (await rig.get("/api/units/x/logs?lines=0"))[1] == b""
+
+
+async def test_since_a_time_or_an_age(rig: Rig, output: Output) -> None:
+    now = time.time()
+    output.write(b"old\n", moment=now - 7200)
+    output.write(b"new\n", moment=now - 60)
+    assert (await rig.get("/api/units/x/logs?since=10m"))[1] == b"new\n"
+    assert (await rig.get("/api/units/x/logs?since=3h"))[1] == b"old\nnew\n"
+    assert (await rig.get("/api/units/x/logs?since=3h&lines=1"))[1] == b"new\n"
+    assert (await rig.get("/api/units/x/logs?since=2001-01-01T00:00:00Z"))[1] == b"old\nnew\n"
+    status, problem, _ = await rig.get("/api/units/x/logs?since=yesterday")
+    assert (status, problem["parameter"]) == (400, "since")
+
+
+async def test_ndjson_says_when_where_and_from_whom(rig: Rig, output: Output) -> None:
+    output.write(b"hello\n", moment=1_800_000_000.25, instance=3)
+    assert await ndjson(rig, "") == [
+        {
+            "time": "2027-01-15T08:00:00.250Z",
+            "stream": "stdout",
+            "text": "hello\n",
+            "position": 0,
+            "instance": 3,
+            "next_position": 6,
+        }
+    ]
+
+
+async def test_what_was_lost_is_said(rig: Rig, output: Output) -> None:
+    output.write(b"a")
+    output.gap(1000)
+    output.write(b"b")
+    items = await ndjson(rig, "")
+    assert [item.get("text", item.get("gap_bytes")) for item in items] == ["a", 1000, "b"]
+    assert (await rig.get("/api/units/x/logs"))[1] == b"ab"
+
+
+async def test_bytes_that_are_no_text_are_replaced_or_given_as_base64(rig: Rig, output: Output) -> None:
+    output.write(b"\xff\x00ok")
+    [item] = await ndjson(rig, "")
+    assert item["text"] == "\ufffd\x00ok"
+    [item] = await ndjson(rig, "?encoding=base64")
+    assert base64.b64decode(item["base64"]) == b"\xff\x00ok"
+
+
+async def test_sse_is_resumed_where_it_ended(rig: Rig, output: Output) -> None:
+    output.write(b"first\n")
+    output.write(b"second\n")
+    _, content, _ = await rig.get("/api/units/x/logs", Accept="text/event-stream", **{"Last-Event-ID": "6"})
+    frame = dict(line.split(": ", 1) for line in content.decode().strip().splitlines())
+    assert frame["id"] == "13"
+    assert json.loads(frame["data"])["text"] == "second\n"
+    status, problem, _ = await rig.get("/api/units/x/logs", **{"Last-Event-ID": "x"})
+    assert (status, problem["parameter"]) == (400, "Last-Event-ID")
+
+
+async def test_following_crosses_rotation(rig: Rig, output: Output) -> None:
+    output.write(b"old\n")
+    async with rig.client.get("/api/units/x/logs?follow=1&lines=1") as answer:
+        assert await take(answer, 4) == b"old\n"
+        output.write(b"more\n")
+        assert await take(answer, 5) == b"more\n"
+        output.rotate()
+        output.write(b"rotated\n")
+        assert await take(answer, 8) == b"rotated\n"
+
+
+async def test_following_a_unit_that_has_not_spoken_yet(rig: Rig) -> None:
+    rig.add_tool("x")
+    async with rig.client.get("/api/units/x/logs?follow=1", headers=LINES) as answer:
+        Output(Path(rig.placement.log_dir), "tool:x").write(b"born\n")
+        async with asyncio.timeout(DEADLINE):
+            assert json.loads(await answer.content.readline())["text"] == "born\n"
+
+
+async def test_following_ends_with_its_client(rig: Rig, output: Output) -> None:
+    async with rig.client.get("/api/units/x/logs?follow=1") as answer:
+        answer.close()
+    server = rig.runner.server
+    assert server is not None
+    await until(lambda: not server.connections)
+
+
+async def test_a_silent_sse_stream_gives_signs_of_life(short_tmp: Path) -> None:
+    from api.api_rig import api_rig
+
+    async with api_rig(short_tmp, stream_heartbeat_seconds=0.05) as rig:
+        rig.add_tool("x")
+        for path in ("/api/units/x/logs?follow=1", "/api/events?follow=1"):
+            async with rig.client.get(path, headers={"Accept": "text/event-stream"}) as answer:
+                assert await take(answer, 14) == b": still here\n\n"
+
+
+async def test_an_unknown_unit_is_404_with_the_nearest(rig: Rig) -> None:
+    rig.add_tool("lorenz")
+    status, problem, _ = await rig.get("/api/units/lorens/logs")
+    assert (status, problem["kind"], problem["hint"]) == (404, "unknown_unit", "did you mean 'lorenz'?")
+    assert (await rig.get("/api/units/..%2F..%2Fetc/logs"))[0] == 404
+
+
+# -- frames
+
+
+def chunk(data: bytes, position: int = 0, stream: Stream = Stream.STDOUT) -> Chunk:
+    return Chunk(1_800_000_000.0, stream, position, data, 1)
+
+
+def texts(raw: bytes) -> str:
+    return "".join(json.loads(line).get("text", "") for line in raw.splitlines())
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, 200), max_size=6))
+def test_text_cut_anywhere_comes_out_whole(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+    frames = Frames(NDJSON)
+    sent = [frames.of(chunk(data[low:high], low)) for low, high in pairwise(edges)]
+    assert texts(b"".join([*sent, frames.rest()])) == text
+
+
+def test_a_client_that_comes_back_gets_the_held_back_bytes_again() -> None:
+    frame = json.loads(Frames(NDJSON).of(chunk(b"ab\xe2\x82", 10)))
+    assert (frame["text"], frame["next_position"]) == ("ab", 12)
+
+
+def test_streams_are_decoded_apart() -> None:
+    frames = Frames(NDJSON)
+    sent = [
+        frames.of(chunk("€".encode()[:2])),
+        frames.of(chunk(b"!", 2, Stream.STDERR)),
+        frames.of(chunk("€".encode()[2:], 3)),
+    ]
+    assert texts(b"".join(sent)) == "!€"
+
+
+def test_half_a_character_before_a_gap_is_not_lost_in_silence() -> None:
+    frames = Frames(NDJSON)
+    assert frames.of(chunk(b"\xe2\x82")) == b""
+    lost, gap = frames.of(Gap(2, 5, 2)).splitlines()
+    assert json.loads(lost)["text"] == "\ufffd"
+    assert json.loads(gap)["gap_bytes"] == 5
+
+
+def test_what_each_medium_makes_of_a_gap_and_of_silence() -> None:
+    assert Frames(RAW).of(Gap(0, 5, 0)) == b""
+    assert Frames(RAW).beat() == Frames(NDJSON).beat() == b""
+    assert Frames(SSE).beat().startswith(b":")
+    assert Frames(SSE).of(chunk(b"x", 7)).startswith(b"id: 8\ndata: ")
+    assert Frames(RAW).of(chunk(b"\xff")) == b"\xff"

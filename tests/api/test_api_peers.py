@@ -1,0 +1,186 @@
+"""Who may ask: peer credentials, bearer token, Host and Origin."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from api.api_rig import Rig, api_rig
+from supervisord_py.api.context import TcpAccess
+from supervisord_py.api.peers import (
+    LocalPeer,
+    TokenBearer,
+    admit_bearer,
+    admit_local,
+    identify,
+    is_loopback_authority,
+    is_loopback_origin,
+    peer_credentials,
+)
+from supervisord_py.errors import ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TCP = TcpAccess("s3cret-token", 7860)
+GOOD = {"Host": "127.0.0.1:7860", "Authorization": "Bearer s3cret-token"}
+ASK = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
+s.sendall(b"GET /api/nothing HTTP/1.1\\r\\nHost: px\\r\\nConnection: close\\r\\n\\r\\n")
+answer = b""
+while piece := s.recv(65536):
+    answer += piece
+sys.stdout.buffer.write(answer)
+"""
+
+
+def test_the_kernel_says_who_is_at_the_other_end() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        peer = peer_credentials(ours)
+    assert peer.uid == os.geteuid()
+    assert peer.pid in {os.getpid(), None}
+
+
+def test_the_same_user_and_root_may() -> None:
+    assert admit_local(LocalPeer(1000, 1), 1000).uid == 1000
+    assert admit_local(LocalPeer(0, 1), 1000).uid == 0
+
+
+def test_another_user_may_not_and_root_gives_no_right_over_root() -> None:
+    with pytest.raises(ForbiddenError, match="uid 1001"):
+        admit_local(LocalPeer(1001, 1), 1000)
+    with pytest.raises(ForbiddenError):
+        admit_local(LocalPeer(1000, 1), 0)
+
+
+def test_a_connection_that_is_gone_is_nobody() -> None:
+    with pytest.raises(ForbiddenError):
+        identify(None, {}, TCP)
+
+
+def test_the_token_is_enough_with_a_loopback_name() -> None:
+    assert admit_bearer(GOOD, TCP) == TokenBearer()
+    assert admit_bearer({**GOOD, "Authorization": "bearer  s3cret-token "}, TCP) == TokenBearer()
+    assert admit_bearer({**GOOD, "Origin": "http://localhost:3000"}, TCP) == TokenBearer()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"Authorization": ""},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Bearer s3cret-tokeN"},
+        {"Authorization": "Bearer s3cret-token\u00e9"},
+        {"Authorization": "Basic s3cret-token"},
+        {"Host": "evil.example:7860"},
+        {"Host": ""},
+        {"Host": "127.0.0.1:7861"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_everything_else_is_refused(changed: dict[str, str]) -> None:
+    with pytest.raises(ForbiddenError):
+        admit_bearer({**GOOD, **changed}, TCP)
+
+
+def test_an_empty_token_opens_nothing() -> None:
+    with pytest.raises(ForbiddenError):
+        admit_bearer({**GOOD, "Authorization": "Bearer "}, TcpAccess("", 7860))
+
+
+def test_without_a_token_in_the_settings_nobody_may() -> None:
+    with pytest.raises(ForbiddenError):
+        admit_bearer(GOOD, None)
+
+
+def test_the_token_is_not_in_the_repr() -> None:
+    assert "s3cret" not in repr(TCP)
+
+
+@pytest.mark.parametrize("authority", ["127.0.0.1", "localhost:7860", "[::1]:7860", "127.0.0.9:7860"])
+def test_loopback_authorities(authority: str) -> None:
+    assert is_loopback_authority(authority, 7860)
+
+
+@pytest.mark.parametrize(
+    "authority",
+    [
+        "",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example:7860",
+        "user@127.0.0.1",
+        "127.0.0.1:99999999",
+        "[::1",
+        "192.0.2.1",
+    ],
+)
+def test_what_is_no_loopback_authority(authority: str) -> None:
+    assert not is_loopback_authority(authority, 7860)
+
+
+@pytest.mark.parametrize(
+    "origin", ["file://", "http://", "http://[", "ftp://localhost", "http://localhost.evil.example"]
+)
+def test_what_is_no_loopback_origin(origin: str) -> None:
+    assert not is_loopback_origin(origin)
+
+
+def test_another_user_gets_a_403_problem_even_for_unknown_routes(
+    short_tmp: Path, require: Callable[[bool, str], None]
+) -> None:
+    require(os.geteuid() == 0, "only root can become somebody else")
+
+    async def scenario() -> bytes:
+        async with api_rig(short_tmp) as rig:
+            for path in (short_tmp.parent, short_tmp, rig.socket.parent):
+                path.chmod(0o711)
+            rig.socket.chmod(0o666)
+            loop = asyncio.get_running_loop()
+            done = await loop.run_in_executor(
+                None,
+                lambda: subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", ASK, str(rig.socket)],
+                    capture_output=True,
+                    timeout=60,
+                    check=True,
+                ),
+            )
+            return bytes(done.stdout)
+
+    answer = asyncio.run(scenario())
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b'"kind": "forbidden"' in answer
+    assert b"uid 65534" in answer
+
+
+async def test_the_loopback_listener_wants_the_token(short_tmp: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with api_rig(short_tmp, tcp=TcpAccess("t0ken", port)) as rig:
+        await web.SockSite(rig.runner, listener).start()
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client:
+            async with client.get("/api/health") as answer:
+                assert answer.status == 403
+                assert (await answer.json())["kind"] == "forbidden"
+            async with client.get("/api/health", headers={"Authorization": "Bearer t0ken"}) as answer:
+                assert answer.status == 200
+            rebound = {"Authorization": "Bearer t0ken", "Host": f"evil.example:{port}"}
+            async with client.get("/api/health", headers=rebound) as answer:
+                assert answer.status == 403
+
+
+async def test_the_unix_socket_wants_no_token(rig: Rig) -> None:
+    assert (await rig.get("/api/health"))[0] == 200

@@ -1,0 +1,347 @@
+"""What happens to every request: ids, problems, limits, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from api.api_rig import DEADLINE, Rig, api_rig, until
+from supervisord_py import errors
+from supervisord_py.api import call, server, tools
+from supervisord_py.api.problems import error_from_http, problem_headers
+from supervisord_py.api.routes import ROUTES
+from supervisord_py.errors import OverloadedError, PxError, ToolFailedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JSON = {"Content-Type": "application/json"}
+REQUIRED = {"type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id"}
+
+
+def every_kind() -> list[type[PxError]]:
+    def below(root: type[PxError]) -> list[type[PxError]]:
+        return [root, *(leaf for branch in root.__subclasses__() for leaf in below(branch))]
+
+    return [kind for kind in below(PxError) if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", every_kind(), ids=lambda kind: kind.__name__)
+async def test_every_kind_of_error_becomes_its_problem_document(rig: Rig, kind: type[PxError]) -> None:
+    rig.add_tool("x")
+    rig.launcher.failure = kind("It went wrong.", hint="try again", unit="tool:x", more=[1])
+    status, problem, headers = await rig.ask("POST", "/api/tools/x/start")
+    assert status == kind.status
+    assert headers["Content-Type"].startswith("application/problem+json")
+    assert set(problem) >= REQUIRED
+    assert problem["kind"] == kind.kind
+    assert problem["exit_code"] == rig.launcher.failure.exit_code
+    assert problem["more"] == [1]
+    assert problem["request_id"] == headers["X-Request-Id"]
+
+
+async def test_a_route_that_is_not_there_is_a_problem(rig: Rig) -> None:
+    for path in ("/", "/api", "/api/kernels", "/api/tools/x/run/y", "/api/../etc/passwd", "/api/status/"):
+        status, problem, _ = await rig.get(path)
+        assert (status, problem["kind"]) == (404, "unknown_route"), path
+    assert problem["hint"] == "see: GET /api/openapi.json"
+
+
+async def test_a_wrong_method_is_a_problem_that_says_the_right_one(rig: Rig) -> None:
+    status, problem, headers = await rig.ask("POST", "/api/status")
+    assert (status, problem["kind"]) == (405, "method_not_allowed")
+    assert headers["Allow"] == "GET"
+    assert problem["allow"] == ["GET"]
+    async with rig.client.head("/api/status") as answer:
+        assert answer.status == 405
+
+
+async def test_a_bug_tells_the_client_its_id_and_nothing_else(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(_: Any) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(rig.control, "settings", explode)
+    status, problem, headers = await rig.get("/api/config", **{"X-Request-Id": "my-id"})
+    assert (status, problem["kind"]) == (500, "internal")
+    assert "secret" not in json.dumps(problem)
+    assert "Traceback" not in json.dumps(problem)
+    assert headers["X-Request-Id"] == problem["request_id"] == "my-id"
+    assert "my-id" in problem["detail"]
+
+
+async def test_a_request_id_is_echoed_or_made(rig: Rig) -> None:
+    assert (await rig.get("/api/health", **{"X-Request-Id": "abc-1"}))[2]["X-Request-Id"] == "abc-1"
+    made = {(await rig.get("/api/health"))[2]["X-Request-Id"] for _ in range(3)}
+    assert len(made) == 3
+    for bad in ("a b", "x" * 129, "\u00fc"):
+        assert (await rig.get("/api/health", **{"X-Request-Id": bad}))[2]["X-Request-Id"] != bad
+
+
+async def test_streams_carry_the_request_id_too(rig: Rig) -> None:
+    async with rig.client.get("/api/events?follow=1", headers={"X-Request-Id": "abc-2"}) as answer:
+        assert answer.headers["X-Request-Id"] == "abc-2"
+
+
+def test_retry_after_is_a_whole_number_of_seconds() -> None:
+    assert problem_headers(OverloadedError("full", retry_after_seconds=1.2)) == {"Retry-After": "2"}
+    assert problem_headers(OverloadedError("full")) == {"Retry-After": "1"}
+    assert problem_headers(OverloadedError("full", retry_after_seconds=0)) == {"Retry-After": "1"}
+    assert problem_headers(ToolFailedError("x")) == {}
+
+
+async def test_an_unknown_parameter_is_a_400_that_names_it(rig: Rig) -> None:
+    status, problem, _ = await rig.get("/api/events?folow=1")
+    assert (status, problem["parameter"], problem["hint"]) == (400, "folow", "did you mean 'follow'?")
+
+
+# -- bodies
+
+
+async def raw_exchange(rig: Rig, sent: bytes) -> bytes:
+    """Send bytes, keep the sending side open, and return what comes until the end of the head."""
+    reader, writer = await rig.connect()
+    try:
+        writer.write(sent)
+        await writer.drain()
+        async with asyncio.timeout(DEADLINE):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or b"0")
+            return head + await reader.readexactly(length)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_body_over_the_limit_is_refused_unread(short_tmp: Path) -> None:
+    async with api_rig(short_tmp, max_body_bytes=1000) as rig:
+        rig.add_tool("x")
+        head = b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nContent-Length: 104857600\r\n\r\n"
+        answer = await raw_exchange(rig, head)
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"onnection: close" in answer
+        problem = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert (problem["kind"], problem["limit_bytes"], problem["setting"]) == (
+            "too_large",
+            1000,
+            "tools.max_body_bytes",
+        )
+        assert "tools.max_body_bytes" in problem["hint"]
+
+
+async def test_a_chunked_body_over_the_limit_is_refused_before_its_end(short_tmp: Path) -> None:
+    async with api_rig(short_tmp, max_body_bytes=1000) as rig:
+        rig.add_tool("x")
+        head = b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nTransfer-Encoding: chunked\r\n\r\n"
+        answer = await raw_exchange(rig, head + b"7d0\r\n" + b"a" * 2000 + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["kind"] == "too_large"
+
+
+async def test_a_client_that_asks_before_sending_is_told_at_once(short_tmp: Path) -> None:
+    async with api_rig(short_tmp, max_body_bytes=1000) as rig:
+        rig.add_tool("x")
+        head = b"POST /api/tools/x/run HTTP/1.1\r\nHost: px\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+        assert (await raw_exchange(rig, head % 5000)).startswith(b"HTTP/1.1 413")
+        assert (await raw_exchange(rig, head % 2)).startswith(b"HTTP/1.1 100")
+
+
+async def test_a_body_at_the_limit_passes(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def echo(_: Any, request: web.Request, name: str, **__: Any) -> web.Response:
+        return web.json_response({"name": name, "length": len(await request.read())})
+
+    monkeypatch.setattr(tools, "forward", echo)
+    async with api_rig(short_tmp, max_body_bytes=1000) as rig:
+        rig.add_tool("x")
+        status, answer, _ = await rig.ask("POST", "/api/tools/x/run", b'"' + b"a" * 998 + b'"')
+        assert (status, answer) == (200, {"name": "x", "length": 1000})
+
+
+async def test_bad_json_comes_back_with_line_and_column(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", b'{"a": 1,\n "b": }', JSON)
+    assert (status, problem["kind"], problem["line"], problem["column"]) == (400, "bad_request", 2, 7)
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"[" * 100_000, b'{"a": 1} x', b"1e"])
+async def test_what_is_no_json_is_a_400(rig: Rig, body: bytes) -> None:
+    rig.add_tool("x")
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", body, JSON)
+    assert (status, problem["kind"]) == (400, "bad_request")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\xfe", b"NaN", b"[" * 100_000, b"[]", b'"x"', b'{"nome": "x"}', b'{"name": 1}']
+)
+async def test_a_body_of_our_own_is_checked_member_by_member(rig: Rig, body: bytes) -> None:
+    status, problem, _ = await rig.ask("POST", "/api/tools/new", body)
+    assert (status, problem["kind"]) == (400, "bad_request")
+
+
+# -- a failure after the answer began
+
+
+async def _broken_stream(request: web.Request, media: str, first: bytes) -> web.StreamResponse:
+    response = web.StreamResponse()
+    response.content_type = media
+    await response.prepare(request)
+    await response.write(first)
+    raise ToolFailedError("The tool closed the connection.", unit="tool:x")
+
+
+async def read_broken(answer: aiohttp.ClientResponse) -> tuple[bytes, bool]:
+    """Return what came, and whether it ended as if complete."""
+    content = b""
+    try:
+        async for piece in answer.content.iter_any():
+            content += piece
+    except aiohttp.ClientPayloadError:
+        return content, False
+    return content, True
+
+
+@pytest.mark.parametrize(
+    ("media", "first", "last"),
+    [("text/event-stream", b"data: 1\n\n", b"data: "), ("application/x-ndjson", b'{"a":1}\n', b"")],
+)
+async def test_a_stream_that_breaks_says_why_and_does_not_look_complete(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, media: str, first: bytes, last: bytes
+) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tools, "forward", lambda _, request, *__, **___: _broken_stream(request, media, first))
+    async with rig.client.post("/api/tools/x/stream", json={}) as answer:
+        content, complete = await read_broken(answer)
+    assert content.startswith(first)
+    assert json.loads(content.strip().splitlines()[-1].removeprefix(last))["kind"] == "tool_failed"
+    assert not complete
+
+
+async def test_a_plain_answer_that_breaks_never_looks_complete(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tools, "forward", lambda _, request, *__, **___: _broken_stream(request, "image/png", b"PNG"))
+    with pytest.raises(Exception, match=r"payload|closed|disconnect"):
+        await rig.ask("POST", "/api/tools/x/run", b"{}")
+
+
+# -- shutdown
+
+
+async def test_while_stopping_nothing_new_begins_but_reads_go_on(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.control.stopping = True
+    for method, path in (("POST", "/api/tools/x/start"), ("PUT", "/api/tools/x/pin"), ("GET", "/api/health")):
+        status, problem, _ = await rig.ask(method, path)
+        assert (status, problem["kind"]) == (503, "shutdown"), path
+    assert (await rig.get("/api/status"))[1]["daemon"]["stopping"]
+    assert (await rig.ask("POST", "/api/daemon/stop"))[0] == 202
+    assert rig.launcher.calls == []
+
+
+async def test_followed_streams_end_when_the_daemon_closes(short_tmp: Path) -> None:
+    async with api_rig(short_tmp) as rig, rig.client.get("/api/events?follow=1") as answer:
+        closing = asyncio.create_task(rig.runner.cleanup())
+        async with asyncio.timeout(DEADLINE):
+            assert await answer.read() == b""
+            await closing
+
+
+# -- clients that go away
+
+
+async def test_a_stop_goes_on_without_its_client(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.gate = asyncio.Event()
+    _, writer = await rig.connect()
+    writer.write(b"POST /api/tools/x/stop HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n")
+    await until(lambda: rig.launcher.calls)
+    writer.transport.abort()
+    await until(lambda: len(rig.runner.server.connections) == 0)  # type: ignore[union-attr] # it serves
+    rig.launcher.gate.set()
+    await until(lambda: "x" in rig.launcher.states)
+    assert rig.launcher.cancelled == 0
+
+
+async def test_a_lease_ends_with_its_client(rig: Rig) -> None:
+    rig.add_tool("x")
+    async with rig.client.get("/api/tools/x/lease") as answer:
+        line = json.loads(await answer.content.readline())
+        assert (line["address"], line["pid"], line["unit"]) == ("127.0.0.1", 4242, "tool:x")
+        assert rig.launcher.leases == 1
+        answer.close()
+    await until(lambda: rig.launcher.leases == 0)
+
+
+async def test_work_without_a_client_is_ended_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "_LAST_CHANCE_SECONDS", 0.01)
+    live, ended = call.Live(), []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(True)
+            raise
+
+    live.detach(work())
+    await asyncio.sleep(0)
+    await live.finish()
+    assert ended == [True]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "status"),
+    [
+        (web.HTTPForbidden(), "forbidden", 403),
+        (web.HTTPBadRequest(), "bad_request", 400),
+        (web.HTTPUnsupportedMediaType(), "bad_request", 415),
+        (web.HTTPServiceUnavailable(), "internal", 503),
+    ],
+)
+def test_refusals_of_the_http_library_become_ours(refusal: web.HTTPException, kind: str, status: int) -> None:
+    error = error_from_http(refusal, "/x", (1, "s"))
+    assert (error.kind, error.status) == (kind, status)
+
+
+async def test_what_fails_outside_every_route_is_a_problem_too(rig: Rig) -> None:
+    runner_server = rig.runner.server
+    assert runner_server is not None
+    connection = runner_server()
+    fresh = SimpleNamespace(writer=SimpleNamespace(output_size=0))
+    answer = connection.handle_error(cast("Any", fresh), 500, RuntimeError("secret"))
+    assert isinstance(answer, web.Response)
+    assert (answer.status, answer.content_type) == (500, "application/problem+json")
+    assert b"secret" not in cast("bytes", answer.body)
+    with pytest.raises(ConnectionError):
+        connection.handle_error(cast("Any", SimpleNamespace(writer=SimpleNamespace(output_size=1))))
+
+
+async def test_a_connection_of_ours_that_breaks_is_a_bug_and_not_a_silence(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError("somewhere")
+
+    rig.add_tool("x")
+    monkeypatch.setattr(tools, "forward", gone)
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/run", {})
+    assert (status, problem["kind"]) == (500, "internal")
+
+
+async def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
+    await rig.get("/api/tools/nope")
+    await rig.get("/api/nothing/at/all")
+    counts = rig.runner.app[server.LIVE].requests.answered
+    assert counts["GET /api/tools/{t}", 404] == 1
+    assert counts["unmatched", 404] == 1
+
+
+def test_every_row_of_the_table_is_unique() -> None:
+    names = [route.name for route in ROUTES]
+    assert len(set(names)) == len(names)

@@ -1,0 +1,308 @@
+"""`/api/tools…`: catalog, warm set, and files that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from api.api_rig import Rig, until
+from supervisord_py.api import tool_files, tools
+from supervisord_py.errors import ConflictError, SurvivorsError
+from supervisord_py.tools.sync import SyncFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from aiohttp import web
+
+
+async def test_the_catalog_lists_broken_tools_too(rig: Rig) -> None:
+    rig.add_tool("good", description="does good")
+    (rig.add_tool("broken") / "tool.json").write_text('{"name": "broken",}')
+    document = (await rig.get("/api/tools"))[1]
+    assert document["schema"] == "px.tools/1"
+    broken, good = document["tools"]
+    assert (good["name"], good["dialect"], good["state"], good["config_error"]) == ("good", "plain", "cold", None)
+    assert good["description"] == "does good"
+    assert (broken["name"], broken["dialect"]) == ("broken", None)
+    assert broken["config_error"]
+    assert set(good) == set(broken)
+    assert set(good) >= {
+        "name", "title", "version", "description", "dialect", "state", "pinned", "config_error", "warnings"
+    }  # fmt: skip
+
+
+async def test_one_tool_with_its_declaration(rig: Rig) -> None:
+    rig.add_tool("x", input={"type": "object"}, max_memory_mb=64)
+    for name in ("x", "tool:x"):
+        document = (await rig.get(f"/api/tools/{name}"))[1]
+        assert (document["schema"], document["name"]) == ("px.tool/1", "x")
+    assert document["manifest"]["max_memory_mb"] == 64
+    assert document["input_schema"]["type"] == "object"
+    assert document["limits"]["max_memory_mb"] == 64
+
+
+async def test_a_broken_tool_can_be_looked_at(rig: Rig) -> None:
+    (rig.add_tool("x") / "tool.json").write_text("{")
+    document = (await rig.get("/api/tools/x"))[1]
+    assert (document["manifest"], document["config_problem"]["kind"]) == (None, "config_error")
+
+
+async def test_a_tool_that_is_held_though_its_folder_is_gone(rig: Rig) -> None:
+    rig.launcher.put("gone", pid=7)
+    assert (await rig.get("/api/tools/gone"))[1]["state"] == "ready"
+
+
+@pytest.mark.parametrize("name", ["nope", "..%2Fx", "tool:nope", "kernel:x"])
+async def test_a_tool_that_is_not_there(rig: Rig, name: str) -> None:
+    for method, path in (("GET", ""), ("POST", "/run"), ("POST", "/start"), ("PUT", "/pin"), ("GET", "/lease")):
+        status, problem, _ = await rig.ask(method, f"/api/tools/{name}{path}")
+        assert (status, problem["kind"], problem["exit_code"]) == (404, "unknown_unit", 4), path
+
+
+async def test_the_warm_set_by_tool(rig: Rig) -> None:
+    rig.launcher.put("warm", pid=7, port=4711, last_used=1_800_000_000.0, in_flight=1, pinned=True)
+    rig.launcher.put("cold", state="cold")
+    document = (await rig.get("/api/launcher/state"))[1]
+    assert set(document) == {"warm"}
+    assert {key: document["warm"][key] for key in ("pid", "port", "last_used", "pinned", "in_flight")} == {
+        "pid": 7,
+        "port": 4711,
+        "last_used": "2027-01-15T08:00:00.000Z",
+        "pinned": True,
+        "in_flight": 1,
+    }
+
+
+async def test_start_answers_with_the_units(rig: Rig) -> None:
+    rig.add_tool("x")
+    status, document, _ = await rig.ask("POST", "/api/tools/x/start?timeout=9")
+    assert (status, document["schema"]) == (200, "px.start/1")
+    assert document["units"][0]["state"] == "ready"
+    assert rig.launcher.calls == [("warm", "x", "9.0")]
+
+
+async def test_start_of_a_broken_tool_says_what_is_broken(rig: Rig) -> None:
+    (rig.add_tool("x") / "tool.json").write_text("{")
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/start")
+    assert (status, problem["kind"]) == (422, "config_error")
+    assert rig.launcher.calls == []
+
+
+async def test_a_glob_starts_and_stops_several(rig: Rig) -> None:
+    rig.add_tool("a1")
+    rig.add_tool("a2")
+    assert len((await rig.ask("POST", "/api/tools/a*/start"))[1]["units"]) == 2
+    document = (await rig.ask("POST", "/api/tools/a*/stop"))[1]
+    assert [unit["state"] for unit in document["units"]] == ["cold", "cold"]
+    assert document["survivors"] == []
+
+
+async def test_without_waiting_the_work_goes_on_by_itself(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.gate = asyncio.Event()
+    status, document, _ = await rig.ask("POST", "/api/tools/x/start?wait=0")
+    assert (status, document["units"][0]["state"]) == (202, "cold")
+    rig.launcher.gate.set()
+    await until(lambda: "x" in rig.launcher.states)
+
+
+async def test_work_that_nobody_waits_for_may_fail_without_harm(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.failure = ConflictError("no")
+    assert (await rig.ask("POST", "/api/tools/x/start?wait=0"))[0] == 202
+    await until(lambda: rig.launcher.calls)
+    assert (await rig.get("/api/health"))[0] == 200
+
+
+async def test_what_survives_a_stop_is_named(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.failure = SurvivorsError("left", survivors=[{"pid": 7, "name": "stuck", "start_time": 1}])
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/stop")
+    assert (status, problem["kind"], problem["exit_code"]) == (409, "survivors", 8)
+    assert problem["survivors"][0]["pid"] == 7
+
+
+async def test_a_stop_that_takes_too_long_goes_on(rig: Rig) -> None:
+    rig.add_tool("x")
+    rig.launcher.gate = asyncio.Event()
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/stop?timeout=0.05")
+    assert (status, problem["kind"]) == (504, "timed_out")
+    assert "goes on" in problem["detail"]
+
+
+async def test_pins(rig: Rig) -> None:
+    rig.add_tool("x")
+    assert (await rig.ask("PUT", "/api/tools/x/pin"))[1] == {
+        "schema": "px.pin/1",
+        "unit": "tool:x",
+        "pinned": True,
+        "forever": False,
+    }
+    assert (await rig.ask("PUT", "/api/tools/x/pin?forever=1"))[1]["forever"]
+    assert not (await rig.ask("DELETE", "/api/tools/x/pin"))[1]["pinned"]
+    assert rig.launcher.calls == [("pin", "x", "False"), ("pin", "x", "True"), ("unpin", "x")]
+
+
+async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    async def forward(_: Any, __: Any, name: str, *, streaming: bool, **___: Any) -> web.StreamResponse:
+        seen.append((name, streaming))
+        raise ConflictError("enough")
+
+    monkeypatch.setattr(tools, "forward", forward)
+    rig.add_tool("x")
+    await rig.ask("POST", "/api/tools/x/run?timeout=5&keep_alive=-1", {})
+    await rig.ask("POST", "/api/tools/tool:x/stream", {})
+    assert seen == [("x", False), ("x", True)]
+    status, problem, _ = await rig.ask("POST", "/api/tools/x/run?keep_alive=-2", {})
+    assert (status, problem["parameter"]) == (400, "keep_alive")
+
+
+async def test_a_run_does_not_look_at_every_tool(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forward(*_: Any, **__: Any) -> web.StreamResponse:
+        raise ConflictError("reached")
+
+    rig.add_tool("x")
+    monkeypatch.setattr(tools, "forward", forward)
+    monkeypatch.setattr(rig.context.catalog, "entries", None)
+    assert (await rig.ask("POST", "/api/tools/x/run", {}))[0] == 409
+
+
+# -- files
+
+
+async def test_a_new_tool_is_there_at_once(rig: Rig) -> None:
+    status, document, _ = await rig.ask("POST", "/api/tools/new", {"name": "my-tool"})
+    assert (status, document["schema"], document["name"]) == (201, "px.tool/1", "my-tool")
+    assert document["folder"] == str(rig.tools_dir / "my-tool")
+    assert (await rig.ask("POST", "/api/tools/new", {"name": "my-tool"}))[0] == 409
+    assert (await rig.ask("POST", "/api/tools/new", {"name": "../x"}))[0] == 400
+    status, problem, _ = await rig.ask("POST", "/api/tools/new", {"name": "y", "template": "cobol"})
+    assert (status, problem["hint"]) == (400, "one of stdlib, fastapi, node")
+    assert (await rig.ask("POST", "/api/tools/new", {}))[0] == 400
+
+
+async def test_a_tool_is_added_from_a_folder_or_an_example(rig: Rig) -> None:
+    examples = rig.context.config.examples_dir
+    rig.add_tool("ours").rename(examples / "ours")
+    status, document, _ = await rig.ask("POST", "/api/tools/add", {"source": "example:ours"})
+    assert (status, document["name"], document["needs_sync"]) == (201, "ours", False)
+    assert (await rig.ask("POST", "/api/tools/add", {"source": str(examples / "ours"), "name": None}))[0] == 409
+    assert (await rig.ask("POST", "/api/tools/add", {"source": "example:nope"}))[0] == 404
+    status, problem, _ = await rig.ask("POST", "/api/tools/add", {"source": "some/folder"})
+    assert (status, problem["kind"]) == (400, "bad_request")
+    assert "absolute path" in problem["hint"]
+
+
+async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    async def compile_it(spec: Any, _: Any) -> AsyncGenerator[str, None]:
+        compiled.append(spec.name)
+        yield "compiling"
+
+    monkeypatch.setattr(tool_files, "compile_bytecode", compile_it)
+    examples = rig.context.config.examples_dir
+    folder = rig.add_tool("ours")
+    package = folder / ".venv/lib/python3.11/site-packages/package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("x = 1\n")
+    folder.rename(examples / "ours")
+    assert (await rig.ask("POST", "/api/tools/add", {"source": "example:ours"}))[0] == 201
+    assert compiled == ["ours"]
+
+
+async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
+    folder = rig.add_tool("x")
+    rig.launcher.put("x", pid=7)
+    status, problem, _ = await rig.ask("DELETE", "/api/tools/x")
+    assert (status, problem["kind"]) == (409, "conflict")
+    assert folder.exists()
+    status, document, _ = await rig.ask("DELETE", "/api/tools/x?force=1")
+    assert (status, document["schema"], document["folder"]) == (200, "px.removed/1", str(folder))
+    assert not folder.exists()
+    assert [call[0] for call in rig.launcher.calls] == ["stop", "refresh"]
+
+
+async def test_a_cold_tool_is_removed(rig: Rig) -> None:
+    rig.add_tool("x")
+    assert (await rig.ask("DELETE", "/api/tools/x"))[0] == 200
+    assert (await rig.ask("DELETE", "/api/tools/x"))[0] == 404
+
+
+def progress(*lines: str | Exception) -> Any:
+    async def sync_tool(*_: Any) -> AsyncGenerator[str, None]:
+        for line in lines:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+
+    return sync_tool
+
+
+async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tool_files, "sync_tool", progress("one", "two"))
+    status, content, headers = await rig.ask("POST", "/api/tools/x/sync")
+    assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
+    first, second, last = (json.loads(line) for line in content.splitlines())
+    assert (first, second) == ({"progress": "one"}, {"progress": "two"})
+    assert (last["done"], last["schema"]) == (True, "px.sync/1")
+    assert rig.launcher.calls == [("refresh",)]
+
+
+async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tool_files, "sync_tool", progress("one", SyncFailedError("no such package")))
+    status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
+    assert status == 200
+    assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
+
+
+async def test_sync_that_fails_at_once_has_its_own_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.add_tool("x")
+    monkeypatch.setattr(tool_files, "sync_tool", progress(ConflictError("being synced already")))
+    assert (await rig.ask("POST", "/api/tools/x/sync"))[0] == 409
+
+
+async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(*_: Any) -> AsyncGenerator[str, None]:
+        yield "one"
+        await asyncio.Event().wait()
+
+    rig.add_tool("x")
+    monkeypatch.setattr(tool_files, "sync_tool", endless)
+    object.__setattr__(rig.context.tools, "sync_timeout_seconds", 0.05)
+    _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
+    assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"
+
+
+async def test_validation_and_debug_pass_their_documents_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Told:
+        def __init__(self, schema: str) -> None:
+            self.schema = schema
+
+        def document(self) -> dict[str, str]:
+            return {"schema": self.schema}
+
+    async def validate_tool(folder: Any, *_: Any) -> Told:
+        assert folder == rig.tools_dir / "x"
+        return Told("px.validation/1")
+
+    async def diagnose(*arguments: Any) -> Told:
+        assert arguments[-1] == "x"
+        return Told("px.debug/1")
+
+    monkeypatch.setattr(tool_files, "validate_tool", validate_tool)
+    monkeypatch.setattr(tool_files, "diagnose", diagnose)
+    monkeypatch.setattr(tool_files, "probe_for", lambda _: None)
+    rig.add_tool("x")
+    assert (await rig.ask("POST", "/api/tools/x/validate"))[1] == {"schema": "px.validation/1"}
+    assert (await rig.ask("POST", "/api/tools/x/debug"))[1] == {"schema": "px.debug/1"}
