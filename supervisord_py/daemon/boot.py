@@ -1,0 +1,107 @@
+"""What the keeper is told at its birth: one JSON document in an inherited descriptor, and the words to start it with.
+
+The keeper loads no settings and no third-party module; whatever it must know is here, as plain values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.schema import Settings
+
+STOP_MARGIN_SECONDS = 3.0
+"""What an orderly stop gets beyond the grace of the tools: KILL, drained pipes, ledger closed."""
+
+_CONTROL_FDS = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The flags of `pxd` that the control plane and a later self need again."""
+
+    config_file: str | None = None
+    system: bool = False
+    socket: str | None = None
+    settings: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """Return them as a command line; paths are absolute, because who reads them may stand elsewhere."""
+        words: list[str] = []
+        for name, value in (("--config", self.config_file), ("--socket", self.socket)):
+            if value is not None:
+                words += [name, os.path.abspath(os.path.expanduser(value))]
+        for setting in self.settings:
+            words += ["--set", setting]
+        return [*words, "--system"] if self.system else words
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Descriptors that go over exec into the keeper; `socket_owned` says that the socket file is ours to unlink."""
+
+    listen_fd: int | None
+    lock_fd: int
+    socket_owned: bool = True
+
+
+def daemon_id(state_dir: Path) -> str:
+    """Return the name of the daemon of this state directory: eight hex digits, the same at every start."""
+    return hashlib.sha256(os.fsencode(os.path.realpath(state_dir))).hexdigest()[:8]
+
+
+def boot_document(paths: Paths, settings: Settings, flags: Flags, held: Held) -> dict[str, Any]:
+    """Return the boot document of the keeper."""
+    daemon, logs = settings.daemon, settings.logs
+    return {
+        "daemon_id": daemon_id(paths.state_dir),
+        "run_dir": str(paths.run_dir),
+        "state_dir": str(paths.state_dir),
+        "log_dir": str(paths.log_dir),
+        "socket_path": str(paths.socket),
+        "socket_owned": held.socket_owned,
+        "listen_fd": held.listen_fd,
+        "lock_fd": held.lock_fd,
+        "control_argv": [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *_CONTROL_FDS, *flags.words()],
+        "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
+        "log_segment_bytes": logs.segment_bytes,
+        "log_total_bytes": logs.total_bytes,
+        "log_spill_bytes": logs.spill_bytes,
+        "stop_seconds": max(daemon.stop_seconds, settings.tools.stop_timeout_seconds + STOP_MARGIN_SECONDS),
+        "watchdog_seconds": daemon.watchdog_seconds,
+        "control_hang_seconds": daemon.control_hang_seconds,
+        "backoff_initial_seconds": daemon.backoff_initial_seconds,
+        "backoff_max_seconds": daemon.backoff_max_seconds,
+        "backoff_reset_seconds": daemon.backoff_reset_seconds,
+        "cgroup": daemon.cgroup,
+        "platform": daemon.platform,
+    }
+
+
+def boot_fd(document: dict[str, Any]) -> int:
+    """Return an inheritable descriptor from which the document can be read once, to its end."""
+    content = json.dumps(document).encode()
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("pxd-boot", 0)
+        os.write(fd, content)
+        os.lseek(fd, 0, os.SEEK_SET)
+    else:
+        # A pipe takes at least 16 KiB on macOS before a writer waits; the document has about two.
+        fd, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+    os.set_inheritable(fd, True)  # noqa: FBT003 - the name of the function says what is true or false
+    return fd
+
+
+def keeper_argv(fd: int, *words: str) -> list[str]:
+    """Return the command that becomes the keeper: no site packages, nothing of the user's environment."""
+    script = Path(__file__).parent.parent / "keeper" / "__main__.py"
+    return [sys.executable, "-I", "-S", str(script), *words, "--boot-fd", str(fd)]

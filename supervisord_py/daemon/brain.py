@@ -1,0 +1,187 @@
+"""One control plane from its first log line to its exit.
+
+Descriptors: 3 is the channel to the keeper, 4 the control socket, 5 the lock. Exit: 0 ended as wished · 1 something of
+ours broke (the keeper starts another one) · 78 bad settings. When the keeper is lost this process becomes the sweep
+that leaves nothing of its children alive, still holding the lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import select
+import signal
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.daemon import boot, last_good
+from supervisord_py.daemon.house import Blueprint, House
+from supervisord_py.daemon.log import configure_log
+from supervisord_py.daemon.loop_trouble import LoopTrouble
+from supervisord_py.daemon.paths import Scope, resolve_paths
+from supervisord_py.daemon.problems import SettingsError
+from supervisord_py.daemon.settings import load_settings
+from supervisord_py.daemon.sockets import adopt_socket
+from supervisord_py.daemon.sources import Sources
+from supervisord_py.daemon.wishes import Wish
+from supervisord_py.errors import EXIT_FAILED, EXIT_OK, PxError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+    from supervisord_py.daemon.log import LevelGate
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.settings import Loaded
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The command line."""
+
+    channel_fd: int
+    listen_fd: int
+    lock_fd: int
+    flags: boot.Flags
+
+
+class Guard:
+    """Knows whether the keeper is dead, and cleans up after it by becoming the sweep.
+
+    Args:
+        channel: A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the end of
+            the channel means that we must be killed.
+        orders: The command line.
+        paths: Where everything lies.
+        loaded: The settings.
+    """
+
+    def __init__(self, channel: int, orders: Orders, paths: Paths, loaded: Loaded) -> None:
+        self._channel = channel
+        self._orders = orders
+        self._paths = paths
+        self._loaded = loaded
+
+    @property
+    def keeper_is_dead(self) -> bool:
+        """True when nobody holds the other end: a keeper that is only slow, or broke the protocol, still does."""
+        poll = select.poll()
+        poll.register(self._channel, 0)
+        return any(what & select.POLLHUP for _, what in poll.poll(0))
+
+    def sweep(self) -> NoReturn:
+        """Kill by mark, group and record what the dead keeper held; the lock goes with us: nobody starts meanwhile."""
+        orders = self._orders
+        os.set_inheritable(orders.lock_fd, True)  # noqa: FBT003 - the name says what is true or false
+        held = boot.Held(listen_fd=None, lock_fd=orders.lock_fd, socket_owned=False)
+        document = boot.boot_document(self._paths, self._loaded.settings, orders.flags, held)
+        argv = boot.keeper_argv(boot.boot_fd(document), "--sweep")
+        _log.warning("sweeping", daemon_id=document["daemon_id"])
+        os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
+
+
+def run(argv: Sequence[str], started_at: float) -> int:
+    """Run; return the exit code."""
+    orders = _parse(argv)
+    for fd in (orders.channel_fd, orders.listen_fd, orders.lock_fd):
+        os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says what is true or false
+    os.umask(0o077)
+    gate = configure_log("info")
+    try:
+        return _run(orders, gate, started_at)
+    except PxError as error:
+        _log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
+        return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
+    except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the keeper starts another one
+        _log.exception("control_crashed")
+        return EXIT_FAILED
+
+
+def _run(orders: Orders, gate: LevelGate, started_at: float) -> int:
+    paths = _paths(orders.flags)
+    loaded, fallen_back = _settings(orders.flags, paths)
+    gate.set(loaded.settings.daemon.log_level)
+    for warning in loaded.warnings:
+        _log.warning("settings_odd", detail=warning)
+    channel = socket.socket(fileno=orders.channel_fd)
+    guard = Guard(os.dup(orders.channel_fd), orders, paths, loaded)
+    plan = Blueprint(
+        paths=paths,
+        loaded=loaded,
+        read=lambda: _load(orders.flags, paths),
+        gate=gate,
+        channel=channel,
+        listening=adopt_socket(orders.listen_fd),
+        system=orders.flags.system,
+        fallen_back=fallen_back,
+        started_at=started_at,
+    )
+    wish = asyncio.run(_live(plan, guard))
+    _log.info("control_ended", wish=wish.name.lower())
+    return EXIT_OK if wish is not Wish.KEEPER_LOST else EXIT_FAILED
+
+
+async def _live(plan: Blueprint, guard: Guard) -> Wish:
+    """Live and end. A lost keeper ends this process image here, whatever is still going on in it."""
+    asyncio.get_running_loop().set_exception_handler(LoopTrouble())
+    try:
+        house = await House.move_in(plan)
+        _heed_signals(house)
+        try:
+            await house.live()
+            wish = await house.move_out()
+        except BaseException:
+            await house.collapse()
+            raise
+    finally:
+        if guard.keeper_is_dead:
+            guard.sweep()
+    return wish
+
+
+def _heed_signals(house: House) -> None:
+    """TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, house.wishes.make, Wish.REPLACE)
+    loop.add_signal_handler(signal.SIGHUP, house.reload_soon)
+    loop.add_signal_handler(signal.SIGUSR1, house.dump)
+
+
+def _parse(argv: Sequence[str]) -> Orders:
+    parser = argparse.ArgumentParser(prog="pxd-control", description="Started by the keeper of pxd, not by hand.")
+    for name in ("--channel-fd", "--listen-fd", "--lock-fd"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--config")
+    parser.add_argument("--socket")
+    parser.add_argument("--system", action="store_true")
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    given = parser.parse_args(argv)
+    flags = boot.Flags(given.config, given.system, given.socket, tuple(given.settings))
+    return Orders(given.channel_fd, given.listen_fd, given.lock_fd, flags)
+
+
+def _paths(flags: boot.Flags) -> Paths:
+    scope = Scope.SYSTEM if flags.system else Scope.USER
+    return resolve_paths(os.environ, scope=scope, config_file=flags.config_file, socket=flags.socket)
+
+
+def _load(flags: boot.Flags, paths: Paths) -> Loaded:
+    named = flags.config_file is not None
+    return load_settings(Sources(paths.config_file, paths.conf_dir, named, os.environ, flags.settings))
+
+
+def _settings(flags: boot.Flags, paths: Paths) -> tuple[Loaded, str | None]:
+    """Load the settings; when they are broken, those that worked last (and why), if there are any."""
+    try:
+        return _load(flags, paths), None
+    except SettingsError as error:
+        kept = last_good.recall(paths.run_dir)
+        if kept is None:
+            raise
+        return kept, f"the settings cannot be loaded, those that worked last are in force: {error.detail}"

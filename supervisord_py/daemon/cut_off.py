@@ -1,0 +1,102 @@
+"""What was cut off before this start: by the death of an earlier keeper, or by an end in haste.
+
+Law: the start after a loss says what was lost, whoever noticed it first: the earlier control plane, which saw its
+keeper die; this one, which finds rows that nobody holds; or our keeper, which swept what it found. What an earlier
+start has said already is not said again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.api.context import CutOff
+from supervisord_py.ledger import event_rows, instances, runs
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from supervisord_py.ledger.instances import InstanceRow
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.spec import Caps
+    from supervisord_py.tools.launcher import Launcher
+
+_log = structlog.get_logger(__name__)
+_STARTED = "control_started"
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What ended without anybody's record.
+
+    Attributes:
+        interrupted: What was cut off before this start, for the API.
+        rows: The lives that ended so, those included that were being stopped: whose tools now show it.
+    """
+
+    interrupted: tuple[CutOff, ...]
+    rows: tuple[InstanceRow, ...]
+
+
+async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collection[str]) -> Losses:
+    """Close the rows that nobody holds any more; tell log and events of them, and return all that was cut off.
+
+    Args:
+        ledger: Where the rows are.
+        events: Where it is published, once a row.
+        caps: What our keeper said of itself and of what it swept.
+        held: Keys that our keeper holds.
+    """
+    before = await event_rows.last_time(ledger, _STARTED, before=caps.keeper_started_at)
+    now = time.time()
+    lost = [row for row in await instances.open_rows(ledger) if row.key not in held]
+    wanted = {row.key: await _stop_reason(ledger, row) for row in lost}
+    closed = await instances.close_interrupted(ledger, held, now, {key: why.value for key, why in wanted.items()})
+    await runs.close_interrupted(ledger, now)
+    rows = {row.key: row for row in await instances.interrupted_since(ledger, before)}
+    rows.update((row.key, row) for row in closed)
+    pids = {key: pid for key, _, pid in caps.interrupted}
+    found = {
+        row.key: CutOff(row.key, row.unit, pids.get(row.key, row.pid))
+        for row in rows.values()
+        if row.reason == Reason.INTERRUPTED
+    }
+    found.update((key, CutOff(key, unit, pid)) for key, unit, pid in caps.interrupted if key not in rows)
+    _tell(events, closed, found.values() if caps.control_restarts == 0 else [])
+    return Losses(tuple(found.values()), tuple(rows.values()))
+
+
+async def _stop_reason(ledger: Ledger, row: InstanceRow) -> Reason:
+    """Return why an instance was being stopped when it was cut off, or that nobody wanted it to end."""
+    told = await event_rows.latest_of_instance(ledger, row.unit, row.key, "stopping")
+    return Reason(told.reason) if told is not None and told.reason in set(Reason) else Reason.INTERRUPTED
+
+
+def _tell(events: EventStream, closed: Sequence[InstanceRow], found: Collection[CutOff]) -> None:
+    for row in closed:
+        reason = Reason(row.reason or Reason.INTERRUPTED)
+        event = "interrupted" if reason is Reason.INTERRUPTED else "stopped"
+        events.publish(event, row.unit, reason, instance=row.key, pid=row.pid)
+    told = {each.instance: each for each in found}
+    told.update((row.key, CutOff(row.key, row.unit, row.pid)) for row in closed if row.key not in told)
+    if told:
+        _log.warning(
+            "interrupted",
+            units=sorted({each.unit for each in told.values()}),
+            children=[f"{each.instance} pid {each.pid}" for each in told.values()],
+        )
+
+
+async def remember(ledger: Ledger, launcher: Launcher, losses: Losses) -> None:
+    """Have the tools show how their last life ended, until the next start of each."""
+    for row in losses.rows:
+        name = row.unit.removeprefix("tool:")
+        newest = await instances.latest(ledger, row.unit)
+        is_last = bool(newest) and newest[0].key == row.key and launcher.instance_of(name) is None
+        if is_last and launcher.chronicle.standing(name).state != "failed":  # that says more
+            launcher.chronicle.update(name, state="cold", reason=row.reason, failure=None)

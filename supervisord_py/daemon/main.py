@@ -1,0 +1,226 @@
+"""`pxd`: checks everything that can be checked before anything runs, then becomes the keeper (same pid, by exec).
+
+Settings, places, the lock, the socket: whatever is wrong with them is said here, on stderr, with the exit code of its
+kind (CONTRACT §2): 78 for settings, 8 for a second daemon, 6 for a directory of somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from supervisord_py import __version__
+from supervisord_py.errors import EXIT_OK, PxError
+
+if TYPE_CHECKING:
+    import socket
+
+    from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.paths import Paths, Scope
+    from supervisord_py.daemon.settings import Loaded
+
+OPEN_FILES = 16_384
+"""Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
+
+_HELP = """Hold tools, kernels and agents: the daemon of supervisord_py, in the foreground.
+
+\b
+Examples:
+  pxd                                  run here; ^C stops everything
+  pxctl daemon start                   run in the background
+  pxctl daemon install                 have systemd or launchd run it
+  PX_HOME=/tmp/try pxd                 keep everything under one folder
+  pxd --set tools.warm_keep_max=10     change one setting
+  pxd --check-config                   say what is wrong with the settings
+
+\b
+Signals: TERM, INT orderly stop (a second one: at once) · HUP reload · USR1 dump state to the log.
+Exit: 0 stopped · 2 usage · 6 permission denied · 8 another daemon is there · 78 bad settings.
+"""
+
+
+@click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--foreground", is_flag=True, help="Stay in the foreground (as always; for readers of unit files).")
+@click.option("--config", "config_file", metavar="FILE", help="Settings instead of pxd.toml; conf.d beside it is read.")
+@click.option("--system", is_flag=True, help="Work for the machine: /etc/pxd, /var/lib/pxd, /run/pxd.")
+@click.option("--socket", "socket_path", metavar="PATH", help="Control socket (as PX_SOCKET).")
+@click.option("--set", "settings", metavar="SECTION.KEY=VALUE", multiple=True, help="Set one setting; repeatable.")
+@click.option("--check-config", "act", flag_value="check", help="Check the settings and exit: 0 good, 78 bad.")
+@click.option("--show-config", "act", flag_value="show", help="Print every setting with value and origin, and exit.")
+@click.option("--print-unit", type=click.Choice(["systemd", "launchd"]), help="Print a service file and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --check-config and --show-config: one JSON document.")
+@click.version_option(__version__, prog_name="pxd", message="%(prog)s %(version)s")
+def main(
+    *,
+    foreground: bool,
+    config_file: str | None,
+    system: bool,
+    socket_path: str | None,
+    settings: tuple[str, ...],
+    act: str | None,
+    print_unit: str | None,
+    as_json: bool,
+) -> None:
+    """Parse the command line; `_HELP` is what the user reads."""
+    del foreground  # there is nothing else
+    from supervisord_py.daemon.boot import Flags  # noqa: PLC0415 - `--help` and `--version` need nothing
+
+    flags = Flags(config_file, system, socket_path, settings)
+    try:
+        if print_unit is not None:
+            _print_unit(print_unit, flags)
+        elif act == "check":
+            sys.exit(_check(flags, as_json=as_json))
+        elif act == "show":
+            _show(flags, as_json=as_json)
+        else:
+            _start(flags)
+    except PxError as error:
+        _fail(error)
+    except OSError as error:
+        _fail(PxError(f"cannot start: {error}", hint="see `df -h`, `ulimit -n` and the path named above"))
+
+
+def _start(flags: Flags) -> NoReturn:
+    from supervisord_py.daemon import boot, lock, places  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.paths import check_socket_length  # noqa: PLC0415 - as above
+
+    paths = _paths(flags)
+    inherited = _inherited()
+    if inherited is None:
+        check_socket_length(paths.socket)
+    loaded = _load(flags, paths)
+    os.umask(0o077)
+    places.make_places(paths)
+    lock_fd = lock.take_lock(paths.lock_file)
+    # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
+    # keeper need not know of this second lock: what it inherits it keeps open, and gives to no child.
+    state_fd = lock.take_lock(paths.state_dir / paths.lock_file.name)
+    listening = inherited or _bind(paths)
+    for fd in (lock_fd, state_fd):
+        lock.sign_lock(fd)
+    for fd in (lock_fd, state_fd, listening.fileno()):
+        os.set_inheritable(fd, True)  # noqa: FBT003 - the name of the function says what is true or false
+    held = boot.Held(listen_fd=listening.fileno(), lock_fd=lock_fd, socket_owned=inherited is None)
+    document = boot.boot_document(replace(paths, socket=Path(listening.getsockname())), loaded.settings, flags, held)
+    _settle_environment()
+    _raise_open_files()
+    argv = boot.keeper_argv(boot.boot_fd(document))
+    os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
+
+
+def _paths(flags: Flags) -> Paths:
+    from supervisord_py.daemon.paths import resolve_paths  # noqa: PLC0415 - as above
+
+    return resolve_paths(os.environ, scope=_scope(flags), config_file=flags.config_file, socket=flags.socket)
+
+
+def _scope(flags: Flags) -> Scope:
+    from supervisord_py.daemon.paths import Scope  # noqa: PLC0415 - as above
+
+    return Scope.SYSTEM if flags.system else Scope.USER
+
+
+def _load(flags: Flags, paths: Paths) -> Loaded:
+    from supervisord_py.daemon.settings import load_settings  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.sources import Sources  # noqa: PLC0415 - as above
+
+    named = flags.config_file is not None
+    return load_settings(Sources(paths.config_file, paths.conf_dir, named, os.environ, flags.settings))
+
+
+def _inherited() -> socket.socket | None:
+    """Return the socket of systemd or launchd; none of its descriptors goes on to children."""
+    from supervisord_py.daemon import launchd, sockets  # noqa: PLC0415 - as above
+
+    found = sockets.inherited_socket(os.environ, os.getpid())
+    if found is None and "XPC_SERVICE_NAME" in os.environ:  # launchd(8) sets it for every job
+        fd = launchd.launchd_socket(launchd.system_activate)
+        found = sockets.adopt_socket(fd) if fd is not None else None
+    for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
+        os.environ.pop(name, None)
+    return found
+
+
+def _bind(paths: Paths) -> socket.socket:
+    from supervisord_py.daemon.sockets import bind_socket  # noqa: PLC0415 - as above
+
+    return bind_socket(paths.socket)
+
+
+def _settle_environment() -> None:
+    """Make places in the environment absolute: the control plane reads it again, perhaps from elsewhere."""
+    for name in ("PX_HOME", "PX_SOCKET"):
+        if value := os.environ.get(name):
+            os.environ[name] = os.path.abspath(os.path.expanduser(value))
+
+
+def _raise_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _check(flags: Flags, *, as_json: bool) -> int:
+    """Say what is wrong with the settings; returns the exit code."""
+    from supervisord_py.daemon.problems import SettingsError  # noqa: PLC0415 - as above
+
+    paths = _paths(flags)
+    try:
+        loaded = _load(flags, paths)
+    except SettingsError as error:
+        if not as_json:
+            raise
+        _print_json("config_check", ok=False, problems=error.extra["problems"], warnings=[])
+        return error.exit_code
+    if as_json:
+        _print_json("config_check", ok=True, problems=[], warnings=list(loaded.warnings))
+        return EXIT_OK
+    for warning in loaded.warnings:
+        click.echo(f"pxd: warning: {warning}", err=True)
+    there = "" if paths.config_file.exists() else " (not there: defaults)"
+    click.echo(f"settings are good: {paths.config_file}{there}")
+    return EXIT_OK
+
+
+def _show(flags: Flags, *, as_json: bool) -> None:
+    loaded = _load(flags, _paths(flags))
+    if as_json:
+        rows = [{"key": each.key, "value": each.value, "origin": str(each.origin)} for each in loaded.effective]
+        _print_json("config", settings=rows)
+        return
+    for each in loaded.effective:
+        click.echo(f"{each.key} = {json.dumps(each.value)}  # {each.origin}")
+
+
+def _print_unit(kind: str, flags: Flags) -> None:
+    from supervisord_py.daemon import service_files  # noqa: PLC0415 - as above
+
+    command = service_files.own_command(sys.argv[0], flags.words())
+    scope = _scope(flags)
+    text = (
+        service_files.systemd_unit(command, scope) if kind == "systemd" else service_files.launchd_plist(command, scope)
+    )
+    click.echo(text, nl=False)
+
+
+def _print_json(noun: str, **members: Any) -> None:
+    click.echo(json.dumps({"schema": f"px.{noun}/1", **members}))
+
+
+def _fail(error: PxError) -> NoReturn:
+    for line in error.detail.splitlines():
+        click.echo(f"pxd: {line}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    sys.exit(error.exit_code)

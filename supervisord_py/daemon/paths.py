@@ -1,0 +1,194 @@
+"""Where everything lies (CONTRACT §1), decided once from the environment and two flags. Nothing is created here.
+
+What the service manager grants (RUNTIME_DIRECTORY and its like) beats everything; then PX_HOME or `--system`; then the
+platform's own places. The socket alone may be moved by PX_SOCKET or `--socket`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import EXIT_BAD_SETTINGS, EXIT_USAGE, BadRequestError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+APP = "pxd"
+SETTINGS_NAME = "pxd.toml"
+SOCKET_NAME = "pxd.sock"
+LOCK_NAME = "pxd.lock"
+LEDGER_NAME = "pxd.db"
+
+SUN_PATH_LINUX = 108
+SUN_PATH_DARWIN = 104
+"""Bytes of sockaddr_un.sun_path, including the NUL that ends it: unix(7), and sys/un.h of macOS."""
+
+
+class Scope(StrEnum):
+    """Whom a daemon works for: the user who started it, or the whole machine (`--system`)."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+class PlaceError(ConfigError):
+    """A path of the daemon cannot be used as it is; asking again without a change is pointless."""
+
+    exit_code = EXIT_BAD_SETTINGS
+
+
+class ContradictionError(BadRequestError):
+    """Two ways to say where things lie were given, and they disagree."""
+
+    exit_code = EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Absolute paths of one daemon.
+
+    Attributes:
+        config_file: `pxd.toml`; need not exist.
+        conf_dir: Drop-in folder beside it; its `*.toml` are read in the order of their names.
+        tools_dir: First folder of tools; `tools new` and `tools add` write here.
+        pipes_dir: Folder of pipes.
+        state_dir: Ledger and, unless the service manager says otherwise, logs.
+        ledger_file: The SQLite file.
+        log_dir: Root of the output segments.
+        run_dir: Lock, and private sockets.
+        socket: The control socket.
+        lock_file: Held by flock for as long as a daemon lives.
+    """
+
+    config_file: Path
+    conf_dir: Path
+    tools_dir: Path
+    pipes_dir: Path
+    state_dir: Path
+    ledger_file: Path
+    log_dir: Path
+    run_dir: Path
+    socket: Path
+    lock_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The four places from which all paths follow."""
+
+    config: Path
+    content: Path
+    state: Path
+    run: Path
+
+
+def resolve_paths(
+    environ: Mapping[str, str],
+    *,
+    scope: Scope = Scope.USER,
+    config_file: str | None = None,
+    socket: str | None = None,
+) -> Paths:
+    """Return the paths that `environ` and the flags mean. Relative ones are taken from the working directory.
+
+    Raises:
+        ContradictionError: `--system` together with PX_HOME.
+        PlaceError: The platform offers no runtime directory that is safe to use.
+    """
+    roots = _granted(_roots(environ, scope), environ)
+    config = _absolute(config_file) if config_file else roots.config / SETTINGS_NAME
+    log_dir = _first(environ, "LOGS_DIRECTORY") or roots.state / "logs"
+    moved = socket or environ.get("PX_SOCKET")
+    return Paths(
+        config_file=config,
+        conf_dir=config.parent / "conf.d",
+        tools_dir=roots.content / "tools",
+        pipes_dir=roots.content / "pipes",
+        state_dir=roots.state,
+        ledger_file=roots.state / LEDGER_NAME,
+        log_dir=log_dir,
+        run_dir=roots.run,
+        socket=_absolute(moved) if moved else roots.run / SOCKET_NAME,
+        lock_file=roots.run / LOCK_NAME,
+    )
+
+
+def check_socket_length(
+    path: Path, limit: int = SUN_PATH_LINUX if sys.platform == "linux" else SUN_PATH_DARWIN
+) -> None:
+    """Refuse a socket path that the kernel cannot take, before anything is started.
+
+    Raises:
+        PlaceError: The path has `limit` bytes or more (one byte is for the NUL).
+    """
+    size = len(os.fsencode(path))
+    if size < limit:
+        return
+    raise PlaceError(
+        f"the socket path {path} has {size} bytes; this platform takes at most {limit - 1}",
+        hint=f"set PX_SOCKET to a shorter path, for example PX_SOCKET=/tmp/pxd-{os.getuid()}.sock, for pxd and pxctl",
+        setting="PX_SOCKET",
+        size_bytes=size,
+        limit_bytes=limit - 1,
+    )
+
+
+def _roots(environ: Mapping[str, str], scope: Scope) -> Roots:
+    home = environ.get("PX_HOME")
+    if scope is Scope.SYSTEM:
+        if home:
+            raise ContradictionError(
+                f"--system means /etc/pxd, /var/lib/pxd and /run/pxd, but PX_HOME={home} is set",
+                hint="unset PX_HOME, or leave --system out",
+            )
+        return Roots(Path("/etc/pxd"), Path("/var/lib/pxd"), Path("/var/lib/pxd/state"), Path("/run/pxd"))
+    if home:
+        root = _absolute(home)
+        return Roots(root, root, root / "state", root / "run")
+    return _platform_roots()
+
+
+def _platform_roots() -> Roots:
+    import platformdirs  # noqa: PLC0415 - 30 ms that a daemon with PX_HOME or --system need not pay
+
+    with warnings.catch_warnings():
+        # The fall-back under /tmp is checked for its owner here and again when it is made; the warning helps nobody.
+        warnings.simplefilter("ignore")
+        try:
+            run = platformdirs.user_runtime_path(APP, appauthor=False)
+        except (OSError, RuntimeError) as error:
+            raise PlaceError(
+                f"no safe runtime directory: {error}",
+                hint="set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME",
+            ) from error
+    return Roots(
+        config=platformdirs.user_config_path(APP, appauthor=False),
+        content=platformdirs.user_data_path(APP, appauthor=False),
+        state=platformdirs.user_state_path(APP, appauthor=False),
+        run=run,
+    )
+
+
+def _granted(roots: Roots, environ: Mapping[str, str]) -> Roots:
+    return Roots(
+        config=_first(environ, "CONFIGURATION_DIRECTORY") or roots.config,
+        content=roots.content,
+        state=_first(environ, "STATE_DIRECTORY") or roots.state,
+        run=_first(environ, "RUNTIME_DIRECTORY") or roots.run,
+    )
+
+
+def _first(environ: Mapping[str, str], name: str) -> Path | None:
+    """Return the first of the colon-separated directories in a variable that systemd sets (systemd.exec(5))."""
+    first = environ.get(name, "").split(":", 1)[0]
+    return _absolute(first) if first else None
+
+
+def _absolute(text: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(text)))

@@ -1,0 +1,155 @@
+"""Validates settings and says of each value whence it came.
+
+Defaults < pxd.toml < conf.d/*.toml in the order of their names < PX_<SECTION>__<KEY> < `--set`. A setting read is a
+setting validated (DESIGN §4.9): each source is checked by itself, so that a mistake is reported where it stands, also
+when a stronger source hides it; and all mistakes are reported at once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from supervisord_py.daemon.merge import Layer, Origin, merge, nearest
+from supervisord_py.daemon.problems import Problem, SettingsError
+from supervisord_py.daemon.schema import KEYS, Settings
+from supervisord_py.daemon.sources import Sources, read_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pydantic_core import ErrorDetails
+
+    from supervisord_py.daemon.merge import Key
+
+_SHOWN = 60
+"""Characters of a wrong value that an error quotes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """One dotted key with its value in force and its origin."""
+
+    key: str
+    value: Any
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Valid settings, every key with its origin, and what is odd but harmless."""
+
+    settings: Settings
+    effective: tuple[Effective, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def load_settings(sources: Sources) -> Loaded:
+    """Read and validate all sources.
+
+    Raises:
+        SettingsError: With every mistake of every source.
+    """
+    reading = read_sources(sources)
+    problems = reading.problems + [each for layer in reading.layers for each in layer_problems(layer)]
+    if problems:
+        raise SettingsError(sorted(problems, key=lambda problem: problem.origin.kind.value))
+    merged = merge(reading.layers)
+    settings = Settings.model_validate(merged.tree)
+    if disagreements := list(contradictions(settings, merged.origins)):
+        raise SettingsError(disagreements)
+    effective = tuple(
+        Effective(".".join(key), getattr(getattr(settings, key[0]), key[1]), merged.origins.get(key, Origin()))
+        for key in KEYS
+    )
+    return Loaded(settings, effective, tuple(reading.warnings))
+
+
+def layer_problems(layer: Layer) -> list[Problem]:
+    """Validate one layer by itself. Pure."""
+    try:
+        Settings.model_validate(layer.tree)
+    except ValidationError as error:
+        problems = [_problem(layer, details) for details in error.errors(include_url=False)]
+        return sorted(problems, key=lambda problem: problem.origin.line or 0)
+    return []
+
+
+def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterator[Problem]:
+    """Yield what is wrong only in combination, or beyond types and bounds. Pure."""
+    daemon, logs = settings.daemon, settings.logs
+
+    def blame(section: str, name: str, message: str) -> Problem:
+        return Problem(origins.get((section, name), Origin()), f"{section}.{name}", f"{section}.{name} {message}")
+
+    if daemon.backoff_max_seconds < daemon.backoff_initial_seconds:
+        yield blame("daemon", "backoff_max_seconds", "must not be below daemon.backoff_initial_seconds")
+    if daemon.control_hang_seconds <= daemon.watchdog_seconds:
+        yield blame("daemon", "control_hang_seconds", "must be above daemon.watchdog_seconds")
+    if logs.total_bytes < 2 * logs.segment_bytes:
+        yield blame("logs", "total_bytes", "must hold at least two segments (logs.segment_bytes)")
+    if settings.api.listen is not None and (reason := _listen_problem(settings.api.listen)):
+        yield blame("api", "listen", reason)
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Split `host:port` (`[::1]:7860` for IPv6). The host must be a loopback address.
+
+    Raises:
+        ValueError: It is no such pair; the message says why.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - a port has 16 bits
+        raise ValueError("must be address:port, like 127.0.0.1:7860")
+    bare = host.removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if bare == "localhost" else bare)
+    except ValueError:
+        raise ValueError(f"has {bare!r}, which is no address") from None
+    if not address.is_loopback:
+        raise ValueError(f"has {bare}, which is no loopback address; use 127.0.0.1 and a tunnel from outside")
+    return str(address), int(port)
+
+
+def _listen_problem(text: str) -> str | None:
+    try:
+        parse_listen(text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _problem(layer: Layer, details: ErrorDetails) -> Problem:
+    path = tuple(str(part) for part in details["loc"])
+    key = ".".join(path)
+    origin = layer.origin(path)
+    if details["type"] == "extra_forbidden":
+        return Problem(origin, key, f"unknown {_noun(path)} {key}", _meant(path))
+    expected = details["msg"].removeprefix("Input should be ")
+    if details["type"] == "model_type":
+        expected = f"a table: [{key}]"
+    quoted = repr(details["input"])
+    shown = quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 1] + "…"
+    return Problem(origin, key, f"{key}: expected {expected}, got {shown}")
+
+
+def _noun(path: tuple[str, ...]) -> str:
+    return "section" if len(path) == 1 and path[0] not in _NAMES else "setting"
+
+
+_NAMES = {name for _, name in KEYS}
+_SECTIONS = {section for section, _ in KEYS}
+
+
+def _meant(path: tuple[str, ...]) -> str | None:
+    """Guess: the same name in another section, else a like one in its own, else a section."""
+    section, name = (path[0], path[-1]) if len(path) > 1 else ("", path[0])
+    for home, key in KEYS:
+        if key == name:
+            return f"{home}.{name}"
+    if close := nearest(name, {key for home, key in KEYS if home == section}):
+        return f"{section}.{close}"
+    return None if section else nearest(name, _SECTIONS)

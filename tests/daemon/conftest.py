@@ -1,0 +1,26 @@
+"""A throw-away home for a real daemon, as the end-to-end tests have it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.house import House, house
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def home() -> Iterator[House]:
+    """A house with no daemon in it yet."""
+    with house() as made:
+        yield made
+
+
+@pytest.fixture
+def running(home: House) -> House:
+    """A house whose daemon serves."""
+    home.start()
+    return home

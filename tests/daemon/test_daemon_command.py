@@ -1,0 +1,179 @@
+"""`pxd` as a command: what it says and how it exits, without ever starting anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import plistlib
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(short_tmp: Path) -> Path:
+    return short_tmp
+
+
+def pxd(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "XDG_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "supervisord_py", *words],
+        env={**kept, "PX_HOME": str(home), **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_shows_examples_signals_and_exit_codes(home: Path) -> None:
+    done = pxd(home, "--help")
+    assert done.returncode == 0
+    for word in ("Examples:", "pxctl daemon start", "--check-config", "HUP reload", "78 bad settings"):
+        assert word in done.stdout
+    assert list(home.iterdir()) == []
+
+
+def test_version(home: Path) -> None:
+    assert pxd(home, "--version").stdout == f"pxd {__version__}\n"
+
+
+def test_help_and_version_load_nothing_heavy() -> None:
+    code = "import sys, supervisord_py.daemon.main; print(*sys.modules)"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    done = subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert not {"pydantic", "aiohttp", "structlog", "asyncio", "platformdirs", "psutil"} & set(loaded)
+
+
+def test_starting_loads_neither_server_nor_log(home: Path) -> None:
+    """The way to the keeper is short: what only the control plane needs is loaded only there."""
+    code = (
+        "import os, sys\n"
+        "def stop(*_): print(*sys.modules); sys.stdout.flush(); os._exit(0)\n"
+        "os.execv = stop\n"
+        "from supervisord_py.daemon.main import main\n"
+        "main([])\n"
+    )
+    # A measured process loads what the measuring needs.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "COV"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**kept, "PX_HOME": str(home)}, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "supervisord_py.daemon.lock" in loaded
+    assert not {"aiohttp", "structlog", "asyncio", "sqlite3", "psutil"} & loaded
+
+
+def test_good_settings(home: Path) -> None:
+    done = pxd(home, "--check-config")
+    assert done.returncode == 0
+    assert done.stdout == f"settings are good: {home}/pxd.toml (not there: defaults)\n"
+    assert list(home.iterdir()) == []
+
+
+def test_odd_variables_are_warned_of(home: Path) -> None:
+    done = pxd(home, "--check-config", PX_TOOLS_QUEUE_MAX="3")
+    assert done.returncode == 0
+    assert "pxd: warning: the variable PX_TOOLS_QUEUE_MAX" in done.stderr
+    document = json.loads(pxd(home, "--check-config", "--json", PX_TOOLS_QUEUE_MAX="3").stdout)
+    assert document["ok"] is True
+    assert len(document["warnings"]) == 1
+
+
+@pytest.mark.parametrize("words", [(), ("--check-config",), ("--show-config",)])
+def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: tuple[str, ...]) -> None:
+    (home / "pxd.toml").write_text("# c\n[tools]\nwarm_keep_mxa = 3\n")
+    (home / "conf.d").mkdir()
+    (home / "conf.d" / "a.toml").write_text("[tools]\nqueue_max = 'x'\n")
+    done = pxd(home, *words, PX_TOOLS__CONCURENCY="3")
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"pxd: {home}/pxd.toml:3: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?",
+        f"pxd: {home}/conf.d/a.toml:2: tools.queue_max: expected a valid integer, got 'x'",
+        "pxd: env PX_TOOLS__CONCURENCY: unknown setting tools.concurency; did you mean PX_TOOLS__CONCURRENCY?",
+        "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
+    ]
+    assert not (home / "run").exists()
+
+
+def test_bad_settings_as_a_document(home: Path) -> None:
+    (home / "pxd.toml").write_text("[tools]\nwarm_keep_mxa = 3\n")
+    done = pxd(home, "--check-config", "--json")
+    assert done.returncode == 78
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    assert document["schema"] == "px.config_check/1"
+    assert document["ok"] is False
+    assert document["problems"][0]["line"] == 2
+
+
+def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
+    (home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 3\n")
+    shown = pxd(home, "--show-config", "--set", "tools.queue_max=7", PX_TOOLS__CONCURRENCY="2").stdout.splitlines()
+    assert f"tools.warm_keep_max = 3  # {home}/pxd.toml:2" in shown
+    assert "tools.queue_max = 7  # flag --set tools.queue_max" in shown
+    assert "tools.concurrency = 2  # env PX_TOOLS__CONCURRENCY" in shown
+    assert "tools.python = null  # default" in shown
+    document = json.loads(pxd(home, "--show-config", "--json").stdout)
+    assert document["schema"] == "px.config/1"
+    assert {"key": "tools.warm_keep_max", "value": 3, "origin": f"{home}/pxd.toml:2"} in document["settings"]
+
+
+def test_config_must_exist_when_it_is_named(home: Path) -> None:
+    done = pxd(home, "--check-config", "--config", "/none.toml")
+    assert done.returncode == 78
+    assert "/none.toml: cannot be read: No such file or directory" in done.stderr
+
+
+def test_service_files_are_printed(home: Path) -> None:
+    unit = pxd(home, "--print-unit", "systemd", "--set", "tools.queue_max=7").stdout
+    assert f"ExecStart={sys.executable} -P -m supervisord_py --foreground --set tools.queue_max=7\n" in unit
+    job = plistlib.loads(pxd(home, "--print-unit", "launchd").stdout.encode())
+    assert job["ProgramArguments"][0] == sys.executable
+    system = pxd(home, "--print-unit", "systemd", "--system").stdout
+    assert "WantedBy=multi-user.target" in system
+    assert "--system\n" in system
+
+
+def test_a_socket_path_over_the_limit_is_told_before_anything_starts(home: Path) -> None:
+    done = pxd(home, PX_SOCKET=str(home / ("x" * 120)))
+    assert done.returncode == 78
+    assert f"has {len(str(home)) + 121} bytes; this platform takes at most 107" in done.stderr
+    assert "hint: set PX_SOCKET to a shorter path" in done.stderr
+    assert list(home.iterdir()) == []
+
+
+def test_contradicting_places_are_a_usage_error(home: Path) -> None:
+    done = pxd(home, "--system")
+    assert done.returncode == 2
+    assert "PX_HOME" in done.stderr
+    assert pxd(home, "--nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("which", ["run", "state"])
+def test_a_link_in_the_place_of_a_directory_is_refused(home: Path, which: str) -> None:
+    (home / "elsewhere").mkdir()
+    (home / which).symlink_to(home / "elsewhere")
+    done = pxd(home)
+    assert done.returncode == 6
+    assert f"pxd: {home}/{which} is a symbolic link" in done.stderr
+    assert list((home / "elsewhere").iterdir()) == []
+
+
+def test_a_disk_that_refuses_is_no_traceback(home: Path) -> None:
+    (home / "run").mkdir(mode=0o700)
+    (home / "run" / "pxd.lock").mkdir()
+    done = pxd(home)
+    assert done.returncode == 1
+    assert "pxd: cannot start: " in done.stderr
+    assert "Traceback" not in done.stderr

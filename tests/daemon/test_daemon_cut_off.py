@@ -1,0 +1,154 @@
+"""What was cut off is said at the next start, by whichever way it is known, and not at the one after it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+
+from supervisord_py.api.context import CutOff
+from supervisord_py.daemon import cut_off
+from supervisord_py.ledger import instances, unit_state
+from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.instances import Ending, Spawned, Starting
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.spec import Caps, Reason
+from supervisord_py.tools.chronicle import Chronicle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+PREVIOUS, LOST, NOW = 1000.0, 2000.0, 3000.0
+
+
+@dataclass
+class Start:
+    """A ledger with a past, and what a start makes of it. `at` is the clock of the events."""
+
+    ledger: Ledger
+    at: list[float]
+    events: EventStream
+    live: dict[str, object] = field(default_factory=dict)
+
+    def happened(self, at: float, event: str, unit: str | None = None, reason: Reason | None = None, **kw: Any) -> None:
+        self.at[0] = at
+        self.events.publish(event, unit, reason, **kw)
+
+    async def lived(self, key: str, unit: str = "tool:x", started: float = PREVIOUS) -> None:
+        await instances.insert_starting(self.ledger, Starting(key, unit, started))
+        await instances.spawned(self.ledger, key, Spawned(7, 1, "boot", started, 0))
+
+    async def close(self, *swept: tuple[str, str, int], restarts: int = 0, held: tuple[str, ...] = ()) -> Any:
+        await self.ledger.flush()
+        self.at[0] = NOW + 1
+        caps = Caps(1, NOW, "boot", "cgroup", "cgroup", restarts, swept)
+        with structlog.testing.capture_logs() as logs:
+            losses = await cut_off.close(self.ledger, self.events, caps, held)
+        return losses, logs
+
+    async def told(self) -> list[tuple[str, str | None]]:
+        await self.ledger.flush()
+        return [(each.event, each.reason) for each in await self.events.history() if each.time > NOW]
+
+    async def remember(self, losses: cut_off.Losses) -> Chronicle:
+        self.chronicle = Chronicle(self.ledger, self.events)
+        await self.chronicle.open()
+        await cut_off.remember(self.ledger, self, losses)  # type: ignore[arg-type]  # it has what is used of a launcher
+        return self.chronicle
+
+    def instance_of(self, name: str) -> object | None:
+        return self.live.get(name)
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    at = [0.0]
+    async with contextlib.AsyncExitStack() as stack:
+        ledger = await Ledger.open(tmp_path / "pxd.db")
+        stack.push_async_callback(ledger.close)
+        events = await EventStream.open(EventJournal(ledger), clock=lambda: at[0])
+        stack.callback(events.close)
+        made = Start(ledger, at, events)
+        made.happened(PREVIOUS, "control_started")
+        yield made
+
+
+async def test_nothing_was_cut_off(start: Start) -> None:
+    await start.lived("ended")
+    await instances.ended(start.ledger, "ended", Ending(LOST, "shutdown"))
+    losses, logs = await start.close()
+    assert (losses.interrupted, losses.rows, logs) == ((), (), [])
+    assert await start.told() == []
+
+
+async def test_what_the_earlier_control_plane_wrote_down_is_said(start: Start) -> None:
+    await start.lived("k")
+    await instances.close_interrupted(start.ledger, (), LOST)
+    losses, logs = await start.close()
+    assert losses.interrupted == (CutOff("k", "tool:x", 7),)
+    assert [(each["event"], each["log_level"], each["units"]) for each in logs] == [
+        ("interrupted", "warning", ["tool:x"])
+    ]
+    assert await start.told() == [], "it has published that itself"
+    standing = (await start.remember(losses)).standing("x")
+    assert (standing.state, standing.reason) == ("cold", "interrupted")
+
+
+async def test_what_nobody_holds_is_closed_and_said_once_with_what_the_keeper_swept(start: Start) -> None:
+    await start.lived("open")
+    await start.lived("held", "tool:held")
+    losses, logs = await start.close(("open", "tool:x", 9), ("unknown", "tool:y", 8), held=("held",))
+    assert set(losses.interrupted) == {CutOff("open", "tool:x", 9), CutOff("unknown", "tool:y", 8)}
+    assert [each["units"] for each in logs] == [["tool:x", "tool:y"]]
+    assert await start.told() == [("interrupted", "interrupted")]
+    assert [row.key for row in await instances.open_rows(start.ledger)] == ["held"]
+
+
+async def test_what_an_earlier_start_has_said_is_not_said_again(start: Start) -> None:
+    await start.lived("old")
+    await instances.close_interrupted(start.ledger, (), LOST)
+    start.happened(LOST + 1, "control_started")
+    losses, logs = await start.close()
+    assert (losses.interrupted, logs) == ((), [])
+
+
+async def test_another_control_plane_of_the_same_keeper_knows_it_but_does_not_shout_again(start: Start) -> None:
+    await start.lived("k")
+    await instances.close_interrupted(start.ledger, (), LOST)
+    start.happened(NOW + 1, "control_started")
+    losses, logs = await start.close(restarts=1)
+    assert losses.interrupted == (CutOff("k", "tool:x", 7),)
+    assert logs == []
+    await start.lived("new", "tool:new", NOW)
+    losses, logs = await start.close(restarts=1)
+    assert {each.instance for each in losses.interrupted} == {"k", "new"}
+    assert [each["units"] for each in logs] == [["tool:new"]]
+
+
+async def test_what_was_being_stopped_ended_for_that_reason(start: Start) -> None:
+    await start.lived("k")
+    start.happened(LOST, "stopping", "tool:x", Reason.SHUTDOWN, instance="k")
+    losses, _ = await start.close()
+    assert losses.interrupted == ()
+    assert await start.told() == [("stopped", "shutdown")]
+    assert (await start.remember(losses)).standing("x").reason == "shutdown"
+
+
+@pytest.mark.parametrize("newer", ["row", "live", "failed"])
+async def test_a_tool_that_has_something_newer_to_show_shows_that(start: Start, newer: str) -> None:
+    await start.lived("k")
+    if newer == "row":
+        await start.lived("later", started=LOST)
+        await instances.ended(start.ledger, "later", Ending(LOST, "exit", 1))
+    elif newer == "live":
+        start.live["x"] = object()
+    state = "failed" if newer == "failed" else "cold"
+    unit_state.remember(start.ledger, unit_state.UnitStateRow("tool:x", state, LOST, facts={"reason": "early_exit"}))
+    losses, _ = await start.close()
+    assert len(losses.rows) == 1
+    assert (await start.remember(losses)).standing("x").reason == "early_exit"

@@ -1,0 +1,145 @@
+"""One daemon a directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.daemon.lock import AlreadyRunningError, Holder, read_holder, sign_lock, start_time, take_lock
+from supervisord_py.errors import EXIT_CONFLICT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_lock_is_private_signed_and_not_inherited(tmp_path: Path) -> None:
+    path = tmp_path / "pxd.lock"
+    before = os.umask(0)
+    try:
+        fd = take_lock(path)
+    finally:
+        os.umask(before)
+    sign_lock(fd)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_holder(path) == Holder(os.getpid(), start_time(os.getpid()))
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_a_second_one_is_told_the_first_ones_pid(tmp_path: Path) -> None:
+    path = tmp_path / "pxd.lock"
+    fd = take_lock(path)
+    sign_lock(fd)
+    with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b") as caught:
+        take_lock(path)
+    assert caught.value.exit_code == EXIT_CONFLICT
+    assert caught.value.extra["pid"] == os.getpid()
+    os.close(fd)
+    os.close(take_lock(path))
+
+
+def test_an_old_signature_in_a_free_lock_means_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "pxd.lock"
+    path.write_text(f"{os.getppid()} 0\n" + "x" * 50)
+    fd = take_lock(path)
+    sign_lock(fd)
+    assert read_holder(path) == Holder(os.getpid(), start_time(os.getpid()))
+    os.close(fd)
+
+
+def test_a_held_lock_of_a_dead_keeper_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What guards a killed keeper holds the lock until it has cleaned up; then the start goes on."""
+    path = tmp_path / "pxd.lock"
+    guard = take_lock(path)
+    path.write_text(f"{dead_pid()} 1\n")
+    turns = []
+
+    def turn(seconds: float) -> None:
+        turns.append(seconds)
+        if len(turns) == 3:
+            os.close(guard)
+
+    monkeypatch.setattr(time, "sleep", turn)
+    os.close(take_lock(path))
+    assert len(turns) == 3
+
+
+def test_patience_ends(tmp_path: Path) -> None:
+    path = tmp_path / "pxd.lock"
+    guard = take_lock(path)
+    path.write_text(f"{dead_pid()} 1\n")
+    with pytest.raises(AlreadyRunningError, match="did not say who it is"):
+        take_lock(path, patience=0.0)
+    os.close(guard)
+
+
+def test_a_pid_that_was_given_away_again_is_no_holder() -> None:
+    """The recorded pid lives, but started at another time: the holder is dead."""
+    own = start_time(os.getpid())
+    assert Holder(os.getpid(), own).alive
+    assert Holder(os.getpid(), 0).alive
+    assert not Holder(os.getpid(), own + 1).alive
+    assert not Holder(dead_pid(), 0).alive
+
+
+def test_a_process_of_another_user_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert Holder(os.getpid(), 0).alive
+
+
+@pytest.mark.parametrize("text", ["", "x", "12", "12 y", "é"])
+def test_a_signature_that_makes_no_sense_is_none(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "pxd.lock"
+    path.write_text(text, "utf-8")
+    assert read_holder(path) is None
+    assert read_holder(tmp_path / "none") is None
+
+
+def test_a_start_time_of_nobody_is_zero() -> None:
+    assert start_time(dead_pid()) == 0
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "pxd.lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic link"):
+        take_lock(tmp_path / "pxd.lock")
+    assert not (tmp_path / "victim").exists()
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_lock_file_that_was_removed_meanwhile_is_locked_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, replaced: bool
+) -> None:
+    """Between open and flock the file may be unlinked, or another may take its name: only the named one counts."""
+    path = tmp_path / "pxd.lock"
+    real = fcntl.flock
+    raced: list[int] = []
+
+    def racing(fd: int, operation: int) -> None:
+        real(fd, operation)
+        if not raced:
+            raced.append(fd)
+            path.unlink()
+            if replaced:
+                path.touch()
+
+    monkeypatch.setattr(fcntl, "flock", racing)
+    fd = take_lock(path)
+    assert os.fstat(fd).st_ino == path.stat().st_ino
+    os.close(fd)

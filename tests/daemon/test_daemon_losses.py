@@ -1,0 +1,87 @@
+"""A real daemon after a loss: status, daemon, doctor, log and why agree on what was cut off, until the next start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import alive, server, until
+
+if TYPE_CHECKING:
+    from e2e.house import House
+
+ECHO = server("return {'pid': os.getpid()}")
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO
+
+
+def reason_of(house: House, name: str) -> tuple[str, str | None]:
+    found = house.status(name)
+    return found["state"], found["reason"]
+
+
+def interrupted(house: House) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = house.get("/api/daemon")["interrupted"]
+    return found
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["keeper", "keeper-and-control"])
+def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(running: House, *, both: bool) -> None:
+    for name in ("one", "two", "ended"):
+        running.tool(name, ECHO)
+        running.run(name)
+    assert running.pxctl("stop", "ended").returncode == 0
+    pid = running.status("one")["pid"]
+    keeper, control = running.pids()
+    if both:
+        os.kill(control, signal.SIGSTOP)  # it must not see its keeper die
+    os.kill(keeper, signal.SIGKILL)
+    if both:
+        os.kill(control, signal.SIGKILL)
+    assert running.process is not None
+    running.process.wait(60)
+    running.process = None
+    until(lambda: not alive(control), "it is gone, with its lock")
+    before = len(running.said())
+    running.start()
+    assert not alive(pid)
+    assert {(each["unit"], each["pid"] is not None) for each in interrupted(running)} == {
+        ("tool:one", True),
+        ("tool:two", True),
+    }
+    doctor = {check["name"]: check for check in running.get("/api/doctor")["checks"]}
+    assert "tool:one, tool:two" in doctor["interrupted"]["detail"]
+    assert '"tool:one", "tool:two"' in running.said()[before:] or "'tool:one', 'tool:two'" in running.said()[before:]
+    assert [reason_of(running, name) for name in ("one", "two", "ended")] == [
+        ("cold", "interrupted"),
+        ("cold", "interrupted"),
+        ("cold", "stopped"),
+    ]
+    running.run("one")
+    assert reason_of(running, "one") == ("ready", None)
+    os.kill(running.pids()[1], signal.SIGKILL)
+    until(lambda: running.answers() and running.get("/api/daemon")["control"]["restarts"] == 1, "another one serves")
+    assert {each["unit"] for each in interrupted(running)} == {"tool:one", "tool:two"}, "the same keeper, the same loss"
+    assert reason_of(running, "one") == ("ready", None)
+    assert reason_of(running, "two") == ("cold", "interrupted")
+    assert running.stop() == 0
+    running.start()
+    assert interrupted(running) == []
+    assert reason_of(running, "one") == ("cold", "shutdown")
+    assert reason_of(running, "two") == ("cold", "interrupted"), "it was not started since"
+
+
+def test_what_a_second_signal_cut_short_was_a_shutdown(running: House) -> None:
+    running.tool("deaf", DEAF, stop_timeout_seconds=50)
+    running.run("deaf")
+    assert running.process is not None
+    running.process.send_signal(signal.SIGTERM)
+    until(lambda: running.status("deaf")["state"] == "stopping", "the tool is asked to stop")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(60) == 0
+    running.process = None
+    running.start()
+    assert reason_of(running, "deaf") in {("cold", "shutdown"), ("cold", "interrupted")}
+    assert interrupted(running) == [] or reason_of(running, "deaf")[1] == "interrupted"

@@ -1,0 +1,133 @@
+"""Where everything lies: the table of CONTRACT §1, line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.daemon import paths as subject
+from supervisord_py.daemon.paths import ContradictionError, PlaceError, Scope, check_socket_length, resolve_paths
+
+
+@pytest.fixture
+def xdg(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> Path:
+    for name, folder in (("CONFIG_HOME", "c"), ("DATA_HOME", "d"), ("STATE_HOME", "s"), ("RUNTIME_DIR", "r")):
+        (short_tmp / folder).mkdir(mode=0o700)
+        monkeypatch.setenv(f"XDG_{name}", str(short_tmp / folder))
+    return short_tmp
+
+
+def test_the_platforms_places(xdg: Path) -> None:
+    paths = resolve_paths({})
+    assert paths.config_file == xdg / "c/pxd/pxd.toml"
+    assert paths.conf_dir == xdg / "c/pxd/conf.d"
+    assert paths.tools_dir == xdg / "d/pxd/tools"
+    assert paths.pipes_dir == xdg / "d/pxd/pipes"
+    assert paths.ledger_file == xdg / "s/pxd/pxd.db"
+    assert paths.log_dir == xdg / "s/pxd/logs"
+    assert paths.socket == xdg / "r/pxd/pxd.sock"
+    assert paths.lock_file == xdg / "r/pxd/pxd.lock"
+
+
+def test_px_home() -> None:
+    paths = resolve_paths({"PX_HOME": "/h"})
+    assert paths.config_file == Path("/h/pxd.toml")
+    assert paths.tools_dir == Path("/h/tools")
+    assert paths.pipes_dir == Path("/h/pipes")
+    assert paths.ledger_file == Path("/h/state/pxd.db")
+    assert paths.log_dir == Path("/h/state/logs")
+    assert paths.socket == Path("/h/run/pxd.sock")
+    assert paths.lock_file == Path("/h/run/pxd.lock")
+
+
+def test_system() -> None:
+    paths = resolve_paths({}, scope=Scope.SYSTEM)
+    assert paths.config_file == Path("/etc/pxd/pxd.toml")
+    assert paths.tools_dir == Path("/var/lib/pxd/tools")
+    assert paths.pipes_dir == Path("/var/lib/pxd/pipes")
+    assert paths.ledger_file == Path("/var/lib/pxd/state/pxd.db")
+    assert paths.socket == Path("/run/pxd/pxd.sock")
+
+
+def test_px_home_and_system_contradict_each_other() -> None:
+    with pytest.raises(ContradictionError, match="PX_HOME=/h") as caught:
+        resolve_paths({"PX_HOME": "/h"}, scope=Scope.SYSTEM)
+    assert caught.value.exit_code == 2
+
+
+def test_what_the_service_manager_grants_wins_and_the_first_of_a_list_counts() -> None:
+    granted = {
+        "RUNTIME_DIRECTORY": "/run/a:/run/b",
+        "STATE_DIRECTORY": "/var/lib/a:/var/lib/b",
+        "LOGS_DIRECTORY": "/var/log/a:/x",
+        "CONFIGURATION_DIRECTORY": "/etc/a:/y",
+    }
+    for environ, scope in (({"PX_HOME": "/h"}, Scope.USER), ({}, Scope.SYSTEM)):
+        paths = resolve_paths({**granted, **environ}, scope=scope)
+        assert paths.run_dir == Path("/run/a")
+        assert paths.socket == Path("/run/a/pxd.sock")
+        assert paths.ledger_file == Path("/var/lib/a/pxd.db")
+        assert paths.log_dir == Path("/var/log/a")
+        assert paths.config_file == Path("/etc/a/pxd.toml")
+
+
+def test_the_socket_alone_may_be_moved() -> None:
+    paths = resolve_paths({"PX_HOME": "/h", "PX_SOCKET": "/tmp/x.sock", "RUNTIME_DIRECTORY": "/run/a"})
+    assert (paths.socket, paths.lock_file) == (Path("/tmp/x.sock"), Path("/run/a/pxd.lock"))
+    assert resolve_paths({"PX_HOME": "/h", "PX_SOCKET": "/s"}, socket="/flag").socket == Path("/flag")
+
+
+def test_config_moves_its_dropins_too() -> None:
+    paths = resolve_paths({"PX_HOME": "/h"}, config_file="/etc/my.toml")
+    assert (paths.config_file, paths.conf_dir) == (Path("/etc/my.toml"), Path("/etc/conf.d"))
+
+
+def test_relative_and_home_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert resolve_paths({"PX_HOME": "rel"}).state_dir == tmp_path / "rel/state"
+    assert resolve_paths({"PX_HOME": "~/px"}).state_dir == Path("/home/me/px/state")
+
+
+def test_an_unsafe_runtime_directory_is_an_error_that_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    import platformdirs
+
+    def refuse(*_: object, **__: object) -> Path:
+        raise PermissionError("runtime directory belongs to somebody else")
+
+    monkeypatch.setattr(platformdirs, "user_runtime_path", refuse)
+    with pytest.raises(PlaceError, match="somebody else") as caught:
+        resolve_paths({})
+    assert caught.value.exit_code == 78
+    assert "XDG_RUNTIME_DIR" in str(caught.value.hint)
+
+
+@given(st.integers(1, 200), st.sampled_from([subject.SUN_PATH_LINUX, subject.SUN_PATH_DARWIN]))
+def test_a_socket_path_must_leave_room_for_its_nul(size: int, limit: int) -> None:
+    path = Path("/" + "x" * (size - 1))
+    if size < limit:
+        check_socket_length(path, limit)
+        return
+    with pytest.raises(PlaceError, match=rf"has {size} bytes.*at most {limit - 1}") as caught:
+        check_socket_length(path, limit)
+    assert "PX_SOCKET" in str(caught.value.hint)
+
+
+def test_bytes_count_not_letters() -> None:
+    with pytest.raises(PlaceError):
+        check_socket_length(Path("/" + "ä" * 60))
+
+
+NAMES = ["PX_HOME", "PX_SOCKET", "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY"]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), st.text("ab/.", min_size=1), max_size=5))
+def test_all_paths_are_absolute_and_lock_and_ledger_lie_in_their_directories(environ: dict[str, str]) -> None:
+    paths = resolve_paths({"PX_HOME": "/h", **environ})
+    for name in type(paths).__slots__:
+        assert getattr(paths, name).is_absolute(), name
+    assert paths.lock_file.parent == paths.run_dir
+    assert paths.ledger_file.parent == paths.state_dir

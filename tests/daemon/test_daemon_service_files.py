@@ -1,0 +1,182 @@
+"""The service files: what is checked in is what is generated, and each key means something to its service manager."""
+
+from __future__ import annotations
+
+import plistlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.daemon.paths import Scope
+from supervisord_py.daemon.service_files import LABEL, launchd_plist, own_command, systemd_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNITS = Path(__file__).parent.parent.parent / "units"
+COMMAND = ["/usr/bin/pxd", "--foreground"]
+
+LAUNCHD_KEYS: dict[str, type | tuple[type, ...]] = {
+    "Label": str,
+    "ProgramArguments": list,
+    "RunAtLoad": bool,
+    "KeepAlive": (bool, dict),
+    "ThrottleInterval": int,
+    "ExitTimeOut": int,
+    "ProcessType": str,
+    "EnvironmentVariables": dict,
+    "SoftResourceLimits": dict,
+    "HardResourceLimits": dict,
+    "Umask": int,
+    "StandardErrorPath": str,
+    "StandardOutPath": str,
+    "WorkingDirectory": str,
+    "Sockets": dict,
+    "LegacyTimers": bool,
+    "Disabled": bool,
+}
+KEEP_ALIVE = {"SuccessfulExit", "Crashed", "PathState", "OtherJobEnabled", "AfterInitialDemand"}
+PROCESS_TYPES = {"Standard", "Adaptive", "Interactive", "Background"}
+
+
+def test_the_files_in_units_are_what_is_generated() -> None:
+    system = systemd_unit([*COMMAND, "--system"], Scope.SYSTEM)
+    assert (UNITS / "pxd.service").read_text() == system
+    assert (UNITS / "pxd-user.service").read_text() == systemd_unit(COMMAND, Scope.USER)
+    assert (UNITS / f"{LABEL}.plist").read_text() == launchd_plist(COMMAND, Scope.USER)
+    assert sorted(path.name for path in UNITS.iterdir()) == [f"{LABEL}.plist", "pxd-user.service", "pxd.service"]
+
+
+def lines(unit: str) -> set[str]:
+    return {line for line in unit.splitlines() if line and not line.startswith("#")}
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_systemd_unit_says_what_keeps_the_daemon_right(scope: Scope) -> None:
+    assert lines(systemd_unit(COMMAND, scope)) >= {
+        "Type=notify",
+        "NotifyAccess=main",
+        "ExecStart=/usr/bin/pxd --foreground",
+        "ExecReload=/bin/kill -HUP $MAINPID",
+        "WatchdogSec=30",
+        "Restart=on-failure",
+        "RestartSec=1",
+        "KillMode=mixed",
+        "Delegate=yes",
+        "OOMPolicy=continue",
+        "RuntimeDirectory=pxd",
+        "RuntimeDirectoryPreserve=restart",
+        "UMask=0077",
+        "TimeoutStopSec=90",
+        "StartLimitIntervalSec=60",
+        "StartLimitBurst=5",
+    }
+
+
+def test_bad_settings_and_a_second_daemon_are_not_tried_again() -> None:
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", systemd_unit(COMMAND, Scope.USER), re.MULTILINE)
+    assert codes.split() == ["78", "8"]
+
+
+def test_the_ledger_lies_where_it_lies_without_systemd() -> None:
+    """STATE_DIRECTORY wins: in the system unit it must be the very place of `--system`, a user unit must not set it."""
+    assert "StateDirectory=pxd/state" in lines(systemd_unit(COMMAND, Scope.SYSTEM))
+    assert not [line for line in lines(systemd_unit(COMMAND, Scope.USER)) if line.startswith(("StateD", "LogsD"))]
+
+
+def test_who_starts_it_depends_on_the_scope() -> None:
+    assert "WantedBy=multi-user.target" in lines(systemd_unit(COMMAND, Scope.SYSTEM))
+    assert "WantedBy=default.target" in lines(systemd_unit(COMMAND, Scope.USER))
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_systemd_itself_finds_nothing_to_complain_about(
+    scope: Scope, tmp_path: Path, require: Callable[[bool, str], None]
+) -> None:
+    verify = shutil.which("systemd-analyze")
+    require(verify is not None, "systemd-analyze is not there")
+    assert verify is not None
+    # `verify` wants the program to exist; a path with a blank shows that words are quoted.
+    program = tmp_path / "a b" / "pxd"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    unit = tmp_path / "pxd-under-test.service"
+    unit.write_text(systemd_unit([str(program), "--foreground", "50%", "$HOME"], scope))
+    words = [verify, "verify", "--man=no", *(["--user"] if scope is Scope.USER else []), str(unit)]
+    environ = {"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    about_us = [line for line in (done.stderr + done.stdout).splitlines() if "pxd" in line]
+    assert about_us == []
+    assert done.returncode == 0, done.stderr
+
+
+def typed(value: object, wanted: type | tuple[type, ...]) -> bool:
+    """Say whether a value has exactly the wanted type: to launchd, true is no integer."""
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    return type(value) in kinds
+
+
+@pytest.mark.parametrize("scope", Scope)
+def test_a_property_list_has_only_keys_that_launchd_knows(scope: Scope) -> None:
+    job: dict[str, Any] = plistlib.loads(launchd_plist(COMMAND, scope).encode())
+    for key, value in job.items():
+        assert key in LAUNCHD_KEYS, key
+        assert typed(value, LAUNCHD_KEYS[key]), key
+    assert job["Label"] == LABEL
+    assert job["ProgramArguments"] == COMMAND
+    assert job["ProgramArguments"][0].startswith("/")
+    assert set(job["KeepAlive"]) <= KEEP_ALIVE
+    assert job["KeepAlive"] == {"SuccessfulExit": False}
+    assert job["ProcessType"] in PROCESS_TYPES - {"Background"}
+    assert job["ExitTimeOut"] == 90
+    assert job["Umask"] == 0o077
+    assert set(job["EnvironmentVariables"]) == {"PATH", "LC_ALL"}
+    assert job["SoftResourceLimits"]["NumberOfFiles"] > 256
+
+
+def test_launchd_does_not_hammer_on_a_bad_configuration() -> None:
+    """It has no RestartPreventExitStatus: all that helps is a slow hand."""
+    assert plistlib.loads(launchd_plist(COMMAND, Scope.USER).encode())["ThrottleInterval"] >= 30
+
+
+def test_a_daemon_of_the_machine_has_a_place_for_its_log() -> None:
+    assert "StandardErrorPath" in plistlib.loads(launchd_plist(COMMAND, Scope.SYSTEM).encode())
+    assert "StandardErrorPath" not in plistlib.loads(launchd_plist(COMMAND, Scope.USER).encode())
+
+
+def test_the_own_command_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "pxd"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert own_command("pxd", ["--system"]) == [str(program), "--foreground", "--system"]
+    assert own_command("/x/__main__.py", []) == [sys.executable, "-P", "-m", "supervisord_py", "--foreground"]
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=12)
+
+
+@given(st.lists(WORDS, max_size=3))
+def test_words_of_a_command_survive_systemds_reading(words: list[str]) -> None:
+    """Read back as systemd.service(5) says: quotes and backslashes, then `%%` and `$$`."""
+    unit = systemd_unit(["/usr/bin/pxd", *words], Scope.USER)
+    (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
+    read, at = [], 0
+    while at < len(line):
+        word, quoted = "", line[at] == '"'
+        at += quoted
+        while at < len(line) and line[at] != ('"' if quoted else " "):
+            at += line[at] == "\\"
+            word += line[at]
+            at += 1
+        at += 2 if quoted else 1
+        read.append(word.replace("%%", "%").replace("$$", "$"))
+    assert read == ["/usr/bin/pxd", *words]

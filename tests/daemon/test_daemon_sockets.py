@@ -1,0 +1,208 @@
+"""The control socket: bound privately, never stolen, inherited correctly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.daemon.launchd import _call, launchd_socket, system_activate
+from supervisord_py.daemon.lock import AlreadyRunningError
+from supervisord_py.daemon.paths import PlaceError
+from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777], ids=oct)
+def test_the_socket_is_private_under_any_umask_and_leaves_it_alone(umask: int, short_tmp: Path) -> None:
+    before = os.umask(umask)
+    try:
+        with bind_socket(short_tmp / "s") as bound:
+            assert stat.S_IMODE((short_tmp / "s").stat().st_mode) == 0o600
+            assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+
+
+def test_a_stale_socket_is_replaced(short_tmp: Path) -> None:
+    bind_socket(short_tmp / "s").close()
+    assert (short_tmp / "s").exists()
+    with bind_socket(short_tmp / "s"), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(short_tmp / "s"))
+
+
+def test_a_live_socket_is_never_unlinked_and_its_owner_is_named(short_tmp: Path) -> None:
+    with bind_socket(short_tmp / "s"):
+        before = (short_tmp / "s").stat().st_ino
+        with pytest.raises(AlreadyRunningError, match=rf"pid {os.getpid()}\b"):
+            bind_socket(short_tmp / "s")
+        assert (short_tmp / "s").stat().st_ino == before
+
+
+def test_a_full_backlog_is_a_living_daemon(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When connect says neither yes nor 'refused', somebody may be there: hands off."""
+
+    class Busy(socket.socket):
+        def connect(self, _address: object) -> None:
+            raise BlockingIOError(errno.EAGAIN, "try again")
+
+    bind_socket(short_tmp / "s").close()
+    monkeypatch.setattr(socket, "socket", Busy)
+    with pytest.raises(AlreadyRunningError):
+        bind_socket(short_tmp / "s")
+    assert (short_tmp / "s").exists()
+
+
+def test_a_file_in_the_way_is_left_alone(short_tmp: Path) -> None:
+    (short_tmp / "s").write_text("precious")
+    with pytest.raises(PlaceError, match="is no socket"):
+        bind_socket(short_tmp / "s")
+    assert (short_tmp / "s").read_text() == "precious"
+
+
+def test_a_path_that_cannot_be(short_tmp: Path) -> None:
+    with pytest.raises(PlaceError, match="No such file or directory"):
+        bind_socket(short_tmp / "none/s")
+    (short_tmp / "file").touch()
+    with pytest.raises(PlaceError, match="cannot look at"):
+        bind_socket(short_tmp / "file/s")
+    with pytest.raises(PlaceError, match="at most") as caught:
+        bind_socket(short_tmp / ("x" * 120))
+    assert caught.value.exit_code == 78
+
+
+def test_other_platforms_name_no_pid(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with bind_socket(short_tmp / "s"), pytest.raises(AlreadyRunningError, match="did not say"):
+        bind_socket(short_tmp / "s")
+
+
+def listening(path: Path) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.bind(str(path))
+    made.listen()
+    return made
+
+
+def test_a_socket_of_the_service_manager_is_taken_over(short_tmp: Path) -> None:
+    given = listening(short_tmp / "s")
+    fd = given.detach()
+    os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
+    environ = {"LISTEN_FDS": "1", "LISTEN_PID": "77"}
+    taken = inherited_socket(environ, 77, first=fd)
+    assert taken is not None
+    with taken:
+        assert taken.getsockname() == str(short_tmp / "s")
+        assert not taken.get_inheritable()
+
+
+def test_a_descriptor_that_was_announced_and_is_not_there_is_told() -> None:
+    with pytest.raises(PlaceError, match="inherited descriptor 9999 is no socket"):
+        inherited_socket({"LISTEN_FDS": "1", "LISTEN_PID": "77"}, 77, first=9999)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"LISTEN_FDS": "1"},
+        {"LISTEN_FDS": "1", "LISTEN_PID": "78"},
+        {"LISTEN_PID": "77"},
+        {"LISTEN_FDS": "0", "LISTEN_PID": "77"},
+        {"LISTEN_FDS": "x", "LISTEN_PID": "77"},
+    ],
+)
+def test_what_is_meant_for_another_process_is_left_alone(environ: dict[str, str]) -> None:
+    assert inherited_socket(environ, 77) is None
+
+
+def test_several_sockets_are_one_too_many(short_tmp: Path) -> None:
+    with listening(short_tmp / "s") as one:
+        twin = os.dup(one.fileno())
+        first = min(one.fileno(), twin)
+        try:
+            if abs(one.fileno() - twin) == 1:
+                with pytest.raises(PlaceError, match="LISTEN_FDS=2"):
+                    inherited_socket({"LISTEN_FDS": "2", "LISTEN_PID": "7"}, 7, first=first)
+        finally:
+            os.close(twin)
+
+
+def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
+    with socket.socket(socket.AF_INET) as inet:
+        inet.bind(("127.0.0.1", 0))
+        inet.listen()
+        with pytest.raises(PlaceError, match="no listening Unix stream socket"):
+            adopt_socket(inet.fileno())
+    with socket.socket(socket.AF_UNIX) as idle, pytest.raises(PlaceError, match="no listening"):
+        adopt_socket(idle.fileno())
+    with open(os.devnull) as file, pytest.raises(PlaceError, match="is no socket"):
+        adopt_socket(file.fileno())
+    with pytest.raises(PlaceError, match="is no socket"):
+        adopt_socket(9999)
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ESRCH, errno.ENOSYS])
+def test_launchd_without_a_socket_for_us(code: int) -> None:
+    assert launchd_socket(lambda _: (code, [])) is None
+
+
+def test_launchd_that_refuses_is_an_error() -> None:
+    with pytest.raises(PlaceError, match="Operation already in progress"):
+        launchd_socket(lambda _: (errno.EALREADY, []))
+
+
+def test_launchd_with_one_socket() -> None:
+    fd = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
+    assert launchd_socket(lambda name: (0, [fd] if name == "pxd" else [])) == fd
+    assert not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def test_launchd_with_two_sockets_closes_both() -> None:
+    fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
+    with pytest.raises(PlaceError, match="passed 2 sockets"):
+        launchd_socket(lambda _: (0, fds))
+    for fd in fds:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_anywhere_else_there_is_no_such_function() -> None:
+    assert system_activate("pxd") == (errno.ENOSYS, [])
+
+
+def test_the_call_reads_the_array_and_frees_it() -> None:
+    import ctypes
+
+    freed = []
+    array = (ctypes.c_int * 2)(11, 12)
+
+    class Library:
+        @staticmethod
+        def launch_activate_socket(name: bytes, fds: Any, count: Any) -> int:
+            if name != b"pxd":
+                return errno.ENOENT
+            ctypes.cast(fds, ctypes.POINTER(ctypes.POINTER(ctypes.c_int)))[0] = ctypes.cast(
+                array, ctypes.POINTER(ctypes.c_int)
+            )
+            ctypes.cast(count, ctypes.POINTER(ctypes.c_size_t))[0] = 2
+            return 0
+
+        @staticmethod
+        def free(pointer: object) -> None:
+            freed.append(pointer)
+
+    library: ctypes.CDLL = Library()  # type: ignore[assignment]
+    assert _call(library, "pxd") == (0, [11, 12])
+    assert len(freed) == 1
+    assert _call(library, "other") == (errno.ENOENT, [])
