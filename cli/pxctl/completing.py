@@ -1,0 +1,74 @@
+"""Live names for shell completion: asked of a running daemon, within a tenth of a second, or not at all.
+
+Law: completion never starts a daemon, never prints an error, never takes longer than its share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from pxctl.client import Client, query
+from pxctl.failure import Failure
+from pxctl.naming import tool_route
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    import click
+
+    from pxctl.invocation import Invocation
+
+LIMIT_SECONDS = 0.1
+
+
+def _ask(context: click.Context, target: str) -> Any:
+    """Return the document at `target`, or None when it does not come in time."""
+    invocation: Invocation | None = context.find_root().obj
+    if invocation is None:
+        return None
+    found: list[Any] = []
+
+    def ask() -> None:
+        with contextlib.suppress(Failure):
+            found.append(Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS).document)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(LIMIT_SECONDS)
+    return found[0] if found else None
+
+
+def _offer(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def unit_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer full names of units, and bare ones while no kind was typed."""
+    del parameter
+    document = _ask(context, query("/api/units", [("name", "*")])) or {}
+    units = [str(unit.get("unit")) for unit in document.get("units", [])]
+    bare = [unit.partition(":")[2] for unit in units]
+    return _offer(bare, incomplete) or _offer(units, incomplete)
+
+
+def tool_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of the tools in the catalog."""
+    del parameter
+    document = _ask(context, "/api/tools") or {}
+    return _offer([str(tool.get("name")) for tool in document.get("tools", [])], incomplete)
+
+
+def assignments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer `key=` for the inputs of the tool that was named."""
+    del parameter
+    tool = context.params.get("tool")
+    if not tool or "=" in incomplete:
+        return []
+    try:
+        document = _ask(context, tool_route(tool)) or {}
+    except Failure:
+        return []
+    properties = (document.get("input_schema") or {}).get("properties") or {}
+    return _offer([f"{key}=" for key in properties], incomplete)

@@ -1,0 +1,176 @@
+"""Starts `pxd` in the background and returns when it answers.
+
+Law: when this returns, the daemon answers; when it cannot, the user sees what the daemon itself said. Any number may
+start at once: the lock lets one daemon through, and a start whose daemon lost to another one that answers is fine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from pxctl.client import Client
+from pxctl.failure import FAILED, TIMED_OUT, UNREACHABLE, Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pxctl.invocation import Invocation
+    from pxctl.paths import Places
+
+START_SECONDS = 30.0
+_LOST_TO_ANOTHER = 8
+_PAUSE_SECONDS = 0.02
+_LOG_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 16 * 1024
+_TAIL_LINES = 15
+
+
+def find_pxd(env: dict[str, str] | None = None) -> str:
+    """Return the path of `pxd`: beside this program, beside the interpreter, else on PATH."""
+    env = dict(os.environ) if env is None else env
+    for beside in (sys.argv[0], sys.executable):
+        # realpath only second: a virtual environment's python is a link out of it.
+        for path in (beside, os.path.realpath(beside)):
+            candidate = os.path.join(os.path.dirname(os.path.abspath(path)), "pxd")
+            if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+                return candidate
+    found = shutil.which("pxd", path=env.get("PATH"))
+    if found is None:
+        raise Failure(
+            "pxd is neither beside pxctl nor on PATH",
+            kind="not_installed",
+            hint="pip install supervisord-py",
+            exit_code=UNREACHABLE,
+        )
+    return found
+
+
+def daemon_environment(invocation: Invocation) -> dict[str, str]:
+    """Return the environment that makes `pxd` mean the same daemon as this call."""
+    env = dict(invocation.env)
+    if invocation.socket:
+        env["PX_SOCKET"] = invocation.socket_path
+    return env
+
+
+def pxd_arguments(invocation: Invocation, *arguments: str) -> list[str]:
+    """Return the argv of `pxd` for the daemon that this call means."""
+    return [find_pxd(daemon_environment(invocation)), *(["--system"] if invocation.system else []), *arguments]
+
+
+def answers(client: Client, timeout: float = 1.0) -> bool:
+    """Say whether a daemon answers and serves."""
+    try:
+        client.get("/api/health", timeout=timeout)
+    except Failure:
+        return False
+    return True
+
+
+def ensure_daemon(invocation: Invocation) -> None:
+    """Start the daemon for a command that needs it; says so on stderr."""
+    invocation.notice("pxctl: starting pxd …")
+    start_daemon(invocation, START_SECONDS)
+
+
+def start_daemon(invocation: Invocation, timeout: float) -> None:
+    """Spawn `pxd`, detached, and return when its socket answers.
+
+    Raises:
+        Failure: It ended first (with its last words), or does not answer within `timeout` seconds.
+    """
+    places = invocation.places
+    arguments = pxd_arguments(invocation)
+    old_umask = os.umask(0o077)
+    try:
+        log, before = _open_log(places)
+    finally:
+        os.umask(old_umask)
+    try:
+        child = subprocess.Popen(
+            arguments,
+            env=daemon_environment(invocation),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,
+        )
+        _await_answer(invocation, child, timeout, (places.log_file, before))
+    finally:
+        os.close(log)
+
+
+def _open_log(places: Places) -> tuple[int, int]:
+    """Open the daemon's own log for appending; return it and its present size. A long one is put aside first."""
+    path = places.log_file
+    try:
+        os.makedirs(places.log_dir, mode=0o700, exist_ok=True)
+        if os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES:
+            os.replace(path, f"{path}.1")
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Failure(
+            f"cannot write the daemon's log {path}: {error.strerror}",
+            kind="os_error",
+            hint=f"ls -ld {places.log_dir}",
+        ) from error
+    return fd, os.fstat(fd).st_size
+
+
+def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeout: float, log: tuple[str, int]) -> None:
+    client = Client(invocation.socket_path)
+    deadline = time.monotonic() + timeout
+    while True:
+        code = child.poll()
+        if answers(client):
+            # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
+            child.returncode = 0 if code is None else code
+            return
+        if code is not None and code != _LOST_TO_ANOTHER:
+            raise _died(code, log)
+        if time.monotonic() >= deadline:
+            child.returncode = 0 if code is None else code
+            raise _late(timeout, child.pid if code is None else None, log)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _died(code: int, log: tuple[str, int]) -> Failure:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return Failure(
+        f"pxd {how} before it answered",
+        kind="start_failed",
+        hint="pxctl config check" if code == 78 else "pxctl doctor",  # noqa: PLR2004 - EX_CONFIG of sysexits(3)
+        exit_code=FAILED,
+        stderr_tail=_tail(log),
+        daemon_exit_code=code,
+    )
+
+
+def _late(timeout: float, pid: int | None, log: tuple[str, int]) -> Failure:
+    """Make the failure of a daemon that lives and does not answer. It is left alone: it may still come up."""
+    who = "another pxd, which holds the lock," if pid is None else f"pxd was started (pid {pid}) but"
+    return Failure(
+        f"{who} has not answered within {timeout:g} s",
+        kind="timed_out",
+        hint="pxctl doctor",
+        exit_code=TIMED_OUT,
+        stderr_tail=_tail(log),
+        daemon_pid=pid,
+    )
+
+
+def _tail(log: tuple[str, int]) -> str:
+    """Return the last lines that were added to the log since the given size."""
+    path, before = log
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(before if before <= size else 0, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_TAIL_LINES:])

@@ -1,0 +1,123 @@
+"""Starting, stopping and restarting several units at once: one request each, all at the same time.
+
+Law: what one unit answers never hides what another answered; the exit code is that of the first failure in the order
+in which the units were named. Ctrl-C ends the waiting, never what was asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from pxctl.failure import FAILED, OK, Failure, Silent
+from pxctl.naming import expand
+from pxctl.reporting import report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from pxctl.client import Client
+    from pxctl.invocation import Invocation
+
+    Step = Callable[[Client, str], dict[str, Any]]
+
+
+class Act:
+    """What is done to each unit.
+
+    Args:
+        verb: "start".
+        going: How it goes on when nobody waits: "starting".
+        step: Performs it for one unit and returns the daemon's document.
+        waits: Whether it is over when `step` returns.
+    """
+
+    __slots__ = ("going", "step", "verb", "waits")
+
+    def __init__(self, verb: str, going: str, step: Step, *, waits: bool) -> None:
+        self.waits = waits
+        self.verb = verb
+        self.going = going
+        self.step = step
+
+
+class _Outcome:
+    __slots__ = ("document", "failure", "unit")
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.document: dict[str, Any] | None = None
+        self.failure: Failure | None = None
+
+    def attempt(self, client: Client, act: Act) -> None:
+        try:
+            self.document = act.step(client, self.unit)
+        except Failure as failure:
+            failure.action = f"{act.verb} {self.unit}"
+            self.failure = failure
+
+
+def steer(invocation: Invocation, names: Sequence[str], act: Act) -> int:
+    """Do it to all units that the names mean, tell the outcome, return the exit code."""
+    invocation.action = f"{act.verb} {', '.join(names)}"
+    client = invocation.client()
+    outcomes = [_Outcome(unit) for unit in expand(client, names)]
+    try:
+        _attempt_all(client, outcomes, act)
+    except KeyboardInterrupt:
+        going = [outcome.unit for outcome in outcomes if outcome.document is None and outcome.failure is None]
+        invocation.warn(f"\npxctl: detached; {', '.join(going)} goes on {act.going}")
+        raise Silent(FAILED) from None
+    return _tell(invocation, outcomes, act)
+
+
+def _attempt_all(client: Client, outcomes: list[_Outcome], act: Act) -> None:
+    if len(outcomes) == 1:
+        outcomes[0].attempt(client, act)
+        return
+    threads = [threading.Thread(target=outcome.attempt, args=(client, act), daemon=True) for outcome in outcomes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _tell(invocation: Invocation, outcomes: list[_Outcome], act: Act) -> int:
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    if failures and len(outcomes) == 1:
+        raise failures[0]
+    if invocation.json:
+        invocation.document(_merge(outcomes, act))
+        return failures[0].exit_code if failures else OK
+    for outcome in outcomes:
+        if outcome.document is not None:
+            invocation.say(outcome.unit if invocation.quiet else f"{outcome.unit} {_summary(outcome, act)}")
+    if not failures:
+        return OK
+    for failure in failures:
+        report(invocation, failure)
+    return failures[0].exit_code
+
+
+def _merge(outcomes: list[_Outcome], act: Act) -> dict[str, Any]:
+    units = [unit for outcome in outcomes for unit in (outcome.document or {}).get("units", [])]
+    survivors = [one for outcome in outcomes for one in (outcome.document or {}).get("survivors", [])]
+    failures = [outcome.failure.document() for outcome in outcomes if outcome.failure is not None]
+    merged: dict[str, Any] = {"schema": f"px.{act.verb}/1", "units": units}
+    if act.verb == "stop":
+        merged["survivors"] = survivors
+    if failures:
+        merged["failures"] = failures
+    return merged
+
+
+def _summary(outcome: _Outcome, act: Act) -> str:
+    if not act.waits:
+        return act.going
+    units = (outcome.document or {}).get("units") or [{}]
+    found = next((unit for unit in units if unit.get("unit") == outcome.unit), units[0])
+    if act.verb == "stop" and found.get("state") in {None, "cold", "failed"}:
+        return "stopped"
+    pid = found.get("pid")
+    return f"{found.get('state') or act.going}" + (f" (pid {pid})" if pid else "")

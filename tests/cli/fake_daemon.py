@@ -1,0 +1,179 @@
+"""A stand-in for pxd on a Unix socket: canned answers, byte for byte, and a record of what was asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Answer = "bytes | Callable[[Request, socket.socket], None]"
+
+DEADLINE = 60.0
+
+
+@dataclass
+class Request:
+    """What a client sent."""
+
+    method: str
+    path: str
+    query: list[tuple[str, str]]
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        return dict(self.query)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def reply(body: bytes, *, status: str = "200 OK", content_type: str = "application/json", more: str = "") -> bytes:
+    """Return a whole answer with a length."""
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+def document(value: Any, **settings: Any) -> bytes:
+    """Return a JSON answer."""
+    return reply(json.dumps(value).encode(), **settings)
+
+
+def problem(status: int, kind: str, exit_code: int | None = None, **members: Any) -> bytes:
+    """Return a problem document."""
+    value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "detail": f"it is {kind}"}
+    if exit_code is not None:
+        value["exit_code"] = exit_code
+    return document(value | members, status=f"{status} Whatever", content_type="application/problem+json")
+
+
+def chunked(*pieces: bytes, content_type: str = "application/json", ended: bool = True) -> bytes:
+    """Return an answer in chunks; one that is not `ended` breaks off."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    body = b"".join(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces)
+    return head + body + (b"0\r\n\r\n" if ended else b"")
+
+
+@dataclass
+class FakeDaemon:
+    """Listens at `path`. `routes` maps "GET /api/x" to answers; the last of several is repeated."""
+
+    path: str
+    routes: dict[str, list[Any]] = field(default_factory=dict)
+    seen: list[Request] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listener: socket.socket | None = None
+        self._threads: list[threading.Thread] = []
+        self._connections: list[socket.socket] = []
+        self.changed = threading.Condition()
+
+    def on(self, route: str, *answers: Any) -> FakeDaemon:
+        self.routes[route] = list(answers)
+        return self
+
+    def start(self) -> FakeDaemon:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen(50)
+        self._run(self._accept, self._listener)
+        return self
+
+    def stop(self) -> None:
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        listener.close()
+        os.unlink(self.path)
+
+    def asked(self, route: str) -> list[Request]:
+        with self.changed:
+            return [one for one in self.seen if f"{one.method} {one.path}" == route]
+
+    def await_request(self, route: str, count: int = 1) -> None:
+        with self.changed:
+            assert self.changed.wait_for(
+                lambda: sum(f"{one.method} {one.path}" == route for one in self.seen) >= count, DEADLINE
+            ), f"{route} was not asked for {count} times"
+
+    def _run(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            self._run(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                request = read_request(connection)
+                if request is None:
+                    return
+                with self.changed:
+                    self.seen.append(request)
+                    answers = self.routes.get(f"{request.method} {request.path}")
+                    answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
+                    self.changed.notify_all()
+                if answer is None:
+                    answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
+                if callable(answer):
+                    answer(request, connection)
+                else:
+                    connection.sendall(answer)
+            except OSError:
+                return
+
+
+def read_request(connection: socket.socket) -> Request | None:
+    """Read one request; None when the client only looked whether somebody is there."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        piece = connection.recv(65536)
+        if not piece:
+            return None
+        received += piece
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *fields = head.decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in fields)}
+    while len(body) < int(headers.get("content-length", 0)):
+        body += connection.recv(65536)
+    method, target, _ = first.split(" ")
+    parts = urlsplit(target)
+    return Request(method, unquote(parts.path), parse_qsl(parts.query, keep_blank_values=True), headers, body)
+
+
+def until_client_leaves(connection: socket.socket) -> None:
+    """Block until the client has closed its end."""
+    connection.settimeout(DEADLINE)
+    try:
+        while connection.recv(65536):
+            pass
+    except OSError:
+        pass
+
+
+def socket_in(folder: Path) -> str:
+    return str(folder / "s")

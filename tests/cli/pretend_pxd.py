@@ -1,0 +1,109 @@
+"""A program in the place of `pxd`: serves a little of the API from its own process, or fails as FAKE_PXD says."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+
+from cli.fake_daemon import FakeDaemon, document
+
+HOME = os.environ["PX_HOME"]
+
+
+def main() -> int:
+    how = os.environ.get("FAKE_PXD", "serve")
+    with open(f"{os.path.dirname(HOME)}/calls", "a") as calls:
+        umask = os.umask(0o077)
+        calls.write(json.dumps({"argv": sys.argv[1:], "umask": umask, "sid": os.getsid(0) == os.getpid()}) + "\n")
+    if how.startswith("exit"):
+        print("setting pxd.toml:3: [tols] is not known" + os.environ.get("FAKE_WORDS", ""), file=sys.stderr)
+        return int(how.removeprefix("exit"))
+    if how == "signal":
+        os.kill(os.getpid(), 9)
+    if how == "silent":
+        threading.Event().wait(60)
+        return 0
+    if "--print-unit" in sys.argv:
+        print(os.environ.get("FAKE_UNIT", "[Unit]"))
+        return 0
+    if "--show-config" in sys.argv or "--check-config" in sys.argv:
+        return refuse() if how == "broken" else tell_settings()
+    lock = os.open(f"{os.path.dirname(HOME)}/lock", os.O_WRONLY | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 8
+    serve(how)
+    return 0
+
+
+def tell_settings() -> int:
+    print("pxd: warning: odd", file=sys.stderr)
+    shown = "--show-config" in sys.argv and "--json" in sys.argv
+    print(json.dumps({"settings": [{"key": "a.b"}, {"key": "c"}]} if shown else sys.argv[1:]))
+    return 0
+
+
+def refuse() -> int:
+    """Refuse broken settings as pxd does: a document for machines, words for people."""
+    if "--check-config" in sys.argv and "--json" in sys.argv:
+        place = {"origin": "/x/pxd.toml:2", "file": "/x/pxd.toml", "line": 2, "key": "tols.a", "nearest": "tools.a"}
+        problems = [place | {"message": "unknown setting tols.a"}]
+        print(json.dumps({"schema": "px.config_check/1", "ok": False, "problems": problems}))
+    else:
+        print("pxd: /x/pxd.toml:2: unknown setting tols.a; did you mean tools.a?", file=sys.stderr)
+        print("pxd: env PX_B: nor this", file=sys.stderr)
+        print("hint: ask pxd again", file=sys.stderr)
+    return 78
+
+
+def serve(how: str) -> None:
+    ended = threading.Event()
+    control = [os.getpid()]
+    child = subprocess.Popen(["sleep", "300"]) if how == "child" else None
+    units = [] if child is None else [{"unit": "tool:a", "state": "ready", "pid": child.pid}]
+
+    def facts() -> dict[str, object]:
+        began = "2026-11-21T10:00:00Z"
+        return {
+            "version": "9",
+            "socket": os.environ["PX_SOCKET"],
+            "keeper": {"pid": os.getpid(), "started_at": began},
+            "control": {"pid": control[0], "started_at": began, "restarts": 0},
+            "kill_rung": "group",
+            "memory_rung": "resident",
+        }
+
+    def stop(_: object, connection: object) -> None:
+        connection.sendall(document({"wish": "stop"}, status="202 Accepted"))  # type: ignore[attr-defined]
+        if how != "stubborn":
+            ended.set()
+
+    def restart(request: object, connection: object) -> None:
+        if how != "no restart":
+            control[0] += 1
+        if how != "abrupt":
+            connection.sendall(document({"wish": "restart"}, status="202 Accepted"))  # type: ignore[attr-defined]
+
+    def tell(_: object, connection: object) -> None:
+        connection.sendall(document(facts()))  # type: ignore[attr-defined]
+
+    daemon = FakeDaemon(os.environ["PX_SOCKET"])
+    daemon.on("GET /api/health", document({"ok": True})).on("GET /api/daemon", tell)
+    daemon.on("GET /api/status", lambda _, c: c.sendall(document({"daemon": facts(), "units": units})))
+    daemon.on("POST /api/daemon/stop", stop).on("POST /api/daemon/restart", restart)
+    daemon.on("POST /api/tools/a/run", document({"ran": True}))
+    daemon.start()
+    ended.wait(120)
+    daemon.stop()
+    if child is not None and os.environ.get("FAKE_KEEPS") is None:
+        child.kill()
+        child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""Runs `pxctl` as a user does: as a process of its own, piped or on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+REPOSITORY = Path(__file__).parents[2]
+DEADLINE = 60.0
+ARGV = [sys.executable, "-m", "pxctl"]
+
+
+@dataclass
+class Ended:
+    """How a call ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass
+class Px:
+    """Calls of `pxctl` in one environment."""
+
+    folder: Path
+    socket: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key.startswith(("COV", "TEST_SESSION", "LD_"))}
+        return {
+            **kept,
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(self.folder),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(REPOSITORY / "cli"),
+            "PX_HOME": str(self.folder / "px"),
+            "PX_SOCKET": self.socket,
+            "PX_AUTOSTART": "0",
+            **self.env,
+            **more,
+        }
+
+    def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
+        done = subprocess.run(
+            [*(argv or ARGV), *arguments],
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            env=self.environment(**env),
+            timeout=DEADLINE,
+            cwd=self.folder,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr.decode())
+
+    def popen(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*ARGV, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment(**env),
+            cwd=self.folder,
+        )
+
+    def terminal(self, *arguments: str, columns: int = 80, **env: str) -> Terminal:
+        return Terminal(self, arguments, columns, env)
+
+
+class Terminal:
+    """A call on a pseudo-terminal: all three streams are the screen."""
+
+    def __init__(self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [*ARGV, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=px.environment(TERM="xterm", **env),
+            cwd=px.folder,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.screen = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(DEADLINE)
+        os.close(self._master)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def see(self, wanted: str) -> None:
+        """Read until the screen shows `wanted`."""
+        deadline = time.monotonic() + DEADLINE
+        while wanted.encode() not in self.screen:
+            assert time.monotonic() < deadline, f"{wanted!r} was not seen in {self.screen!r}"
+            if not self._read(1.0):
+                assert wanted.encode() in self.screen, f"{wanted!r} was not seen in {self.screen!r}"
+                return
+
+    def end(self) -> int:
+        """Read to the end; return the exit code."""
+        deadline = time.monotonic() + DEADLINE
+        while self._read(1.0):
+            assert time.monotonic() < deadline
+        return self.process.wait(DEADLINE)
+
+    def _read(self, seconds: float) -> bool:
+        """Read what is there; False once the terminal is closed at the other end."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return True
+        try:
+            piece = os.read(self._master, 65536)
+        except OSError:
+            return False
+        self.screen += piece
+        return bool(piece)
+
+    @property
+    def text(self) -> str:
+        return self.screen.decode()
+
+
+def until(condition: Any, what: str) -> None:
+    """Wait for a condition, bounded."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        select.select([], [], [], 0.02)

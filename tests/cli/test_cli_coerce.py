@@ -1,0 +1,205 @@
+"""KEY=VALUE becomes what the schema allows and the text can mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pxctl.coerce import CannotRead, build_input, coerce, parse_assignment, read_json
+
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+
+
+def under(schema: Any, text: str, root: Any = None) -> Any:
+    return coerce(text, schema, root or {})
+
+
+@given(st.integers())
+def test_integers(value: int) -> None:
+    assert under({"type": "integer"}, str(value)) == value
+    assert under({"type": "integer"}, f"{value}.0") == (value if abs(value) < 2**53 else int(float(value)))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_numbers(value: float) -> None:
+    assert under({"type": "number"}, repr(value)) == value
+
+
+@given(st.lists(st.integers()))
+def test_arrays_by_commas_and_by_json(values: list[int]) -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    assert under(schema, ",".join(map(str, values))) == values
+    assert under(schema, json.dumps(values)) == values
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | numbers | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_json_stands_as_it_is(value: Any) -> None:
+    assert parse_assignment(f"k:={json.dumps(value)}").value == value
+
+
+@given(st.text(), st.sampled_from([{}, True, {"type": "string"}, {"type": ["string"]}, None, {"description": "x"}]))
+def test_nothing_is_guessed_where_only_a_string_is_named_or_nothing(text: str, schema: Any) -> None:
+    assert under(schema, text) == text
+
+
+@given(
+    st.text(),
+    st.recursive(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "type": st.sampled_from(
+                    ["integer", "number", "boolean", "null", "array", "object", "string", 7, ["integer", "null"]]
+                ),
+                "enum": st.lists(st.integers() | st.text(max_size=3)) | st.just("odd"),
+                "const": st.integers(),
+                "$ref": st.sampled_from(["#/a", "#", "elsewhere", "#/a/b/c"]),
+                "nullable": st.booleans(),
+            },
+        ),
+        lambda inner: st.fixed_dictionaries(
+            {}, optional={"anyOf": st.lists(inner), "items": inner, "prefixItems": st.lists(inner)}
+        ),
+    ),
+)
+def test_no_schema_and_no_text_makes_it_fail(text: str, schema: Any) -> None:
+    json.dumps(coerce(text, schema, {"a": schema}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "integer"}, "five", "five"),
+        ({"type": "integer"}, "1e3", 1000),
+        ({"type": "integer"}, "1.5", "1.5"),
+        ({"type": "integer"}, "1_000", "1_000"),
+        ({"type": "integer"}, " 1", " 1"),
+        ({"type": "integer"}, "9" * 5000, "9" * 5000),
+        ({"type": "number"}, "nan", "nan"),
+        ({"type": "number"}, "1e999", "1e999"),
+        ({"type": "number"}, "28", 28),
+        ({"type": "number"}, "-.5", -0.5),
+        ({"type": "boolean"}, "Yes", True),
+        ({"type": "boolean"}, "0", False),
+        ({"type": "boolean"}, "perhaps", "perhaps"),
+        ({"type": ["integer", "boolean"]}, "1", 1),
+        ({"type": ["number", "null"]}, "null", None),
+        ({"type": "number", "nullable": True}, "null", None),
+        ({"type": ["string", "null"]}, "null", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "3", 3),
+        ({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}]}, "1,2", "1,2"),
+        ({"oneOf": [{"type": "string"}, {"type": "array"}]}, "[1]", [1]),
+        ({"allOf": [{"type": "integer"}, {"minimum": 1}]}, "4", 4),
+        ({"enum": ["1", 1]}, "1", "1"),
+        ({"enum": [1, 2.5, True, None]}, "2.5", 2.5),
+        ({"enum": [1, True, None]}, "null", None),
+        ({"const": 5}, "5", 5),
+        ({"type": "integer", "enum": [1, 2]}, "3", "3"),
+        ({"type": "array"}, "", []),
+        ({"type": "array", "items": {"type": "boolean"}}, "true, no", [True, False]),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "string"}}, "1,2", [1, "2"]),
+        ({"items": {"type": "integer"}}, "1,2", [1, 2]),
+        ({"type": "array"}, "[1", ["[1"]),
+        ({"type": "object"}, '{"a": 1}', {"a": 1}),
+        ({"properties": {}}, '{"a": 1}', {"a": 1}),
+        ({"type": "object"}, "[1]", "[1]"),
+        ({"type": "object"}, "{broken", "{broken"),
+        ({"$ref": "#/$defs/n"}, "7", 7),
+        ({"$ref": "#/$defs/a~1b"}, "7", 7),
+        ({"$ref": "https://elsewhere/x"}, "7", "7"),
+        ({"$ref": "#/nowhere/at/all"}, "7", "7"),
+    ],
+)
+def test_what_a_text_means(schema: Any, text: str, value: Any) -> None:
+    root = {"$defs": {"n": {"type": "integer"}, "a/b": {"type": "integer"}}}
+    found = under(schema, text, root)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_reference_to_itself_ends() -> None:
+    root = {"$defs": {"loop": {"$ref": "#/$defs/loop"}}}
+    assert under({"$ref": "#/$defs/loop"}, "x", root) == "x"
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "n": {"type": "integer"},
+        "xs": {"type": "array", "items": {"type": "number"}},
+        "o": {
+            "type": "object",
+            "properties": {"depth": {"type": "integer"}},
+            "additionalProperties": {"type": "boolean"},
+        },
+        "dotted.name": {"type": "integer"},
+    },
+    "additionalProperties": {"type": "number"},
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        (["n=5"], {"n": 5}),
+        (['n:="5"'], {"n": "5"}),
+        (["n=a=b"], {"n": "a=b"}),
+        (["xs=1", "xs=2.5"], {"xs": [1, 2.5]}),
+        (["xs=1", "xs:=[2]"], {"xs": [1, [2]]}),
+        (["o.depth=3", "o.flag=yes"], {"o": {"depth": 3, "flag": True}}),
+        (["dotted.name=3"], {"dotted.name": 3}),
+        (["other=3"], {"other": 3}),
+        (["deep.er.still=x"], {"deep": {"er": {"still": "x"}}}),
+        ([], {}),
+    ],
+)
+def test_an_input_is_built(arguments: list[str], value: Any) -> None:
+    assert build_input(arguments, {}, SCHEMA) == value
+
+
+def test_assignments_lie_over_the_input_and_leave_it_alone() -> None:
+    base = {"o": {"depth": 1, "flag": False}, "n": 1}
+    assert build_input(["o.depth=2"], base, SCHEMA) == {"o": {"depth": 2, "flag": False}, "n": 1}
+    assert base["o"] == {"depth": 1, "flag": False}
+
+
+def test_a_repeated_key_without_any_schema_is_an_array() -> None:
+    assert build_input(["x=1", "x=2"], {}, None) == {"x": ["1", "2"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "base", "why"),
+    [
+        (["n"], {}, "is not KEY=VALUE"),
+        (["=1"], {}, "no key"),
+        ([":=1"], {}, "no key"),
+        (["n:=[1,"], {}, "line 1, column"),
+        (["n:=NaN"], {}, "no JSON number"),
+        (["n=1", "n=2"], {}, "2 times"),
+        (["n.x=1"], {"n": 5}, "is not an object"),
+        (["a..b=1"], {}, "empty part"),
+        (["n=1"], [1], "only be put over an object"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], base: Any, why: str) -> None:
+    with pytest.raises(CannotRead, match=why):
+        build_input(arguments, base, SCHEMA)
+
+
+def test_json_deeper_than_anybody_needs_is_refused() -> None:
+    with pytest.raises(CannotRead):
+        read_json("[" * 100_000, "it")
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    with pytest.raises(CannotRead):
+        read_json(b"\xff\xfe\xfd", "it")

@@ -1,0 +1,163 @@
+"""Completion: scripts that shells accept, live names in time or not at all; help for every command."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, until_client_leaves
+from pxctl.completing import LIMIT_SECONDS
+from pxctl.main import command as root
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from cli.px import Px
+
+UNITS = document({"units": [{"unit": f"tool:{name}"} for name in ("alpha", "alto", "beta")]})
+TOOLS = document({"tools": [{"name": name} for name in ("alpha", "alto", "beta")]})
+TOOL = document({"name": "alpha", "state": "cold", "input_schema": {"properties": {"rho": {}, "rate": {}, "xs": {}}}})
+
+
+def complete(px: Px, *words: str, **env: str) -> list[str]:
+    """Ask as bash does; the last word is the one being typed."""
+    ended = px(
+        _PXCTL_COMPLETE="bash_complete", COMP_WORDS=" ".join(["pxctl", *words]), COMP_CWORD=str(len(words)), **env
+    )
+    assert ended.err == ""
+    return [line.partition(",")[2] for line in ended.lines if line]
+
+
+def test_commands_and_options_are_completed_without_a_daemon(px: Px) -> None:
+    assert complete(px, "st") == ["status", "start", "stop"]
+    assert complete(px, "tools", "s") == ["show", "sync"]
+    assert "--watch" in complete(px, "status", "--w")
+    assert complete(px, "--so") == ["--socket"]
+    assert complete(px, "status", "--color", "a") == ["auto", "always"]
+    assert complete(px, "completion", "z") == ["zsh"]
+
+
+def test_live_names(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
+    assert complete(px, "stop", "al") == ["alpha", "alto"]
+    assert complete(px, "stop", "tool:al") == ["tool:alpha", "tool:alto"]
+    assert complete(px, "run", "b") == ["beta"]
+    assert complete(px, "run", "alpha", "r") == ["rho=", "rate="]
+    assert complete(px, "run", "alpha", "rho=") == []
+    assert complete(px, "run", "kernel:x", "r") == []
+    assert complete(px, "events", "--unit", "be") == ["beta"]
+
+
+def test_nobody_there_is_no_error_and_starts_nothing(px: Px) -> None:
+    assert complete(px, "run", "a", PX_AUTOSTART="1") == []
+    assert not (px.folder / "px").exists()
+
+
+def test_a_slow_daemon_is_given_up_silently(px: Px, daemon: FakeDaemon) -> None:
+    def drip(_: object, connection: socket.socket) -> None:
+        connection.settimeout(0.02)
+        for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
+            try:
+                connection.sendall(bytes([byte]))
+                connection.recv(1)
+                return
+            except TimeoutError:
+                continue
+
+    daemon.on("GET /api/tools", drip)
+    began = time.monotonic()
+    assert complete(px, "run", "a") == []
+    assert time.monotonic() - began < 30, "a byte at a time would take 340 s"
+    assert LIMIT_SECONDS <= 0.1
+    daemon.on("GET /api/tools", lambda _, connection: until_client_leaves(connection))
+    assert complete(px, "run", "a") == []
+
+
+def test_zsh_and_fish_get_their_forms(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/tools", TOOLS)
+    zsh = px(_PXCTL_COMPLETE="zsh_complete", COMP_WORDS="pxctl run b", COMP_CWORD="2")
+    assert zsh.lines == ["plain", "beta", "_"]
+    fish = px(_PXCTL_COMPLETE="fish_complete", COMP_WORDS="pxctl run b", COMP_CWORD="b")
+    assert fish.lines == ["plain,beta"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_accepts_its_script(px: Px, shell: str, require: Callable[[object, str], None]) -> None:
+    ended = px("completion", shell)
+    assert ended.code == 0
+    assert "_PXCTL_COMPLETE" in ended.text
+    if shutil.which(shell) is None and shell != "bash":
+        return
+    require(shutil.which(shell), f"needs {shell}")
+    checked = subprocess.run([shell, "-n"], input=ended.out, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def in_bash(px: Px, line: str) -> list[str]:
+    """Complete a line in a real bash, with the words cut at colons as readline cuts them."""
+    words = [word for word in re.split(r"\s+|(:|=)", line) if word] + ([""] if line.endswith(" ") else [])
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = (
+        f'pxctl() {{ "{sys.executable}" -m pxctl "$@"; }}\nenv() {{ /usr/bin/env "$@"; }}\n'
+        + px("completion", "bash").text.replace('"$1" 2>/dev/null', f'"{sys.executable}" -m pxctl')
+        + f"\nCOMP_LINE='{line}'\nCOMP_POINT={len(line)}\nCOMP_WORDS=({quoted})\nCOMP_CWORD={len(words) - 1}\n"
+        + '_pxctl_complete pxctl\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+    )
+    done = subprocess.run(["bash", "-c", script], env=px.environment(), capture_output=True, check=True, timeout=60)
+    assert done.stderr == b""
+    return [name for name in done.stdout.decode().splitlines() if name]
+
+
+def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
+    assert in_bash(px, "pxctl stop tool:al") == ["alpha", "alto"]
+    assert in_bash(px, "pxctl stop al") == ["alpha", "alto"]
+    assert in_bash(px, "pxctl run ") == ["alpha", "alto", "beta"]
+    assert in_bash(px, "pxctl run alpha r") == ["rho=", "rate="]
+    assert in_bash(px, "pxctl tools s") == ["show", "sync"]
+
+
+def all_commands() -> Iterator[tuple[str, ...]]:
+    def walk(group: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, entry in group.entries.items():
+            found = group.get_command(click.Context(group), name)
+            assert found is not None
+            assert entry.short
+            if isinstance(found, click.Group):
+                yield from walk(found, (*path, name))
+            else:
+                yield (*path, name)
+
+    yield from walk(root, ())
+
+
+@pytest.mark.parametrize("path", list(all_commands()), ids=" ".join)
+def test_every_command_explains_itself(px: Px, path: tuple[str, ...]) -> None:
+    ended = px(*path, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.text.startswith(f"Usage: {' '.join(['pxctl', *path])}")
+    for option in ("--socket", "--system", "--json", "--color", "--quiet", "--version", "--help"):
+        assert option in ended.text
+    if path and path not in {("tools",), ("daemon",), ("config",)}:
+        assert re.search(r"^Effect: (read-only|modifying: .+)\.$", ended.text, re.MULTILINE)
+        examples = ended.text.partition("\nExamples:\n")[2].splitlines()
+        assert examples
+        assert all(" ".join(["pxctl", *path]) in line for line in examples)
+
+
+def test_a_group_without_a_command_shows_its_help(px: Px) -> None:
+    for path in ((), ("tools",)):
+        ended = px(*path)
+        assert (ended.code, ended.out) == (2, b"")
+        assert ended.err.startswith(" ".join(["Usage: pxctl", *path]) + " ")
+        assert "pxctl: " not in ended.err
+        assert "hint: " not in ended.err

@@ -1,0 +1,300 @@
+"""Starting, stopping, restarting, installing the daemon: one daemon, whatever happens, and the truth about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, problem
+from cli.px import until
+from pxctl.proc import start_mark
+
+if TYPE_CHECKING:
+    from cli.bin_house import House
+    from cli.px import Px
+
+
+def test_a_daemon_is_started_detached_and_answers_when_the_command_returns(house: House) -> None:
+    old = os.umask(0)
+    try:
+        ended = house("daemon", "start")
+    finally:
+        os.umask(old)
+    assert ended.code == 0, ended.err
+    assert "started (pid " in ended.text
+    assert house("daemon", "status").code == 0
+    assert house.calls == [{"argv": [], "umask": 0o077, "sid": True}]
+    assert house.log.stat().st_mode & 0o777 == 0o600
+    assert house.log.parent.stat().st_mode & 0o777 == 0o700
+    assert house.log.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_daemon_that_runs_is_left_alone(house: House) -> None:
+    first = house("daemon", "start", "--json").json()
+    second = house("daemon", "start", "--json").json()
+    assert (first["started"], second["started"], first["pid"]) == (True, False, second["pid"])
+    assert "runs already" in house("daemon", "start").text
+    assert house("daemon", "start", "-q").text == f"{first['pid']}\n"
+    assert len(house.calls) == 1
+
+
+def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
+    env = house.px.environment()
+    starts = [
+        subprocess.Popen([*house.argv, "daemon", "start", "--json"], env=env, stdout=subprocess.PIPE) for _ in range(4)
+    ]
+    told = [json.loads(start.communicate(timeout=60)[0]) for start in starts]
+    assert [start.returncode for start in starts] == [0] * 4
+    assert len({one["pid"] for one in told}) == 1
+
+
+def test_a_run_starts_the_daemon(house: House) -> None:
+    ended = house("run", "a", PX_AUTOSTART="1")
+    assert (ended.code, ended.json()) == (0, {"ran": True})
+    assert ended.err == "pxctl: starting pxd …\n"
+
+
+@pytest.mark.parametrize("code", [78, 1, 2])
+def test_a_daemon_that_cannot_start_says_why(house: House, code: int) -> None:
+    ended = house("daemon", "start", FAKE_PXD=f"exit{code}")
+    assert ended.code == 1
+    assert f"pxctl: cannot start pxd: pxd ended with exit code {code}" in ended.err
+    assert "stderr: setting pxd.toml:3: [tols] is not known" in ended.err
+    assert ("pxctl config check" in ended.err) is (code == 78)
+    assert house("daemon", "start", "--json", FAKE_PXD=f"exit{code}").json()["daemon_exit_code"] == code
+
+
+def test_only_the_last_words_of_this_start_are_shown(house: House) -> None:
+    house.log.parent.mkdir(parents=True)
+    house.log.write_text("words of an earlier life\n")
+    assert "earlier life" not in house("daemon", "start", FAKE_PXD="exit1").err
+
+
+def test_a_daemon_that_is_killed_while_starting(house: House) -> None:
+    ended = house("daemon", "start", FAKE_PXD="signal")
+    assert ended.code == 1
+    assert "killed by signal 9" in ended.err or "exit code 137" in ended.err
+
+
+def test_a_daemon_that_never_answers_times_out(house: House) -> None:
+    ended = house("daemon", "start", "--timeout", "1", "--json", FAKE_PXD="silent")
+    os.kill(ended.json()["daemon_pid"], signal.SIGKILL)
+    assert ended.code == 7
+    assert "not answered within 1 s" in ended.json()["detail"]
+
+
+def test_a_lock_that_somebody_holds_who_does_not_answer(house: House) -> None:
+    ended = house("daemon", "start", "--timeout", "1", FAKE_PXD="exit8")
+    assert ended.code == 7
+    assert "another pxd, which holds the lock" in ended.err
+
+
+def test_a_long_log_is_put_aside(house: House) -> None:
+    house.log.parent.mkdir(parents=True)
+    house.log.write_bytes(b"x" * (9 * 1024 * 1024))
+    house("daemon", "start", FAKE_PXD="exit1")
+    assert house.log.stat().st_size < 1000
+    assert house.log.with_name("pxd.log.1").stat().st_size > 1000
+
+
+def test_a_log_that_cannot_be_written_is_an_error(house: House) -> None:
+    (house.px.folder / "px").write_text("in the way")
+    ended = house("daemon", "start")
+    assert ended.code == 1
+    assert "cannot write the daemon's log" in ended.err
+
+
+def test_the_flags_reach_the_daemon(house: House) -> None:
+    other = str(house.px.folder / "other")
+    ended = house("--socket", other, "daemon", "start")
+    assert ended.code == 0, ended.err
+    assert house("daemon", "status", PX_SOCKET=other).code == 0
+    assert house("daemon", "stop", PX_SOCKET=other).code == 0
+    assert house("--system", "config", "show", PX_HOME="", FAKE_PXD="exit1").code == 1
+
+
+def test_no_pxd_anywhere(px: Px) -> None:
+    code = "import sys; sys.executable = '/no/python'; from pxctl.main import main; sys.exit(main(['daemon', 'start']))"
+    ended = px(argv=[sys.executable, "-c", code], PATH="/nowhere")
+    assert ended.code == 5
+    assert "neither beside pxctl nor on PATH" in ended.err
+
+
+def test_stop_returns_when_daemon_and_children_are_gone(house: House) -> None:
+    house("daemon", "start", FAKE_PXD="child")
+    pid = house("daemon", "status", "--json").json()["keeper"]["pid"]
+    ended = house("daemon", "stop")
+    assert (ended.code, ended.text) == (0, "pxd stopped\n")
+    assert start_mark(pid) is None
+    ended = house("daemon", "stop")
+    assert (ended.code, ended.out) == (0, b"")
+    assert "does not run" in ended.err
+    assert house("daemon", "stop", "--json").json()["was_running"] is False
+
+
+def test_stop_names_what_survived(house: House) -> None:
+    house("daemon", "start", FAKE_PXD="child", FAKE_KEEPS="1")
+    unit = house("status", "--json").json()["units"][0]
+    try:
+        ended = house("daemon", "stop", "--timeout", "1")
+        assert ended.code == 8
+        assert f"tool:a (pid {unit['pid']})" in ended.err
+    finally:
+        os.kill(unit["pid"], signal.SIGKILL)
+
+
+def test_a_daemon_that_will_not_go_is_named(house: House) -> None:
+    house("daemon", "start", FAKE_PXD="stubborn")
+    pid = house("daemon", "status", "--json").json()["keeper"]["pid"]
+    ended = house("daemon", "stop", "--timeout", "0.3", "--json")
+    assert ended.code == 8
+    assert {one["pid"] for one in ended.json()["survivors"]} == {pid}
+    process = subprocess.Popen([*house.argv, "daemon", "stop"], env=house.px.environment(), stderr=subprocess.PIPE)
+    asked = house.px.folder / "s"
+    until(asked.exists, "it is there")
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(60) == 0
+    process.communicate()
+    os.unlink(house.px.socket)
+
+
+def test_ctrl_c_leaves_the_stop_going(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"daemon": {"keeper": {"pid": os.getpid()}}, "units": []}))
+    daemon.on("POST /api/daemon/stop", document({}))
+    process = px.popen("daemon", "stop")
+    daemon.await_request("POST /api/daemon/stop")
+    # The request is out; the client now watches our own pid, which does not go away.
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"Traceback" not in err
+
+
+def test_stopping_what_is_stopping_already_waits_for_the_end(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"daemon": {"keeper": {"pid": 2**22 + 5}}, "units": []}))
+    daemon.on("POST /api/daemon/stop", problem(503, "shutdown", 1), b"", problem(403, "forbidden", 6))
+    assert [px("daemon", "stop").code for _ in range(3)] == [0, 0, 6]
+
+
+@pytest.mark.parametrize("how", ["serve", "abrupt"])
+def test_restart_returns_when_the_new_control_plane_answers(house: House, how: str) -> None:
+    house("daemon", "start", FAKE_PXD=how)
+    before = house("daemon", "status", "--json").json()
+    ended = house("daemon", "restart", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json()["control"]["pid"] != before["control"]["pid"]
+    assert "answers again" in house("daemon", "restart", "--all").text
+
+
+def test_a_restart_that_does_not_happen_exits_7(house: House) -> None:
+    house("daemon", "start", FAKE_PXD="no restart")
+    ended = house("daemon", "restart", "--timeout", "0.5")
+    assert ended.code == 7
+    assert "no new control plane" in ended.err
+
+
+def test_restarting_what_does_not_run_starts_it(house: House) -> None:
+    ended = house("daemon", "restart")
+    assert ended.code == 0
+    assert "starting it" in ended.err
+    assert len(house.calls) == 1
+
+
+def test_daemon_status_exits_3_when_there_is_none(px: Px, daemon: FakeDaemon) -> None:
+    facts = {
+        "version": "1",
+        "socket": "/s",
+        "kill_rung": "cgroup",
+        "memory_rung": "resident",
+        "stopping": True,
+        "keeper": {"pid": 5, "rss_bytes": 1024, "started_at": "2026-01-01T00:00:00Z"},
+        "control": {"pid": 6, "restarts": 1},
+        "interrupted": [{"unit": "tool:a", "pid": 9}],
+        "degraded": [{"part": "ledger", "detail": "disk full"}],
+    }
+    daemon.on("GET /api/daemon", document(facts))
+    ended = px("daemon", "status")
+    assert ended.code == 0
+    for words in ("pid 5, 1.0K, started", "restarted 1x", "cgroup", "stopping", "tool:a (pid 9)", "ledger: disk full"):
+        assert words in ended.text
+    assert px("daemon", "status", "-q").text == "5\n"
+    assert px("daemon", "status", "--json").json() == facts
+    ended = px("daemon", "status", PX_SOCKET="/nowhere")
+    assert (ended.code, ended.out) == (3, b"")
+    assert px("daemon", "status", "--json", PX_SOCKET="/nowhere").json()["exit_code"] == 3
+
+
+def test_reload_says_what_changed(px: Px, daemon: FakeDaemon) -> None:
+    report = {
+        "schema": "px.reload/1",
+        "changed": ["tools.x: 1 -> 2"],
+        "needs_restart": ["api.listen"],
+        "warnings": ["odd"],
+    }
+    daemon.on("POST /api/daemon/reload", document(report))
+    ended = px("daemon", "reload")
+    assert ended.lines == ["changed: tools.x: 1 -> 2", "needs `pxctl daemon restart`: api.listen"]
+    assert ended.err == "warning: odd\n"
+    assert px("daemon", "reload", "-q").out == b""
+    assert px("daemon", "reload", "--json").json() == report
+    daemon.on(
+        "POST /api/daemon/reload",
+        document({}),
+        problem(422, "config_error", 1, errors=[{"file": "pxd.toml", "message": "bad"}]),
+    )
+    assert "nothing changed" in px("daemon", "reload").text
+    ended = px("daemon", "reload")
+    assert ended.code == 1
+    assert "pxd.toml: bad" in ended.err
+
+
+def test_config_is_asked_of_pxd_itself(house: House) -> None:
+    assert house("config", "show").json() == ["--show-config"]
+    assert house("config", "check", "--json").json() == ["--check-config", "--json"]
+    assert house("config", "check").err == "pxctl: warning: odd\n"
+    assert house("config", "check", "-q").err == ""
+    for code, wanted in ((78, 1), (2, 2), (1, 1), (137, 1)):
+        ended = house("config", "check", FAKE_PXD=f"exit{code}")
+        assert ended.code == wanted
+        assert ended.err.startswith("pxctl: cannot check the settings: setting pxd.toml:3: [tols] is not known\nhint: ")
+        assert house("config", "check", "--json", FAKE_PXD=f"exit{code}").json()["exit_code"] == wanted
+    assert "pxd ended with -9" in house("config", "check", FAKE_PXD="signal").err
+
+
+@pytest.mark.parametrize("verb", ["show", "check"])
+def test_broken_settings_are_told_as_every_other_failure(house: House, verb: str) -> None:
+    ended = house("config", verb, FAKE_PXD="broken")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err == (
+        f"pxctl: cannot {verb} the settings: /x/pxd.toml:2: unknown setting tols.a; did you mean tools.a?\n"
+        "  env PX_B: nor this\n"
+        "hint: mend what is named above, then: pxctl config check\n"
+    )
+    ended = house("config", verb, "--json", FAKE_PXD="broken")
+    problem = ended.json()
+    assert (ended.code, ended.err, problem["kind"], problem["exit_code"]) == (1, "", "config_error", 1)
+    (error,) = problem["errors"]
+    assert (error["file"], error["line"], error["key"]) == ("/x/pxd.toml", 2, "tols.a")
+    assert error["message"] == "unknown setting tols.a"
+
+
+def test_quietly_only_the_keys_of_the_settings_are_shown(house: House) -> None:
+    assert house("-q", "config", "show").text == "a.b\nc\n"
+    assert house("-q", "config", "show", "--json").json()["settings"] == [{"key": "a.b"}, {"key": "c"}]
+
+
+def test_endless_lines_of_a_failed_start_are_clipped(house: House) -> None:
+    ended = house("daemon", "start", FAKE_PXD="exit1", FAKE_WORDS="x" * 2000 + "\n" + "more\n" * 40)
+    shown = [line.strip().removeprefix("stderr: ") for line in ended.err.splitlines() if "stderr: " in line]
+    assert 0 < len(shown) <= 20
+    ended = house("daemon", "start", FAKE_PXD="exit1", FAKE_WORDS="x" * 2000)
+    (line,) = (line.strip().removeprefix("stderr: ") for line in ended.err.splitlines() if "stderr: " in line)
+    assert len(line) == 400
+    assert line.startswith("setting pxd.toml:3")
+    assert line.endswith("x…")

@@ -1,0 +1,153 @@
+"""Edges: streams that block, terminals that say nothing, processes that are somebody else's by now."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document
+from cli.px import until
+from pxctl import proc, terminal
+from pxctl.answers import write_whole
+from pxctl.failure import Failure
+from pxctl.following import Patience
+from pxctl.invocation import Invocation
+from pxctl.spinner import Spinner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cli.px import Px
+
+
+def test_a_pipe_that_somebody_made_non_blocking_gets_everything(px: Px, daemon: FakeDaemon) -> None:
+    units = [{"unit": f"tool:{'x' * 100}{at}", "state": "ready"} for at in range(3000)]
+    daemon.on("GET /api/status", document({"units": units}))
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pxctl", "status", "--json"], stdout=writing, env=px.environment()
+    )
+    os.close(writing)
+    got = b""
+    with open(reading, "rb", buffering=0) as source:
+        while piece := source.read(65536):
+            got += piece
+    assert process.wait(60) == 0
+    assert got == document({"units": units}).partition(b"\r\n\r\n")[2] + b"\n"
+
+
+def test_a_closed_stderr_is_no_reason_to_fail(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"units": []}))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -m pxctl status 2>&-'],
+        env=px.environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "ready"}]}))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -m pxctl status <&- >&-'],
+        env=px.environment(),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b"Bad file descriptor" in done.stderr
+    assert len(daemon.seen) == 1
+
+
+def test_the_width_comes_from_columns_then_the_terminal_then_is_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert terminal.width({"COLUMNS": "44"}) == 44
+
+    def none(_: int) -> os.terminal_size:
+        raise OSError
+
+    monkeypatch.setattr(os, "get_terminal_size", none)
+    assert terminal.width({"COLUMNS": "0"}) == 80
+    assert terminal.height() == 24
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
+    assert (terminal.width({}), terminal.height()) == (80, 24)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((33, 11)))
+    assert (terminal.width({"COLUMNS": "x"}), terminal.height()) == (33, 11)
+
+
+def test_a_process_is_known_by_more_than_its_pid() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    sighting = proc.Sighting(child.pid, "x")
+    assert sighting.alive
+    child.kill()
+    # Dead and not yet waited for: gone all the same.
+    until(lambda: not sighting.alive, "a zombie counts as gone")
+    child.wait()
+    assert not sighting.alive
+    assert not proc.Sighting(2**22 + 7, "never").alive
+
+
+def test_a_pid_that_was_given_to_another_process_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    sighting = proc.Sighting(os.getpid(), "x")
+    monkeypatch.setattr(proc, "start_mark", lambda _: "another")
+    assert not sighting.alive
+
+
+def test_the_mark_by_ps_for_platforms_without_proc(require: Callable[[object, str], None]) -> None:
+    require(shutil.which("ps"), "needs ps")
+    assert proc._mark_from_ps(os.getpid()) == proc._mark_from_ps(os.getpid())
+    assert proc._mark_from_ps(os.getpid()) is not None
+    assert proc._mark_from_ps(2**22 + 7) is None
+    child = subprocess.Popen(["true"])
+    until(lambda: proc._mark_from_ps(child.pid) is None, "a zombie counts as gone")
+    child.wait()
+
+
+def test_patience_ends() -> None:
+    away = Failure("x", kind="odd")
+    with pytest.raises(Failure):
+        Patience().bear(away)
+
+
+def test_a_file_that_cannot_be_moved_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(Failure, match="cannot write"):
+        write_whole(str(tmp_path / "there"), iter([b"x"]))
+    assert os.listdir(tmp_path) == ["there"]
+
+
+def test_a_spinner_bears_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone:
+        encoding = "ascii"
+
+        def write(self, _: str) -> None:
+            raise OSError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    asked: list[int] = []
+
+    def phase() -> str:
+        asked.append(1)
+        return "running"
+
+    with Spinner("x", phase, on=True):
+        until(lambda: asked, "it begins to draw")
+
+
+@pytest.mark.parametrize(("value", "may"), [("0", False), ("off", False), ("No", False), ("1", True), ("", True)])
+def test_autostart_words(value: str, may: Any) -> None:
+    assert Invocation({"PX_AUTOSTART": value}).may_autostart is may
+    assert Invocation({}).may_autostart
+
+
+def test_a_queue_that_is_not_a_socket_path_is_reported_once(px: Px) -> None:
+    ended = px("status", PX_SOCKET=str(px.folder))
+    assert ended.code == 5
+    assert ended.err.count("pxctl:") == 1

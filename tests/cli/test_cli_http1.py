@@ -1,0 +1,204 @@
+"""The client's HTTP: however an answer is cut into reads, it parses the same."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.fake_daemon import FakeDaemon, chunked, reply
+from pxctl.failure import Failure, Interrupted, Unreachable
+from pxctl.http1 import Broken, Exchange, Malformed, Reader, read_body, read_head
+from pxctl.streams import split_events, split_lines
+
+
+def source(pieces: list[bytes]) -> Reader:
+    left = [piece for piece in pieces if piece]
+    return Reader(lambda _: left.pop(0) if left else b"")
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    marks = sorted({place % (len(data) + 1) for place in places})
+    return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
+
+
+def parse(pieces: list[bytes], method: str = "GET") -> tuple[int, dict[str, str], bytes]:
+    reader = source(pieces)
+    head = read_head(reader)
+    return head.status, dict(head.fields), b"".join(read_body(reader, head, method))
+
+
+bodies = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
+places = st.lists(st.integers(0, 10_000), max_size=30)
+
+
+@given(bodies, places)
+def test_a_chunked_answer_parses_the_same_however_it_is_cut(pieces: list[bytes], at: list[int]) -> None:
+    status, _, body = parse(cut(chunked(*pieces), at))
+    assert (status, body) == (200, b"".join(pieces))
+
+
+@given(st.binary(max_size=200), places)
+def test_a_counted_answer_parses_the_same_however_it_is_cut(body: bytes, at: list[int]) -> None:
+    status, fields, found = parse(cut(reply(body, more="X-A:  b \r\n") + b"rubbish behind the end", at))
+    assert (status, found, fields["x-a"]) == (200, body, "b")
+
+
+@given(st.binary(max_size=200), places)
+def test_an_answer_without_a_length_ends_with_the_connection(body: bytes, at: list[int]) -> None:
+    assert parse(cut(b"HTTP/1.1 200 OK\r\n\r\n" + body, at)) == (200, {}, body)
+
+
+@given(bodies, st.integers(0, 400))
+def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[bytes], keep: int) -> None:
+    for whole in (chunked(*pieces), reply(b"".join(pieces) + b"x")):
+        with pytest.raises(Broken):
+            parse([whole[: min(keep, len(whole) - 1)]])
+
+
+def test_interim_answers_are_passed_over() -> None:
+    assert parse([b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + reply(b"y")])[2] == b"y"
+
+
+def test_chunk_extensions_and_trailers_are_read_and_dropped() -> None:
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nX-Trailer: 1\r\n\r\n"
+    assert parse([raw])[2] == b"abc"
+
+
+@pytest.mark.parametrize(
+    ("method", "status"), [("HEAD", "200 OK"), ("GET", "204 No Content"), ("GET", "304 Not Modified")]
+)
+def test_some_answers_have_no_body_whatever_their_length_says(method: str, status: str) -> None:
+    assert parse([f"HTTP/1.1 {status}\r\nContent-Length: 10\r\n\r\n".encode()], method)[2] == b""
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 2x0 OK\r\n\r\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nname : x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\na: " + b"b" * 200_000,
+    ],
+)
+def test_what_is_not_http_is_refused(raw: bytes) -> None:
+    with pytest.raises(Malformed):
+        parse([raw])
+
+
+def ask(path: str, **settings: float | None) -> tuple[int, bytes]:
+    with Exchange(path, timeout=settings.get("timeout", 30.0)) as exchange:
+        head = exchange.send("POST", "/x", {"A": "b"}, b"body")
+        return head.status, exchange.read()
+
+
+def test_a_request_goes_out_with_its_fields_and_body(daemon: FakeDaemon) -> None:
+    daemon.on("POST /x", reply(b"done"))
+    assert ask(daemon.path) == (200, b"done")
+    (request,) = daemon.seen
+    assert (request.body, request.headers["a"], request.headers["host"]) == (b"body", "b", "px")
+
+
+def test_the_content_type_is_told_without_parameters(daemon: FakeDaemon) -> None:
+    daemon.on("POST /x", reply(b"", content_type="Text/Plain; charset=utf-8"))
+    with Exchange(daemon.path, timeout=30) as exchange:
+        assert exchange.send("POST", "/x", {}).content_type == "text/plain"
+
+
+@pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n", reply(b"1234")[:-1], chunked(b"x", ended=False)])
+def test_a_lost_connection_is_retryable(daemon: FakeDaemon, raw: bytes) -> None:
+    daemon.on("POST /x", raw)
+    with pytest.raises(Interrupted) as caught:
+        ask(daemon.path)
+    assert caught.value.document()["retryable"] is True
+
+
+def test_an_early_refusal_is_read_although_not_everything_was_taken(daemon: FakeDaemon) -> None:
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(10)
+        connection.sendall(reply(b"too large", status="413 Content Too Large"))
+        connection.shutdown(socket.SHUT_RD)
+
+    daemon.stop()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(daemon.path)
+        listener.listen()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                refuse(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with Exchange(daemon.path, timeout=30) as exchange:
+            assert exchange.send("POST", "/x", {}, b"x" * 8_000_000).status == 413
+        thread.join()
+
+
+def test_silence_is_a_timeout(daemon: FakeDaemon) -> None:
+    left = threading.Event()
+    daemon.on("POST /x", lambda *_: left.wait(30))
+    with pytest.raises(Failure) as caught:
+        ask(daemon.path, timeout=0.05)
+    left.set()
+    assert (caught.value.exit_code, caught.value.kind) == (7, "timed_out")
+
+
+def test_another_program_at_the_socket_is_named_as_such(daemon: FakeDaemon) -> None:
+    daemon.on("POST /x", b"220 mail.example ESMTP\r\n")
+    with pytest.raises(Failure, match="not pxd"):
+        ask(daemon.path)
+
+
+def test_nobody_there_says_why(short_tmp: object) -> None:
+    with pytest.raises(Unreachable, match="no such socket"):
+        Exchange(f"{short_tmp}/nobody", timeout=1)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(f"{short_tmp}/stale")
+    with pytest.raises(Unreachable, match="nobody listens"):
+        Exchange(f"{short_tmp}/stale", timeout=1)
+    with pytest.raises(Unreachable, match="bytes; the platform allows"):
+        Exchange(f"{short_tmp}/{'x' * 200}", timeout=1)
+
+
+def test_a_full_queue_is_unreachable_not_for_ever(short_tmp: object) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{short_tmp}/full")
+        listener.listen(0)
+        waiting: list[Exchange] = []
+        try:
+            with pytest.raises(Unreachable, match="queue has been full"):
+                waiting.extend(Exchange(f"{short_tmp}/full", timeout=1, connect_timeout=0.05) for _ in range(20))
+        finally:
+            for one in waiting:
+                one.close()
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b""))), places)
+def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], at: list[int]) -> None:
+    data = b"".join(line + b"\r\n" for line in lines)
+    assert list(split_lines(cut(data, at))) == lines
+
+
+def test_a_last_line_without_an_end_counts() -> None:
+    assert list(split_lines([b"a\nb", b"c"])) == [b"a", b"bc"]
+
+
+def test_events_have_name_id_and_payload_and_comments_are_dropped() -> None:
+    raw = b": hi\n\nid: 7\nevent: step\ndata: a\ndata:b\n\ndata: last\nunknown: x\n\nevent: empty\n\ndata: unended"
+    events = [(event.name, event.id, event.payload) for event in split_events([raw[:9], raw[9:30], raw[30:]])]
+    assert events == [("step", "7", b"a\nb"), ("message", "7", b"last"), ("message", "7", b"unended")]

@@ -1,0 +1,174 @@
+"""Tables fit, numbers and times read well, colour is optional."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pxctl import wording
+from pxctl.style import Paint, wants_colour
+from pxctl.table import Cell, Column, clean, cut, lay_out, width_of
+
+COLUMNS = [
+    Column("UNIT", minimum=6),
+    Column("STATE", rank=1),
+    Column("PID", rank=4, right=True),
+    Column("REASON", rank=2, minimum=8),
+]
+STIFF = [Column("CHECK", minimum=10), Column("RESULT"), Column("MESSAGE", minimum=20), Column("TIME")]
+rows = st.lists(st.lists(st.text(max_size=30), min_size=4, max_size=4), max_size=5)
+
+
+def table(texts: list[list[str]], width: int | None, columns: list[Column] = COLUMNS) -> list[str]:
+    laid_out = lay_out(columns, [[Cell(text) for text in row] for row in texts], width)
+    return ["".join(part.text for part in line) for line in laid_out]
+
+
+@given(rows, st.integers(1, 90), st.sampled_from([COLUMNS, STIFF]))
+def test_no_line_is_wider_than_asked_and_the_first_column_stays(
+    texts: list[list[str]], width: int, columns: list[Column]
+) -> None:
+    lines = table(texts, width, columns)
+    assert len(lines) == len(texts) + 1
+    assert all(width_of(line.rstrip()) <= width for line in lines)
+    for row, line in zip(texts, lines[1:], strict=True):
+        name = clean(row[0])
+        assert not name.strip() or width_of(name[0]) > width or line.lstrip()[:1] in {name.lstrip()[:1], "…"}
+
+
+@given(rows)
+def test_without_a_width_nothing_is_cut_or_dropped(texts: list[list[str]]) -> None:
+    for row, line in zip(texts, table(texts, None)[1:], strict=True):
+        assert all(clean(text) in line for text in row)
+
+
+def test_columns_begin_at_the_same_cell_also_behind_wide_letters() -> None:
+    lines = table([["日本語", "ready", "", ""], ["e\u0301a", "cold", "", ""]], None)
+    assert [
+        width_of(line[: line.index(word)]) for line, word in zip(lines, ["STATE", "ready", "cold"], strict=True)
+    ] == [8, 8, 8]
+
+
+def test_what_matters_least_goes_first() -> None:
+    texts = [["tool:some-name", "ready", "12345", "memory_limit"]]
+    seen = [table(texts, width)[0].split() for width in (60, 38, 31, 21, 9)]
+    assert seen == [
+        ["UNIT", "STATE", "PID", "REASON"],
+        ["UNIT", "STATE", "PID", "REASON"],
+        ["UNIT", "STATE", "REASON"],
+        ["UNIT", "STATE"],
+        ["UNIT"],
+    ]
+
+
+def test_elastic_columns_shrink_before_others_are_dropped() -> None:
+    line = table([["x", "ready", "17", "a reason of some length"]], 30)[1]
+    assert "…" in line
+    assert "17" in line
+
+
+def test_a_column_that_is_empty_everywhere_is_left_out() -> None:
+    assert table([["x", "ready", "", ""]], None)[0].split() == ["UNIT", "STATE"]
+    assert table([], None)[0].split() == ["UNIT", "STATE", "PID", "REASON"]
+
+
+def test_numbers_stand_at_the_right() -> None:
+    lines = table([["x", "up", "1", "r"], ["x", "up", "1234", "r"]], None)
+    assert lines[1].index("1") > lines[2].index("1")
+
+
+@given(st.text())
+def test_nothing_in_a_cell_can_steer_a_terminal(text: str) -> None:
+    assert clean(text).isprintable()
+
+
+def test_escape_sequences_become_visible() -> None:
+    assert clean("a\x1b[2Jb\nc") == "a�[2Jb c"
+
+
+@given(st.text(), st.integers(0, 20))
+def test_a_cut_text_fits(text: str, width: int) -> None:
+    assert width_of(cut(clean(text), width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0s"),
+        (0.44, "0.4s"),
+        (5, "5s"),
+        (9.99, "10.0s"),
+        (12.9, "12s"),
+        (200, "3m20s"),
+        (7500, "2h05m"),
+        (356_400, "4d03h"),
+        (-3, "0s"),
+        (None, "-"),
+        ("5", "-"),
+        (True, "-"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_durations(seconds: object, words: str) -> None:
+    assert wording.duration(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0B"), (812, "812B"), (12_897_485, "12.3M"), (2**62, "4096.0P"), (None, "-"), (True, "-")]
+)
+def test_sizes(count: object, words: str) -> None:
+    assert wording.size(count) == words
+
+
+def test_percents_and_counts() -> None:
+    assert [wording.percent(value) for value in (3.14, None, True)] == ["3.1%", "-", "-"]
+    assert [wording.counted(count, "unit") for count in (0, 1, 2)] == ["0 units", "1 unit", "2 units"]
+
+
+@given(st.integers(-11_000_000_000, 13_000_000_000), st.integers(0, 999_999), st.integers(-14 * 60, 14 * 60))
+def test_times_are_read_as_datetime_reads_them(seconds: int, micros: int, minutes: int) -> None:
+    utc = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds, microseconds=micros)
+    aware = utc.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
+    assert wording.epoch(aware.isoformat()) == pytest.approx(seconds + micros / 1e6, abs=1e-3)
+    assert wording.epoch(f"{utc:%Y-%m-%dT%H:%M:%S}Z") == seconds
+
+
+@pytest.mark.parametrize(
+    "text", [None, 5, "", "yesterday at noon or so", "2026-01-01T00:00:00", "2026-01-01T00:00:00?05"]
+)
+def test_what_is_no_time_is_none(text: object) -> None:
+    assert wording.epoch(text) is None
+    assert wording.ago(text, 0.0) == "-"
+
+
+def test_ages() -> None:
+    assert wording.ago("1970-01-01T00:00:10Z", 22.5) == "12s ago"
+    assert wording.ago("1970-01-01T00:10:00Z", 0.0) == "in 10m00s"
+
+
+@pytest.mark.parametrize(
+    ("choice", "env", "terminal", "wanted"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, False),
+        ("auto", {"NO_COLOR": "1"}, True, False),
+        ("auto", {"NO_COLOR": ""}, True, True),
+        ("auto", {"TERM": "dumb"}, True, False),
+        ("auto", {"CLICOLOR_FORCE": "1"}, False, True),
+        ("auto", {"CLICOLOR_FORCE": "0"}, False, False),
+        ("always", {"NO_COLOR": "1"}, False, True),
+        ("never", {"CLICOLOR_FORCE": "1"}, True, False),
+    ],
+)
+def test_when_there_is_colour(choice: str, env: dict[str, str], terminal: object, wanted: object) -> None:
+    assert wants_colour(choice, env, terminal=bool(terminal)) is wanted
+
+
+def test_paint() -> None:
+    assert Paint(on=True)("x", "red") == "\x1b[31mx\x1b[0m"
+    assert [Paint(on=True)("x", None), Paint(on=True)("", "red"), Paint(on=False)("x", "red")] == ["x", "", "x"]

@@ -1,0 +1,122 @@
+"""The client looks for the daemon exactly where the daemon puts itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pxctl import paths
+from pxctl.failure import Failure
+from pxctl.paths import find_places, find_socket
+
+ASK_DAEMON = """
+import json, os, sys
+from supervisord_py.daemon.paths import Scope, resolve_paths
+found = resolve_paths(os.environ, scope=Scope(sys.argv[1]))
+names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
+print(json.dumps([str(getattr(found, name)) for name in names]))
+"""
+ASK_CLIENT = """
+import json, os, sys
+from pxctl.paths import find_places
+p = find_places(os.environ, explicit_socket=None, system=sys.argv[1] == "system")
+names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
+print(json.dumps([os.path.normpath(getattr(p, name)) for name in names]))
+"""
+XDG = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
+GRANTS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY")
+REPOSITORY = Path(__file__).parents[2]
+
+
+def ask(code: str, env: dict[str, str], scope: str) -> list[str]:
+    kept = {key: value for key, value in os.environ.items() if key.startswith("COV")}
+    whole = {**kept, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'cli'}", **env}
+    done = subprocess.run([sys.executable, "-c", code, scope], env=whole, capture_output=True, text=True, check=True)
+    found: list[str] = json.loads(done.stdout)
+    return found
+
+
+def private(path: Path, mode: int = 0o700) -> str:
+    path.mkdir(mode=mode, parents=True)
+    path.chmod(mode)
+    return str(path)
+
+
+def environments(tmp: Path) -> dict[str, tuple[dict[str, str], str]]:
+    home = {"HOME": private(tmp / "home")}
+    (tmp / "link").symlink_to(private(tmp / "real"))
+    shared = private(tmp / "shared", 0o777)
+    return {
+        "nothing": (home | {"TMPDIR": private(tmp / "t")}, "user"),
+        "no home": ({"TMPDIR": str(tmp)}, "user"),
+        "relative home": ({"HOME": "here", "TMPDIR": str(tmp)}, "user"),
+        "home with slash": ({"HOME": f"{tmp}/home/", "TMPDIR": str(tmp)}, "user"),
+        "xdg": (home | {f"XDG_{what}": private(tmp / what) for what in XDG}, "user"),
+        "relative xdg": (home | {"XDG_CONFIG_HOME": "c", "XDG_RUNTIME_DIR": "r", "TMPDIR": str(tmp)}, "user"),
+        "runtime missing": (home | {"XDG_RUNTIME_DIR": f"{tmp}/missing/run"}, "user"),
+        "runtime with slash": (home | {"XDG_RUNTIME_DIR": private(tmp / "slash") + "/./"}, "user"),
+        "runtime open": (home | {"XDG_RUNTIME_DIR": private(tmp / "open", 0o755), "TMPDIR": str(tmp)}, "user"),
+        "runtime a link": (home | {"XDG_RUNTIME_DIR": f"{tmp}/link", "TMPDIR": str(tmp)}, "user"),
+        "runtime in a shared place": (
+            home | {"XDG_RUNTIME_DIR": private(Path(shared) / "run"), "TMPDIR": str(tmp)},
+            "user",
+        ),
+        "no such temp": (home | {"TMPDIR": f"{tmp}/none", "TEMP": private(tmp / "temp")}, "user"),
+        "px home": (home | {"PX_HOME": f"{tmp}/px"}, "user"),
+        "px home relative": (home | {"PX_HOME": "px/../px"}, "user"),
+        "px home tilde": (home | {"PX_HOME": "~/px"}, "user"),
+        "socket": (home | {"PX_HOME": f"{tmp}/px", "PX_SOCKET": "~/s.sock"}, "user"),
+        "system": (home, "system"),
+        "granted": (home | {name: f"{tmp}/{name}:{tmp}/second" for name in GRANTS}, "system"),
+        "granted in part": (
+            home | {"PX_HOME": f"{tmp}/px", "RUNTIME_DIRECTORY": "", "STATE_DIRECTORY": f"{tmp}/s"},
+            "user",
+        ),
+    }  # fmt: skip
+
+
+def test_client_and_daemon_agree_in_every_environment(short_tmp: Path) -> None:
+    for name, (env, scope) in environments(short_tmp).items():
+        assert ask(ASK_CLIENT, env, scope) == ask(ASK_DAEMON, env, scope), name
+
+
+def test_the_flag_beats_the_environment(short_tmp: Path) -> None:
+    env = {"PX_SOCKET": "/elsewhere", "PX_HOME": str(short_tmp)}
+    assert find_socket(env, explicit=f"{short_tmp}/x", system=False) == f"{short_tmp}/x"
+    assert find_socket(env, explicit=None, system=False) == "/elsewhere"
+    assert find_places(env, explicit_socket="y", system=False).socket == os.path.abspath("y")
+
+
+def test_system_and_px_home_contradict_each_other() -> None:
+    with pytest.raises(Failure, match="PX_HOME") as caught:
+        find_socket({"PX_HOME": "/x"}, explicit=None, system=True)
+    assert caught.value.exit_code == 2
+
+
+def test_a_foreign_runtime_directory_is_never_trusted(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whatever /run/user holds on this machine, only the last resort is left.
+    monkeypatch.setattr(paths, "_runtime_mode", lambda _: "unusable")
+    (short_tmp / f"runtime-{os.geteuid()}").write_text("")
+    with pytest.raises(Failure, match="no safe runtime directory"):
+        find_socket({"HOME": str(short_tmp), "TMPDIR": str(short_tmp)}, explicit=None, system=False)
+
+
+def test_macos_has_its_own_places(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> None:
+    from platformdirs.macos import MacOS
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    for name in ("CONFIG", "DATA", "STATE"):
+        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(short_tmp))
+    theirs = MacOS("pxd", appauthor=False)
+    ours = find_places(os.environ, explicit_socket=None, system=False)
+    assert ours.run_dir == theirs.user_runtime_dir
+    assert ours.state_dir == theirs.user_state_dir
+    assert ours.tools_dir == f"{theirs.user_data_dir}/tools"
+    assert ours.config_file == f"{theirs.user_config_dir}/pxd.toml"

@@ -1,0 +1,352 @@
+"""`pxctl run`: input, answers, streams, files, failures, cancelling."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply, until_client_leaves
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.fake_daemon import Request
+    from cli.px import Px
+
+RUN, STREAM, TOOL = "POST /api/tools/lorenz/run", "POST /api/tools/lorenz/stream", "GET /api/tools/lorenz"
+SCHEMA = {
+    "type": "object",
+    "properties": {"rho": {"type": "number"}, "xs": {"type": "array", "items": {"type": "integer"}}},
+}
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+
+
+def tool(state: str = "ready") -> bytes:
+    return document({"schema": "px.tool/1", "name": "lorenz", "state": state, "input_schema": SCHEMA})
+
+
+def test_the_answer_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
+    raw = b'{"b":1.50 ,\n "a":"\xc3\xa9"}'
+    daemon.on(RUN, chunked(raw[:7], raw[7:]))
+    assert px("run", "lorenz").out == raw
+    assert px("run", "tool:lorenz", "--json").out == raw
+    assert daemon.seen[0].body == b"{}"
+    assert all(request.path.endswith("/run") for request in daemon.seen), (
+        "no schema is fetched when there is nothing to coerce"
+    )
+
+
+def test_values_are_coerced_by_the_schema(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(TOOL, tool()).on(RUN, document({}))
+    assert px("run", "lorenz", "rho=28", "xs=1,2", "o.depth=3", 'raw:={"k": [null]}').code == 0
+    (request,) = daemon.asked(RUN)
+    assert request.json() == {"rho": 28, "xs": [1, 2], "o": {"depth": "3"}, "raw": {"k": [None]}}
+    assert request.headers["content-type"] == "application/json"
+
+
+def test_input_from_everywhere(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(TOOL, tool()).on(RUN, document({}))
+    (px.folder / "in.json").write_bytes(b'{"rho":  1.0}')
+    px("run", "lorenz", "--input", '{"rho": 2}')
+    px("run", "lorenz", "--input", "@in.json")
+    px("run", "lorenz", "--input", "-", given=b"[1, 2]")
+    px("run", "lorenz", "--input", "@in.json", "xs=4")
+    bodies = [request.body for request in daemon.asked(RUN)]
+    assert bodies == [b'{"rho": 2}', b'{"rho":  1.0}', b"[1, 2]", b'{"rho": 1.0, "xs": [4]}']
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--input", "{"], "--input is not JSON"),
+        (["--input", "@nothing"], "cannot read nothing"),
+        (["--input", "[1]", "rho=1"], "put over an object"),
+        (["rho"], "KEY=VALUE"),
+        (["rho:=x"], "rho is not JSON"),
+    ],
+)
+def test_input_that_makes_no_sense_exits_2(px: Px, daemon: FakeDaemon, arguments: list[str], why: str) -> None:
+    daemon.on(TOOL, tool())
+    ended = px("run", "lorenz", *arguments)
+    assert ended.code == 2
+    assert why in ended.err
+    assert not daemon.asked(RUN)
+
+
+def test_options_become_parameters(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, document({}))
+    px("run", "lorenz", "--timeout", "2.5", "--keep-alive", "-1")
+    px("run", "lorenz", "--keep-alive=0", "--timeout=30")
+    assert [request.arguments for request in daemon.seen] == [
+        {"timeout": "2.5", "keep_alive": "-1"},
+        {"timeout": "30", "keep_alive": "0"},
+    ]
+
+
+def test_input_that_does_not_fit_names_each_pointer(px: Px, daemon: FakeDaemon) -> None:
+    errors = [{"pointer": "/rho", "message": "'x' is not of type 'number'"}]
+    daemon.on(TOOL, tool()).on(RUN, problem(422, "invalid_input", 2, errors=errors, unit="tool:lorenz"))
+    ended = px("run", "lorenz", "rho=x")
+    assert ended.code == 2
+    assert ended.err.startswith("pxctl: cannot run tool:lorenz: ")
+    assert "  /rho: 'x' is not of type 'number'\n" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code"), [("limit_exceeded", 503, 9), ("timed_out", 504, 7), ("unknown_unit", 404, 4)]
+)
+def test_failures_carry_their_exit_code(px: Px, daemon: FakeDaemon, kind: str, status: int, code: int) -> None:
+    daemon.on(RUN, problem(status, kind, code))
+    assert px("run", "lorenz").code == code
+    assert px("run", "lorenz", "--json").json()["kind"] == kind
+
+
+@pytest.mark.parametrize("name", ["kernel:x", "tool:", "pipe:a"])
+def test_what_is_no_tool_is_refused(px: Px, name: str) -> None:
+    assert px("run", name).code == 2
+
+
+@pytest.mark.parametrize(("name", "path"), [("../x", "../x"), ("..", ".."), ("a/b?c#d", "a/b?c#d"), ("é", "é")])
+def test_a_name_cannot_escape_its_place_in_the_path(px: Px, daemon: FakeDaemon, name: str, path: str) -> None:
+    seen: list[bytes] = []
+
+    def answer(request: Request, connection: socket.socket) -> None:
+        connection.sendall(problem(404, "unknown_unit", 4))
+
+    daemon.on(f"POST /api/tools/{path}/run", answer)
+    assert px("run", name).code == 4
+    assert seen == []
+
+
+def test_a_lost_connection_is_retryable_and_not_retried(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, b"")
+    ended = px("run", "lorenz", "--json")
+    assert (ended.code, ended.json()["kind"], ended.json()["retryable"]) == (1, "interrupted", True)
+    assert len(daemon.asked(RUN)) == 1
+    assert "again" in px("run", "lorenz").err
+
+
+def test_an_answer_that_breaks_off_prints_nothing_of_it(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, chunked(b'{"half":', ended=False))
+    ended = px("run", "lorenz", "--json")
+    assert ended.json()["kind"] == "interrupted"
+
+
+def test_a_long_answer_goes_out_as_it_comes(px: Px, daemon: FakeDaemon) -> None:
+    raw = b'"' + b"x" * (9 * 1024 * 1024) + b'"'
+    daemon.on(RUN, reply(raw))
+    assert px("run", "lorenz").out == raw
+
+
+def test_ctrl_c_cancels_the_run(px: Px, daemon: FakeDaemon) -> None:
+    left = threading.Event()
+
+    def answer(request: Request, connection: socket.socket) -> None:
+        until_client_leaves(connection)
+        left.set()
+
+    daemon.on(RUN, answer)
+    process = px.popen("run", "lorenz")
+    daemon.await_request(RUN)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert left.wait(60), "the daemon sees the connection close"
+    assert (process.returncode, out) == (1, b"")
+    assert err.decode() == "pxctl: cannot run tool:lorenz: cancelled\n"
+
+
+def stepwise(pieces: list[bytes], content_type: str, go: threading.Semaphore) -> Any:
+    def answer(request: Request, connection: socket.socket) -> None:
+        connection.sendall(
+            f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        )
+        for piece in pieces:
+            connection.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            go.acquire(timeout=60)
+        connection.sendall(b"0\r\n\r\n")
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("content_type", "pieces"),
+    [
+        ("text/event-stream", [b'data: {"n": 1}\n\n', b': beat\n\nevent: x\ndata: {"n": 2}\n\n', b"data: 3\n\n"]),
+        ("application/x-ndjson", [b'{"n": 1}\n', b'\n{"n": 2}\n', b"3\n"]),
+    ],
+)
+def test_items_come_out_one_a_line_as_they_come(
+    px: Px, daemon: FakeDaemon, content_type: str, pieces: list[bytes]
+) -> None:
+    go = threading.Semaphore(0)
+    daemon.on(STREAM, stepwise(pieces, content_type, go))
+    process = px.popen("run", "lorenz", "--stream")
+    assert process.stdout is not None
+    for wanted in (b'{"n": 1}\n', b'{"n": 2}\n', b"3\n"):
+        assert process.stdout.readline() == wanted
+        go.release()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert "text/event-stream" in daemon.seen[0].headers["accept"]
+
+
+PROBLEM = json.dumps(
+    {
+        "type": "urn:px:problem:limit_exceeded",
+        "kind": "limit_exceeded",
+        "detail": "memory",
+        "status": 503,
+        "exit_code": 9,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        chunked(f"data: 1\n\nevent: error\ndata: {PROBLEM}\n\n".encode(), content_type="text/event-stream"),
+        chunked(f"data: 1\n\ndata: {PROBLEM}\n\n".encode(), content_type="text/event-stream"),
+        chunked(f"1\n{PROBLEM}\n".encode(), content_type="application/x-ndjson"),
+    ],
+)
+def test_a_stream_that_ends_in_a_problem_fails_with_it(px: Px, daemon: FakeDaemon, raw: bytes) -> None:
+    daemon.on(STREAM, raw)
+    ended = px("run", "lorenz", "--stream")
+    assert (ended.code, ended.out) == (9, b"1\n")
+    assert "memory" in ended.err
+
+
+def test_an_error_item_of_the_tools_own_is_an_item(px: Px, daemon: FakeDaemon) -> None:
+    raw = b'event: error\ndata: {"message": "mine"}\n\nevent: error\ndata: not json\n\n'
+    daemon.on(STREAM, chunked(raw, content_type="text/event-stream"))
+    assert px("run", "lorenz", "--stream").lines == ['{"message": "mine"}', "not json"]
+
+
+def test_a_stream_that_breaks_off_keeps_what_came(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(STREAM, chunked(b"1\n", content_type="application/x-ndjson", ended=False))
+    ended = px("run", "lorenz", "--stream")
+    assert (ended.code, ended.out) == (1, b"1\n")
+    assert "lost" in ended.err
+
+
+def test_a_stream_of_another_kind_is_passed_through(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(STREAM, chunked(b"plain ", b"text", content_type="text/plain"))
+    assert px("run", "lorenz", "--stream").out == b"plain text"
+
+
+def test_binary_goes_into_a_pipe_as_it_is(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, reply(PNG, content_type="image/png"))
+    assert px("run", "lorenz").out == PNG
+
+
+def test_binary_is_never_dumped_on_a_terminal(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, reply(PNG, content_type="image/png"))
+    with px.terminal("run", "lorenz") as screen:
+        assert screen.end() == 2
+        assert "PNG" not in screen.text
+        assert "-o FILE" in screen.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "pointer", "kind"),
+    [
+        (reply(PNG, content_type="image/png"), None, "image/png"),
+        (document({"a": [1, {"x/y": base64.b64encode(PNG).decode()}]}), "/a/1/x~1y", "image/png"),
+        (document({"plot": "data:image/png;base64," + base64.b64encode(PNG).decode()}), "/plot", "image/png"),
+    ],
+)
+def test_an_image_is_saved_wherever_it_is(
+    px: Px, daemon: FakeDaemon, raw: bytes, pointer: str | None, kind: str
+) -> None:
+    daemon.on(RUN, raw)
+    ended = px("run", "lorenz", "-o", "out.png", "--json")
+    assert (px.folder / "out.png").read_bytes() == PNG
+    assert ended.json() == {
+        "schema": "px.saved/1",
+        "path": "out.png",
+        "size_bytes": len(PNG),
+        "content_type": kind,
+        "pointer": pointer,
+    }
+    ended = px("run", "lorenz", "-o", "out.png")
+    assert ended.out == b""
+    assert "saved out.png" in ended.err
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"a": "iVBORw0KGgo-not-base64", "b": "short"}', b'{"a": "data:x,plain text here"}', b"not json"]
+)
+def test_json_without_a_file_in_it_is_saved_as_it_came(px: Px, daemon: FakeDaemon, raw: bytes) -> None:
+    daemon.on(RUN, reply(raw))
+    assert px("run", "lorenz", "-o", "out.json").code == 0
+    assert (px.folder / "out.json").read_bytes() == raw
+
+
+def test_a_file_is_there_whole_or_not_at_all(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "out").write_bytes(b"old")
+    daemon.on(RUN, chunked(b"new", content_type="application/octet-stream", ended=False))
+    assert px("run", "lorenz", "-o", "out").code == 1
+    assert (px.folder / "out").read_bytes() == b"old"
+    assert [name for name in os.listdir(px.folder) if "part" in name] == []
+    assert px("run", "lorenz", "-o", "none/out").code == 1
+    assert "cannot write none/out" in px("run", "lorenz", "-o", "none/out").err
+
+
+def test_a_terminal_gets_json_indented(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, reply('{"a":[1],"é":2}'.encode()))
+    with px.terminal("run", "lorenz") as screen:
+        assert screen.end() == 0
+        assert '"a": [' in screen.text
+        assert json.loads(screen.text) == {"a": [1], "é": 2}
+
+
+def test_json_that_is_none_cannot_steer_the_terminal(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, reply(b"\x1b[2Jhello"))
+    with px.terminal("run", "lorenz") as screen:
+        assert screen.end() == 0
+        assert "\x1b[2J" not in screen.text
+        assert "hello" in screen.text
+
+
+def test_who_waits_sees_a_spinner_that_knows_about_cold_starts(px: Px, daemon: FakeDaemon) -> None:
+    go = threading.Event()
+
+    def answer(request: Request, connection: socket.socket) -> None:
+        go.wait(60)
+        connection.sendall(document({"done": True}))
+
+    daemon.on(RUN, answer).on(TOOL, tool("cold"), tool("starting"), tool("busy"))
+    with px.terminal("run", "lorenz") as screen:
+        screen.see("tool:lorenz: starting (cold)… 0.")
+        screen.see("tool:lorenz: running…")
+        go.set()
+        assert screen.end() == 0
+        assert "\r\x1b[K" in screen.text
+        assert json.loads(screen.text.rpartition("\x1b[K")[2]) == {"done": True}
+
+
+@pytest.mark.parametrize("arguments", [["-q"], []])
+def test_no_spinner_where_nobody_sees_it(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
+    def answer(request: Request, connection: socket.socket) -> None:
+        threading.Event().wait(0.6)
+        connection.sendall(document({}))
+
+    daemon.on(RUN, answer).on(TOOL, tool("cold"))
+    if arguments:
+        with px.terminal("run", "lorenz", *arguments) as screen:
+            assert screen.end() == 0
+            assert "cold" not in screen.text
+    else:
+        assert px("run", "lorenz").err == ""
+    assert not daemon.asked(TOOL)
+
+
+def test_autostart_can_be_turned_off(px: Px) -> None:
+    assert px("run", "lorenz", PX_AUTOSTART="0").code == 5
+    assert px("run", "lorenz", "--no-autostart", PX_AUTOSTART="1").code == 5

@@ -1,0 +1,364 @@
+"""`pxctl status` and how every call reports: documents, tables, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
+from pxctl.table import width_of
+
+if TYPE_CHECKING:
+    from cli.px import Px
+
+UNIT = {
+    "unit": "tool:lorenz",
+    "kind": "tool",
+    "name": "lorenz",
+    "state": "ready",
+    "reason": None,
+    "pid": 4711,
+    "started_at": "2026-11-21T10:00:00Z",
+    "uptime_seconds": 75.2,
+    "rss_bytes": 12_897_485,
+    "cpu_percent": 3.14,
+    "last_used": "2020-01-01T00:00:00Z",
+    "in_flight": 0,
+    "pinned": True,
+    "start_method": "handover",
+    "restarts": 0,
+    "next_run": None,
+    "config_error": None,
+}
+COLD = UNIT | {
+    "unit": "tool:cold",
+    "state": "cold",
+    "pid": None,
+    "uptime_seconds": None,
+    "rss_bytes": None,
+    "pinned": False,
+}
+STATUS: dict[str, Any] = {
+    "schema": "px.status/1",
+    "daemon": {"version": "1.2.3", "keeper": {"pid": 10}, "control": {"pid": 11, "restarts": 2}},
+    "units": [UNIT, COLD | {"config_error": "tool.json:3: unknown key"}],
+}
+
+
+def test_a_pipe_gets_every_column_whole_and_no_colour(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    ended = px("status")
+    assert ended.code == 0
+    heading = ["UNIT", "STATE", "PID", "UPTIME", "MEMORY", "CPU", "LAST USED / NEXT RUN", "PIN", "REASON"]
+    assert re.split(r"  +", ended.lines[0]) == heading
+    assert all(
+        word in ended.lines[1] for word in ("tool:lorenz", "ready", "4711", "1m15s", "12.3M", "3.1%", "ago", "pinned")
+    )
+    assert "broken: tool.json:3: unknown key" in ended.lines[2]
+    assert "\x1b" not in ended.text
+    assert ended.err == ""
+
+
+def test_json_is_the_document_as_it_came(px: Px, daemon: FakeDaemon) -> None:
+    raw = b'{ "schema":"px.status/1" , "units":[], "new": 1.50 }'
+    daemon.on("GET /api/status", reply(raw))
+    for arguments in (["status", "--json"], ["--json", "status"]):
+        assert px(*arguments).out == raw + b"\n"
+
+
+def test_quiet_prints_ids_only(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    assert px("status", "-q").lines == ["tool:lorenz", "tool:cold"]
+    assert px("-q", "status").lines == ["tool:lorenz", "tool:cold"]
+
+
+def test_nothing_held_says_what_to_do_on_stderr(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS | {"units": []}))
+    ended = px("status")
+    assert (ended.code, ended.out) == (0, b"")
+    assert "pxctl tools add" in ended.err
+
+
+def test_named_units_that_are_not_up_exit_3(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS | {"units": [UNIT]}), document(STATUS), document(STATUS))
+    assert px("status", "lorenz").code == 0
+    assert px("status", "lorenz", "cold*", "--json").code == 3
+    assert daemon.seen[-1].query == [("unit", "lorenz"), ("unit", "cold*")]
+    assert px("status").code == 0
+
+
+@pytest.mark.parametrize("state", ["failed", "stopping", "cold"])
+def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
+    daemon.on("GET /api/status", document(STATUS | {"units": [UNIT | {"state": state, "reason": "memory_limit"}]}))
+    ended = px("status", "lorenz")
+    assert ended.code == 3
+    assert "memory_limit" in ended.text
+
+
+def test_colour_can_be_forced_and_forbidden(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    assert b"\x1b[32mready" in px("status", "--color", "always").out
+    assert b"\x1b" not in px("status", "--color=never", CLICOLOR_FORCE="1").out
+    assert b"\x1b" in px("--color", "auto", "status", CLICOLOR_FORCE="1").out
+
+
+def test_an_unknown_unit_exits_4_with_the_hint(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "GET /api/status", problem(404, "unknown_unit", 4, detail="There is no unit 'x'.", hint="did you mean 'y'?")
+    )
+    ended = px("status", "x")
+    assert (ended.code, ended.out) == (4, b"")
+    assert ended.err.splitlines() == ["pxctl: cannot read the status: There is no unit 'x'.", "hint: did you mean 'y'?"]
+
+
+def test_with_json_the_problem_document_is_all_there_is(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", problem(404, "unknown_unit", 4, extra=[1]))
+    ended = px("status", "x", "--json")
+    assert (ended.code, ended.err) == (4, "")
+    assert ended.json()["kind"] == "unknown_unit"
+    assert ended.json()["extra"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, 2), (401, 6), (403, 6), (404, 4), (409, 8), (413, 2), (422, 2), (429, 1), (500, 1), (503, 1), (504, 7)],
+)
+def test_exit_codes_follow_the_status_where_the_document_is_silent(
+    px: Px, daemon: FakeDaemon, status: int, code: int
+) -> None:
+    daemon.on("GET /api/status", problem(status, "odd"))
+    assert px("status").code == code
+
+
+@pytest.mark.parametrize("odd", [True, 0, 999, "3", None])
+def test_an_exit_code_that_is_none_is_not_believed(px: Px, daemon: FakeDaemon, odd: object) -> None:
+    daemon.on("GET /api/status", document({"exit_code": odd, "kind": "odd"}, status="404 Not Found"))
+    assert px("status").code == 4
+
+
+def test_an_error_without_a_document_is_told_all_the_same(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", reply(b"<h1>oops</h1>", status="502 Bad Gateway", content_type="text/html"))
+    ended = px("status")
+    assert ended.code == 1
+    assert "502 Bad Gateway: <h1>oops</h1>" in ended.err
+
+
+def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "GET /api/status",
+        problem(
+            400,
+            "ambiguous_name",
+            2,
+            candidates=["tool:x", "pipe:x"],
+            survivors=[{"pid": 7, "name": "sh"}],
+            errors=[{"pointer": "/a", "message": "odd"}, {"pointer": "", "message": "all"}, "no"],
+            stderr_tail="one\ntwo\n",
+        ),
+    )
+    err = px("status", "x").err
+    for line in ("candidate: tool:x", "/a: odd", "(the whole input): all", "survived: pid 7 (sh)", "stderr: two"):
+        assert f"  {line}\n" in err
+
+
+def test_nobody_there_exits_5(px: Px) -> None:
+    ended = px("status")
+    assert ended.code == 5
+    assert "no such socket" in ended.err
+    assert ended.err.endswith("hint: pxctl daemon start\n")
+    assert px("status", "--json").json()["exit_code"] == 5
+
+
+AS_NOBODY = """
+import importlib, locale, os, sys
+from pxctl.main import main
+importlib.import_module("pxctl.commands.status")
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(main(["status"]))
+"""
+
+
+def test_a_socket_that_may_not_be_used_exits_6(px: Px, daemon: FakeDaemon, require: Any) -> None:
+    require(os.geteuid() == 0, "needs root to become somebody else")
+    ended = px(argv=[sys.executable, "-c", AS_NOBODY])
+    assert (ended.code, ended.out) == (6, b"")
+    assert "no access to" in ended.err
+
+
+def test_a_read_is_asked_again_once_when_the_connection_is_lost(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", b"", document(STATUS))
+    assert px("status").code == 0
+    assert len(daemon.seen) == 2
+
+
+def test_a_connection_lost_twice_is_a_retryable_error(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", chunked(b"{", ended=False))
+    ended = px("status", "--json")
+    assert ended.code == 1
+    assert (ended.json()["kind"], ended.json()["retryable"]) == ("interrupted", True)
+
+
+def test_an_answer_that_is_not_json_is_an_error(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", reply(b"<html>"))
+    ended = px("status")
+    assert ended.code == 1
+    assert "not JSON" in ended.err
+
+
+def test_another_program_at_the_socket_is_named(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", b"220 hello\r\n")
+    assert "is not pxd" in px("status").err
+
+
+def test_a_reader_that_goes_away_ends_it_without_a_word(px: Px, daemon: FakeDaemon) -> None:
+    many = [UNIT | {"unit": f"tool:x{at}"} for at in range(5000)]
+    daemon.on("GET /api/status", document(STATUS | {"units": many}))
+    reading, writing = socket.socketpair()
+    reading.close()
+    with writing:
+        done = subprocess.run(
+            [sys.executable, "-m", "pxctl", "status"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env=px.environment(),
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_full_disk_under_stdout_is_an_error(px: Px, daemon: FakeDaemon, require: Any) -> None:
+    require(Path("/dev/full").exists(), "only on macOS is there no /dev/full")
+    daemon.on("GET /api/status", document(STATUS))
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pxctl", "status"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=px.environment(),
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+
+
+def test_watching_with_json_is_one_line_each_time(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS, more="X: y\r\n"))
+    process = px.popen("status", "--watch", "--interval", "0.1", "--json")
+    daemon.await_request("GET /api/status", 3)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [json.loads(line)["schema"] for line in out.splitlines()[:2]] == ["px.status/1"] * 2
+
+
+def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    process = px.popen("status", "--watch", "--interval", "0.1")
+    daemon.await_request("GET /api/status", 2)
+    daemon.stop()
+    assert process.stderr is not None
+    assert b"pxd is away" in process.stderr.readline()
+    daemon.start()
+    daemon.await_request("GET /api/status", len(daemon.seen) + 3)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.count(b"tool:lorenz") >= 3
+
+
+def test_ctrl_c_elsewhere_is_told_in_one_line(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", lambda _, connection: connection.recv(1))
+    process = px.popen("status")
+    daemon.await_request("GET /api/status")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"Traceback" not in err
+    assert b"interrupted from the keyboard" in err
+
+
+def test_socket_flag_and_environment(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    assert px("--socket", px.socket, "status", PX_SOCKET="/nowhere").code == 0
+    assert px("status", "--socket", px.socket, PX_SOCKET="/nowhere").code == 0
+    assert px("status", PX_SOCKET="/nowhere").code == 5
+
+
+def test_system_with_px_home_is_a_contradiction(px: Px) -> None:
+    env = px.environment()
+    assert px("--system", "status", PX_SOCKET="").code == 2
+    assert env["PX_HOME"] in px("status", "--system", PX_SOCKET="").err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["status", "--nonsense"], ["run"], ["status", "--color", "pink"], ["tools", "nonsense"]]
+)
+def test_usage_errors_exit_2(px: Px, arguments: list[str]) -> None:
+    ended = px(*arguments)
+    assert (ended.code, ended.out) == (2, b"")
+    assert ended.err.startswith("pxctl: ")
+    assert "--help" in ended.err
+    assert px(*arguments, "--json").json()["kind"] == "usage"
+
+
+def test_the_version_is_shown_before_and_after_a_command(px: Px) -> None:
+    assert px("--version").text.startswith("pxctl ")
+    assert px("status", "--version").text.startswith("pxctl ")
+
+
+def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/daemon", document({"version": "0.0.1"}))
+    ended = px("version", "--json")
+    assert ended.json()["daemon"] == "0.0.1"
+    installed = px.folder / "supervisord_py-1.2.3.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: supervisord-py\nVersion: 1.2.3\n")
+    ended = px("version", PYTHONPATH=f"{px.folder}:{px.environment()['PYTHONPATH']}")
+    assert ended.text == "pxctl 1.2.3\npxd 0.0.1\n"
+    assert "differ" in ended.err
+    assert len(px("version", "-q").lines) == 1
+    daemon.stop()
+    assert px("version", "--json").json()["daemon"] is None
+    assert "not running" in px("version").text
+    daemon.start()
+
+
+def test_terminal_tables_fit(px: Px, daemon: FakeDaemon) -> None:
+    wide = UNIT | {"unit": "tool:日本語の道具-with-a-long-name", "reason": "evicted_lru " * 5}
+    daemon.on("GET /api/status", document(STATUS | {"units": [wide, UNIT]}))
+    for columns in (100, 50, 20):
+        with px.terminal("status", columns=columns) as screen:
+            assert screen.end() == 0
+            plain = strip_colour(screen.text)
+            assert all(width_of(line) <= columns for line in plain.splitlines())
+            assert "tool:日" in plain
+            assert "\x1b[32m" in screen.text or columns == 20
+
+
+def strip_colour(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_watching_redraws_in_place(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    with px.terminal("status", "--watch", "--interval", "0.1") as screen:
+        screen.see("\x1b[4A")
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.end() == 0
+        assert "control restarted 2x" in screen.text
+
+
+def test_pretty_json_on_a_terminal_is_still_the_document(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document(STATUS))
+    with px.terminal("status", "--json") as screen:
+        assert screen.end() == 0
+        assert json.loads(screen.text) == STATUS

@@ -1,0 +1,205 @@
+"""Logs, events, building: streams that go on, and on over a restart of the daemon."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, chunked, problem, until_client_leaves
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.fake_daemon import Request
+    from cli.px import Px
+
+LOGS, EVENTS, SYNC = "GET /api/units/a/logs", "GET /api/events", "POST /api/tools/a/sync"
+NDJSON = "application/x-ndjson"
+
+
+def piece(data: bytes, position: int, **more: Any) -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode()
+    return {
+        "time": f"2026-11-21T10:00:{position:02d}Z",
+        "stream": "stdout",
+        "base64": encoded,
+        "position": position,
+        "next_position": position + len(data),
+        "instance": 1,
+    } | more
+
+
+def ndjson(*values: Any, ended: bool = True) -> bytes:
+    return chunked(*[json.dumps(value).encode() + b"\n" for value in values], content_type=NDJSON, ended=ended)
+
+
+def then_wait(raw: bytes) -> Any:
+    def answer(request: Request, connection: socket.socket) -> None:
+        connection.sendall(raw)
+        until_client_leaves(connection)
+
+    return answer
+
+
+def test_output_comes_out_byte_for_byte(px: Px, daemon: FakeDaemon) -> None:
+    data = b"\xff\x00 caf\xc3"
+    daemon.on(LOGS, ndjson(piece(data, 0), piece(b"\xa9\r\n", len(data))))
+    ended = px("logs", "a")
+    assert (ended.code, ended.out, ended.err) == (0, data + b"\xa9\r\n", "")
+
+
+def test_what_was_lost_is_told_on_stderr(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        LOGS, ndjson(piece(b"a\n", 0), {"gap_bytes": 512, "position": 2, "next_position": 514}, piece(b"b\n", 14))
+    )
+    ended = px("logs", "a")
+    assert (ended.out, ended.err) == (b"a\nb\n", "pxctl: 512 bytes of output were lost here\n")
+
+
+def test_wishes_become_parameters(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson())
+    px("logs", "a")
+    px("logs", "a", "-n", "5", "--since", "10m", "--stderr")
+    px("logs", "a", "--stdout", "--json")
+    assert [request.arguments for request in daemon.seen] == [
+        {"encoding": "base64"},
+        {"since": "10m", "lines": "5", "stream": "stderr", "encoding": "base64"},
+        {"stream": "stdout"},
+    ]
+    both = px("logs", "a", "--stdout", "--stderr")
+    assert both.code == 2
+    assert both.err.endswith("hint: pxctl logs a\n")
+
+
+def test_json_lines_come_out_as_they_came(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, chunked(b'{"text": "x", "position":0}\n', content_type=NDJSON))
+    assert px("logs", "a", "--json").out == b'{"text": "x", "position":0}\n'
+
+
+def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson(piece(b"on", 0), piece(b"e\ntwo\rstill two\n", 2), piece(b"end", 20)))
+    assert px("logs", "a", "--timestamps").lines[0] == "2026-11-21T10:00:00Z one"
+    out = px("logs", "a", "--timestamps").out.split(b"\n")
+    assert out[1:] == [b"2026-11-21T10:00:02Z two\rstill two", b"2026-11-21T10:00:20Z end"]
+
+
+def test_text_is_understood_where_bytes_were_not_sent(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson({"text": "é\n", "time": "t"}))
+    assert px("logs", "a").out == "é\n".encode()
+
+
+def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        LOGS,
+        ndjson(piece(b"one\n", 0), ended=False),
+        problem(503, "shutdown", 1),
+        b"",
+        ndjson(piece(b"two\n", 4)),
+        then_wait(ndjson(piece(b"three\n", 8), ended=False)),
+    )
+    process = px.popen("logs", "a", "-f", "-n", "10")
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(3)] == [b"one\n", b"two\n", b"three\n"]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    arguments = [request.arguments for request in daemon.seen]
+    assert arguments[0] == {"follow": "1", "lines": "10", "encoding": "base64"}
+    assert [one.get("cursor") for one in arguments] == [None, "4", "4", "4", "8"]
+    assert all("lines" not in one for one in arguments[1:])
+
+
+def test_following_bears_no_other_problem(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson(piece(b"one\n", 0)), problem(404, "unknown_unit", 4))
+    ended = px("logs", "a", "-f")
+    assert (ended.code, ended.out) == (4, b"one\n")
+
+
+def test_a_broken_answer_without_following_is_an_error(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson(piece(b"one\n", 0), ended=False))
+    assert px("logs", "a").code == 1
+    daemon.on(LOGS, chunked(b"not json\n", content_type=NDJSON))
+    assert px("logs", "a").code == 1
+    assert px("logs", "a", PX_SOCKET="/nowhere").code == 5
+    assert px("logs", "a", "-f", PX_SOCKET="/nowhere").code == 5
+
+
+def event(number: int, **more: Any) -> dict[str, Any]:
+    return {"id": number, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "ready", "reason": None} | more
+
+
+def test_events_are_one_line_each(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(EVENTS, ndjson(event(1, pid=5), {"event": "gap", "missed": 3}, event(9, unit=None, reason="exit")))
+    ended = px("events", "-n", "20", "--unit", "a")
+    assert ended.lines == ["2026-11-21T10:00:00Z  tool:a  ready  pid=5", "2026-11-21T10:00:00Z  pxd  ready  (exit)"]
+    assert "3 events were missed" in ended.err
+    assert daemon.seen[0].arguments == {"follow": "0", "unit": "a", "limit": "20"}
+    assert px("events", "-q").lines == ["1", "9"]
+    assert [json.loads(line).get("id") for line in px("events", "--json").lines] == [1, None, 9]
+
+
+def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(EVENTS, ndjson(event(1), event(2), ended=False), then_wait(ndjson(event(3), ended=False)))
+    process = px.popen("events", "-f", "-n", "2", "--json")
+    assert process.stdout is not None
+    assert [json.loads(process.stdout.readline())["id"] for _ in range(3)] == [1, 2, 3]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [request.arguments for request in daemon.seen] == [
+        {"follow": "1", "limit": "2"},
+        {"follow": "1", "after": "2"},
+    ]
+
+
+def test_an_event_that_is_not_json_is_shown_all_the_same(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(EVENTS, chunked(b"odd\n", content_type=NDJSON))
+    assert "odd" in px("events").text
+
+
+def test_a_build_shows_its_progress_and_ends_well(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(SYNC, ndjson({"progress": "creating .venv"}, {"progress": "in\x1b[2Jstalling"}, {"done": True}))
+    ended = px("tools", "sync", "a")
+    assert (ended.code, ended.text) == (0, "tool:a synced\n")
+    assert ended.err == "creating .venv\nin�[2Jstalling\n"
+    assert [json.loads(line) for line in px("tools", "sync", "a", "--json").lines][-1] == {"done": True}
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "words"),
+    [
+        (
+            ndjson(
+                {"progress": "x"}, {"kind": "sync_failed", "detail": "no such package", "status": 500, "exit_code": 1}
+            ),
+            1,
+            "no such package",
+        ),
+        (ndjson({"progress": "x"}), 1, "before the build was done"),
+        (ndjson({"progress": "x"}, ended=False), 1, "lost"),
+        (chunked(b"{", content_type=NDJSON), 1, "not JSON"),
+        (ndjson([1], {"done": True}), 0, "synced"),
+        (problem(404, "unknown_unit", 4), 4, "unknown_unit"),
+    ],
+)
+def test_how_a_build_can_end(px: Px, daemon: FakeDaemon, raw: bytes, code: int, words: str) -> None:
+    daemon.on(SYNC, raw)
+    ended = px("tools", "sync", "a")
+    assert ended.code == code
+    assert words in ended.err + ended.text
+    assert px("tools", "sync", "a", "--json").code == code
+
+
+def test_ctrl_c_cancels_a_build(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(SYNC, then_wait(ndjson({"progress": "x"}, ended=False)))
+    process = px.popen("tools", "sync", "a")
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"x\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"cancelled" in err

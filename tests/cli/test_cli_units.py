@@ -1,0 +1,240 @@
+"""Starting, stopping, pinning, waiting, asking why: one unit and many."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, problem, until_client_leaves
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.fake_daemon import Request
+    from cli.px import Px
+
+
+def units(*names: str) -> bytes:
+    listed = [{"unit": f"tool:{name}", "kind": "tool", "name": name, "state": "cold"} for name in names]
+    return document({"schema": "px.units/1", "units": listed})
+
+
+def outcome(verb: str, name: str, state: str, pid: int | None = None, status: str = "200 OK") -> bytes:
+    unit = {"unit": f"tool:{name}", "state": state, "pid": pid}
+    return document({"schema": f"px.{verb}/1", "units": [unit], "survivors": []}, status=status)
+
+
+def test_a_started_unit_is_told_with_its_pid(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a")).on("POST /api/tools/a/start", outcome("start", "a", "ready", 77))
+    assert px("start", "a").text == "tool:a ready (pid 77)\n"
+    assert px("start", "a", "-q").text == "tool:a\n"
+    assert px("start", "a", "--timeout", "5").code == 0
+    assert [request.arguments for request in daemon.asked("POST /api/tools/a/start")] == [{}, {}, {"timeout": "5"}]
+
+
+def test_globs_are_expanded_by_the_daemon_and_all_are_done_at_once(px: Px, daemon: FakeDaemon) -> None:
+    both = threading.Barrier(2)
+
+    def answer(name: str) -> Any:
+        def serve(request: Request, connection: socket.socket) -> None:
+            both.wait(60)
+            connection.sendall(outcome("stop", name, "cold"))
+
+        return serve
+
+    daemon.on("GET /api/units", units("a", "b"))
+    daemon.on("POST /api/tools/a/stop", answer("a")).on("POST /api/tools/b/stop", answer("b"))
+    ended = px("stop", "tool:*")
+    assert ended.lines == ["tool:a stopped", "tool:b stopped"]
+    assert daemon.seen[0].query == [("name", "tool:*")]
+
+
+def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a", "b"))
+    daemon.on(
+        "POST /api/tools/a/stop", problem(409, "survivors", 8, survivors=[{"pid": 9, "name": "sh"}], detail="1 left")
+    )
+    daemon.on("POST /api/tools/b/stop", outcome("stop", "b", "cold"))
+    ended = px("stop", "a", "b")
+    assert (ended.code, ended.text) == (8, "tool:b stopped\n")
+    assert "pxctl: cannot stop tool:a: 1 left\n  survived: pid 9 (sh)\n" in ended.err
+    told = px("stop", "a", "b", "--json").json()
+    assert told["schema"] == "px.stop/1"
+    assert [unit["unit"] for unit in told["units"]] == ["tool:b"]
+    assert told["failures"][0]["kind"] == "survivors"
+
+
+def test_a_single_failure_is_the_problem_document(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a")).on(
+        "POST /api/tools/a/start", problem(503, "start_failed", 1, stderr_tail="boom")
+    )
+    assert px("start", "a", "--json").json()["kind"] == "start_failed"
+    assert "stderr: boom" in px("start", "a").err
+
+
+def test_not_waiting_is_said_to_the_daemon(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a"))
+    daemon.on("POST /api/tools/a/start", outcome("start", "a", "cold", status="202 Accepted"))
+    daemon.on("POST /api/tools/a/stop", outcome("stop", "a", "ready", status="202 Accepted"))
+    assert px("start", "a", "--no-wait").text == "tool:a starting\n"
+    assert px("stop", "a", "--no-wait").text == "tool:a stopping\n"
+    assert px("restart", "a", "--no-wait").text == "tool:a restarting\n"
+    asked = [
+        (request.path.rpartition("/")[2], request.arguments) for request in daemon.seen if request.method == "POST"
+    ]
+    assert asked == [("start", {"wait": "0"}), ("stop", {"wait": "0"}), ("stop", {}), ("start", {"wait": "0"})]
+
+
+def test_a_restart_stops_before_it_starts_and_not_when_the_stop_failed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a")).on("POST /api/tools/a/stop", problem(409, "survivors", 8))
+    assert px("restart", "a").code == 8
+    assert not daemon.asked("POST /api/tools/a/start")
+    daemon.on("POST /api/tools/a/stop", outcome("stop", "a", "cold"))
+    daemon.on("POST /api/tools/a/start", outcome("start", "a", "ready", 5))
+    assert px("restart", "a").text == "tool:a ready (pid 5)\n"
+
+
+@pytest.mark.parametrize(("verb", "going"), [("start", "starting"), ("stop", "stopping")])
+def test_ctrl_c_detaches_and_says_what_goes_on(px: Px, daemon: FakeDaemon, verb: str, going: str) -> None:
+    daemon.on("GET /api/units", units("a", "b"))
+    for name in "ab":
+        daemon.on(f"POST /api/tools/{name}/{verb}", lambda _, connection: until_client_leaves(connection))
+    process = px.popen(verb, "a", "b")
+    for name in "ab":
+        daemon.await_request(f"POST /api/tools/{name}/{verb}")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"detached; tool:a, tool:b goes on {going}" in err.decode()
+
+
+def test_a_stop_that_takes_too_long_exits_7(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a"))
+    daemon.on("POST /api/tools/a/stop", lambda _, connection: until_client_leaves(connection))
+    ended = px("stop", "a", "--timeout", "0.1")
+    assert ended.code == 7
+    assert "the stop goes on" in ended.err
+
+
+def test_other_kinds_cannot_be_steered_yet(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", document({"units": [{"unit": "odd:x", "kind": "odd", "name": "x"}]}))
+    assert px("stop", "x").code == 2
+
+
+def test_names_that_mean_nothing_or_too_much(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", problem(400, "ambiguous_name", 2, candidates=["tool:x", "pipe:x"]))
+    ended = px("stop", "x")
+    assert ended.code == 2
+    assert "candidate: pipe:x" in ended.err
+    daemon.on("GET /api/units", document({"units": []}))
+    assert px("stop", "x").code == 4
+
+
+def test_pins(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", units("a"), units("a"), units("a", "b"), units("a", "b"), units("a"))
+    for name in "ab":
+        daemon.on(
+            f"PUT /api/tools/{name}/pin",
+            document({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": name == "b"}),
+        )
+        daemon.on(
+            f"DELETE /api/tools/{name}/pin", document({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": False})
+        )
+    assert px("pin", "a").text == "tool:a pinned\n"
+    assert px("pin", "a", "--json").json()["unit"] == "tool:a"
+    assert px("pin", "--forever", "a", "b").lines == ["tool:a pinned", "tool:b pinned for ever"]
+    assert len(px("pin", "a", "b", "--json").json()["pins"]) == 2
+    assert px("unpin", "a").text == "tool:a not pinned\n"
+    assert px("unpin", "a", "-q").text == "tool:a\n"
+    assert [request.arguments for request in daemon.asked("PUT /api/tools/a/pin")][1:3] == [
+        {"forever": "0"},
+        {"forever": "1"},
+    ]
+
+
+WAIT = "GET /api/units/a/wait"
+
+
+def waited(state: str, *, ok: bool, reason: str | None = None) -> bytes:
+    return document({"schema": "px.wait/1", "unit": "tool:a", "state": state, "reason": reason, "ok": ok})
+
+
+def test_waiting_exits_with_the_outcome(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(WAIT, waited("ready", ok=True), waited("failed", ok=False, reason="early_exit"), waited("cold", ok=True))
+    assert (px("wait", "a").code, px("wait", "a").code) == (0, 1)
+    ended = px("wait", "a", "--for", "stopped", "--json")
+    assert (ended.code, ended.json()["state"]) == (0, "cold")
+    assert [request.arguments["for"] for request in daemon.seen] == ["ready", "ready", "stopped"]
+    assert px("wait", "a", "-q").text == "tool:a\n"
+
+
+def test_waiting_times_out_with_7(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(WAIT, problem(504, "timed_out", 7))
+    ended = px("wait", "a", "--timeout", "0.2")
+    assert ended.code == 7
+    assert "not ready after 0.2 s" in ended.err
+    assert len(daemon.seen) > 1, "it asks again until its own time is over"
+    told = px("wait", "a", "--timeout", "0.1", "--json").json()
+    assert (told["status"], told["unit"], told["kind"], told["exit_code"]) == (504, "tool:a", "timed_out", 7)
+    daemon.on(WAIT, problem(504, "timed_out", 7, unit="pipe:a"))
+    assert px("wait", "a", "--timeout", "0.1", "--json").json()["unit"] == "pipe:a"
+
+
+def test_waiting_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(WAIT, problem(504, "timed_out", 7), b"", b"", problem(503, "shutdown", 1), waited("ready", ok=True))
+    assert px("wait", "a").code == 0
+
+
+def test_a_daemon_that_was_never_there_is_not_waited_for(px: Px) -> None:
+    assert px("wait", "a").code == 5
+
+
+def test_ctrl_c_ends_only_the_waiting(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(WAIT, lambda _, connection: until_client_leaves(connection))
+    process = px.popen("wait", "a")
+    daemon.await_request(WAIT)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"no longer waiting" in err
+
+
+def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
+    chain = [
+        {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "reason": None, "pid": 5},
+        {
+            "id": 2,
+            "time": "2026-11-21T10:00:01Z",
+            "unit": "tool:a",
+            "event": "exited",
+            "reason": "memory_limit",
+            "cause": 1,
+        },
+    ]
+    value = {
+        "schema": "px.why/1",
+        "unit": "tool:a",
+        "state": "failed",
+        "reason": "memory_limit",
+        "summary": "It was too big.",
+        "chain": chain,
+        "stderr_tail": "MemoryError\n\x1b[2Jx\n",
+        "next_step": "raise max_memory_mb",
+    }
+    daemon.on("GET /api/units/a/why", document(value))
+    text = px("why", "a").text
+    for words in (
+        "tool:a is failed (memory_limit)",
+        "It was too big.",
+        "started  pid=5",
+        "exited  (memory_limit)",
+        "MemoryError",
+        "next: raise",
+    ):
+        assert words in text
+    assert "\x1b" not in text
+    assert px("why", "a", "--json").json() == value
+    assert px("why", "a", "-q").text == "tool:a\n"
