@@ -1,0 +1,83 @@
+"""A warm call through the daemon against the same call made to the tool itself; both on a kept connection."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from bench_stage import DEADLINE, EXAMPLES, Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME = "compound-interest"
+BODY = json.loads((EXAMPLES / NAME / "test-request.json").read_text())
+CALLS = 100
+CLIENTS = 16
+FEWER = 25
+
+
+def calls(connect: Callable[[], http.client.HTTPConnection], path: str, count: int) -> float:
+    """Return the seconds of one call, the mean over `count` on one connection."""
+    with contextlib.closing(connect()) as connection:
+        ask(connection, "POST", path, BODY)
+        begin = time.perf_counter()
+        for _ in range(count):
+            ask(connection, "POST", path, BODY)
+        return (time.perf_counter() - begin) / count
+
+
+def crowd(connect: Callable[[], http.client.HTTPConnection], path: str) -> float:
+    """Return the seconds per call when CLIENTS connections call at the same time."""
+    threads = [threading.Thread(target=calls, args=(connect, path, FEWER)) for _ in range(CLIENTS)]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return (time.perf_counter() - begin) / (CLIENTS * (FEWER + 1))
+
+
+def port_of(held: Daemon) -> int:
+    """Warm the tool up and return its port."""
+    held.ask("POST", f"/api/tools/{NAME}/run", BODY)
+    return int(held.ask("GET", "/api/launcher/state")[NAME]["port"])
+
+
+def measure(rounds: int = 20) -> list[Row]:
+    """Return the rows for one client, and for many."""
+    with daemon([EXAMPLES / NAME]) as held:
+        port = port_of(held)
+
+        def direct() -> http.client.HTTPConnection:
+            return http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+
+        ours, theirs = f"/api/tools/{NAME}/run", "/run"
+        one = interleaved(
+            {"daemon": lambda: calls(held.connect, ours, CALLS), "direct": lambda: calls(direct, theirs, CALLS)}, rounds
+        )
+        many = interleaved(
+            {"daemon": lambda: crowd(held.connect, ours), "direct": lambda: crowd(direct, theirs)}, rounds // 2
+        )
+    added = 1000 * (statistics.median(one["daemon"]) - statistics.median(one["direct"]))
+    return [
+        Row(
+            "one client", milliseconds(one["daemon"]), milliseconds(one["direct"]), ratio(one["daemon"], one["direct"])
+        ),
+        Row("added by the daemon", f"{added:.2f} ms"),
+        Row(
+            f"per call, {CLIENTS} clients",
+            milliseconds(many["daemon"]),
+            milliseconds(many["direct"]),
+            ratio(many["daemon"], many["direct"]),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print_table("warm call: through the daemon, direct, times as long", measure())

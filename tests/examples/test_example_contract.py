@@ -1,0 +1,152 @@
+"""What every example tool promises, whatever language it is written in (CONTRACT §5)."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+
+from examples.running_tool import (
+    DEADLINE,
+    NAMES,
+    RunningTool,
+    argv_of,
+    folder_of,
+    manifest_of,
+    request_of,
+    running_tool,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Validator = jsonschema.Draft202012Validator
+
+
+def test_it_is_healthy(each_tool: RunningTool) -> None:
+    answer = each_tool.ask("GET", "/healthz")
+    assert (answer.status, answer.json()) == (200, {"ok": True})
+
+
+def test_its_schema_is_its_manifest(each_tool: RunningTool) -> None:
+    answer = each_tool.ask("GET", "/schema")
+    assert (answer.status, answer.json()) == (200, manifest_of(each_tool.name))
+
+
+def test_its_test_request_gives_an_answer_that_fits_its_output_schema(each_tool: RunningTool) -> None:
+    answer = each_tool.post("/run", request_of(each_tool.name))
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    Validator(manifest_of(each_tool.name)["output"]).validate(answer.json())
+
+
+def test_a_run_is_not_changed_by_the_runs_before_it(each_tool: RunningTool) -> None:
+    first, second = (each_tool.post("/run", request_of(each_tool.name)) for _ in range(2))
+    assert first.body == second.body
+
+
+def test_streaming_gives_lines_of_json(each_tool: RunningTool) -> None:
+    answer = each_tool.post("/stream", request_of(each_tool.name))
+    assert (answer.status, answer.content_type) == (200, "application/x-ndjson")
+    assert len(answer.lines()) >= 2
+
+
+def test_an_unknown_key_is_refused_by_its_pointer(each_tool: RunningTool) -> None:
+    answer = each_tool.post("/run", request_of(each_tool.name) | {"no/such~key": 1})
+    assert answer.status == 422
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["/no~1such~0key"]
+
+
+def test_a_wrong_type_is_refused_by_its_pointer_wherever_the_schema_has_one(each_tool: RunningTool) -> None:
+    for name in manifest_of(each_tool.name)["input"]["properties"]:
+        answer = each_tool.post("/run", request_of(each_tool.name) | {name: {}})
+        assert answer.status == 422
+        assert [error["pointer"] for error in answer.json()["errors"]] == [f"/{name}"]
+
+
+def test_the_tool_and_its_schema_draw_the_same_borders(each_tool: RunningTool) -> None:
+    """Just inside a range is accepted by both; just outside is refused by both."""
+    schema = manifest_of(each_tool.name)["input"]
+    for name, rule in schema["properties"].items():
+        for given in _borders(rule):
+            body = request_of(each_tool.name) | {name: given}
+            fits = Validator(schema).is_valid(body)
+            answer = each_tool.post("/run", body)
+            assert (answer.status == 200) == fits, (name, given, answer.body)
+
+
+def _borders(rule: dict[str, Any]) -> list[Any]:
+    """Return values around the ends of a number's range; cheap ones only (a long integration is not)."""
+    if rule["type"] not in {"integer", "number"}:
+        return []
+    low, high = rule["minimum"] if "minimum" in rule else rule["exclusiveMinimum"], rule["maximum"]
+    return [low - 1, low, high + 1, True, "1", None]
+
+
+def test_an_input_that_is_no_object_is_refused(each_tool: RunningTool) -> None:
+    bodies: tuple[Any, ...] = ([], "x", 5)
+    for body in bodies:
+        assert each_tool.post("/run", body).status == 422
+
+
+def test_a_body_that_is_no_json_is_a_bad_request(each_tool: RunningTool) -> None:
+    answer = each_tool.post("/run", b'{"x": ')
+    assert answer.status == 400
+    assert "JSON" in answer.json()["detail"]
+
+
+def test_an_unknown_path_is_not_found(each_tool: RunningTool) -> None:
+    assert each_tool.ask("GET", "/nothing").status == 404
+    assert each_tool.post("/nothing", request_of(each_tool.name)).status == 404
+
+
+def test_it_serves_after_all_those_errors(each_tool: RunningTool) -> None:
+    assert each_tool.post("/run", [1, 2]).status == 422
+    assert each_tool.post("/run", request_of(each_tool.name)).status == 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_ends_well_on_sigterm(name: str, require: Callable[[object, str], None]) -> None:
+    require(name != "text-stats" or shutil.which("node"), "needs node")
+    with running_tool(name) as tool:
+        idle = http.client.HTTPConnection("127.0.0.1", tool.port, timeout=DEADLINE)
+        idle.request("GET", "/healthz")
+        idle.getresponse().read()  # the connection stays open: a kept-alive client must not hold up the end
+        assert tool.end() == (0, b"")
+        idle.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_port_it_says_how_to_use_it(name: str, require: Callable[[object, str], None]) -> None:
+    require(name != "text-stats" or shutil.which("node"), "needs node")
+    argv = [part for part in argv_of(name, 1) if part not in {"--port", "1"}]
+    ended = subprocess.run(argv, cwd=folder_of(name), capture_output=True, timeout=DEADLINE, check=False)
+    assert ended.returncode == 2
+    assert b"--port" in ended.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_manifest_is_complete(name: str) -> None:
+    manifest = manifest_of(name)
+    assert manifest["name"] == name
+    assert manifest["input"]["additionalProperties"] is False
+    for side in ("input", "output"):
+        Validator.check_schema(manifest[side])
+    assert Validator(manifest["input"]).is_valid(request_of(name))
+    for key, rule in manifest["input"]["properties"].items():
+        assert rule["title"], key
+        assert key in manifest["input"].get("required", []) or "default" in rule, key
+        if "default" in rule:
+            Validator(rule).validate(rule["default"])
+    assert (folder_of(name) / "README.md").read_text().startswith(f"# {name}\n")
+
+
+def test_compound_interest_imports_nothing_but_the_standard_library() -> None:
+    """It works with no install: -S hides site-packages."""
+    argv = [sys.executable, "-I", "-S", "-c", "import runpy; runpy.run_path('main.py')"]
+    ended = subprocess.run(argv, cwd=folder_of("compound-interest"), capture_output=True, timeout=DEADLINE, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
