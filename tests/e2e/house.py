@@ -1,0 +1,270 @@
+"""A whole daemon in a throw-away home, driven only through its installed commands and its socket."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+T = TypeVar("T")
+BIN = Path(sys.executable).parent
+DEADLINE = 60.0
+
+
+def until(probe: Callable[[], T], what: str, seconds: float = DEADLINE) -> T:
+    """Return the first truthy value of `probe`; fail, naming `what`, when none came in time."""
+    end = time.monotonic() + seconds
+    while True:
+        value = probe()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process runs; a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    except OSError:
+        return False
+
+
+def marked(daemon_id: str) -> list[int]:
+    """Return the living processes that bear a mark of that daemon."""
+    wanted = (f"PX_INSTANCE={daemon_id}.".encode(), f"PX_CONTROL={daemon_id}".encode())
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as environ:
+            if any(item.startswith(wanted) for item in environ.read().split(b"\0")) and alive(int(entry)):
+                found.append(int(entry))
+    return found
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """http.client over a Unix socket."""
+
+    def __init__(self, path: str, seconds: float = DEADLINE) -> None:
+        super().__init__("px", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class House:
+    """One PX_HOME, at most one daemon in it."""
+
+    home: Path
+    settings: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> str:
+        return str(self.home / "run" / "pxd.sock")
+
+    @property
+    def daemon_id(self) -> str:
+        return hashlib.sha256(os.path.realpath(self.home / "state").encode()).hexdigest()[:8]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "XDG_"))}
+        return {**kept, "PX_HOME": str(self.home), "PATH": f"{BIN}:{kept.get('PATH', '')}", **self.settings}
+
+    def start(self, *args: str, wait: bool = True) -> None:
+        log = open(self.home / "pxd.stderr", "ab")  # noqa: SIM115 - closed below, the child keeps its own
+        self.process = subprocess.Popen([BIN / "pxd", *args], env=self.environ, stderr=log, stdin=subprocess.DEVNULL)
+        log.close()
+        if wait:
+            until(self.answers, f"pxd answers; it said: {self.said()}")
+
+    def said(self) -> str:
+        path = self.home / "pxd.stderr"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def answers(self) -> bool:
+        if self.process is not None and self.process.poll() is not None:
+            raise AssertionError(f"pxd exited {self.process.returncode}: {self.said()}")
+        try:
+            return self.request("GET", "/api/health", seconds=5).status == 200
+        except OSError:
+            return False
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = DEADLINE,
+    ) -> Answer:
+        connection = UnixConnection(self.socket, seconds)
+        try:
+            payload = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            kind = {"Content-Type": "application/json"} if payload is not None else {}
+            connection.request(method, path, payload, {**kind, **(headers or {})})
+            response = connection.getresponse()
+            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        answer = self.request("GET", path)
+        assert answer.status == 200, answer.body
+        return answer.json()
+
+    def run(self, tool: str, body: Any = None, **kwargs: Any) -> Answer:
+        return self.request("POST", f"/api/tools/{tool}/run", {} if body is None else body, **kwargs)
+
+    def pxctl(
+        self, *args: str, seconds: float = DEADLINE, env: Mapping[str, str] | None = None, text: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "pxctl", *args],
+            env={**self.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+            input=text,
+        )
+
+    def status(self, name: str) -> dict[str, Any]:
+        units = [u for u in self.get("/api/status")["units"] if u["unit"] == f"tool:{name}"]
+        assert len(units) == 1, units
+        found: dict[str, Any] = units[0]
+        return found
+
+    def pids(self) -> tuple[int, int]:
+        daemon = self.get("/api/status")["daemon"]
+        return daemon["keeper"]["pid"], daemon["control"]["pid"]
+
+    def tool(self, name: str, code: str, **manifest: Any) -> Path:
+        folder = self.home / "tools" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "main.py").write_text(textwrap.dedent(code))
+        plain = {"name": name, "version": "1.0", "description": "a test tool", "input": {"type": "object"}}
+        (folder / "tool.json").write_text(json.dumps({**plain, **manifest}))
+        return folder
+
+    def wait_gone(self, seconds: float = DEADLINE) -> None:
+        until(lambda: not marked(self.daemon_id), f"nothing is left of {self.home}: {marked(self.daemon_id)}", seconds)
+
+    def stop(self) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(DEADLINE)
+        self.process = None
+        return code
+
+    def tear_down(self) -> None:
+        """End everything of this house, whatever state a test left it in."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+        for pid in marked(self.daemon_id):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self.wait_gone()
+
+
+SERVER = """
+import json, os, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Tool(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *args): pass
+    def answer(self, value, status=200):
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        if self.path == "/healthz": self.answer({"ok": True})
+        elif self.path == "/schema": self.answer(json.load(open("tool.json")))
+        else: self.answer({"detail": "no"}, 404)
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
+        if self.path == "/run": self.answer(run(body))
+        else: self.answer({"detail": "no"}, 404)
+
+def serve():
+    port = int(sys.argv[sys.argv.index("--port") + 1])
+    ThreadingHTTPServer(("127.0.0.1", port), Tool).serve_forever()
+"""
+
+
+def server(run: str) -> str:
+    """Return the source of a tool whose run(body) is `run`, Python statements that return a JSON value."""
+    body = textwrap.indent(textwrap.dedent(run).strip(), "    ")
+    return f"{SERVER}\ndef run(body):\n{body}\n\nif __name__ == '__main__':\n    serve()\n"
+
+
+@contextlib.contextmanager
+def house(settings: Mapping[str, str] | None = None, *, parent: str = "/tmp") -> Iterator[House]:
+    """Make a house with a short path (socket paths are limited) and leave nothing of it behind."""
+    home = Path(tempfile.mkdtemp(prefix="px-", dir=parent))
+    made = House(home, dict(settings or {}))
+    try:
+        yield made
+    finally:
+        try:
+            made.tear_down()
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def pids_of(argv: Sequence[str]) -> list[int]:
+    """Return the living processes whose command line contains all of `argv`."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as cmdline:
+                words = cmdline.read().decode(errors="replace").split("\0")
+                if all(word in words for word in argv) and alive(int(entry)):
+                    found.append(int(entry))
+    return found

@@ -1,0 +1,351 @@
+"""Tools by their contract: how they listen, what they inherit, how they are limited, made, built (CONTRACT §5)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import House, alive, house, server, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHILDREN = Path(__file__).parent.parent / "tools" / "children"
+SHOW = server("return {'pid': os.getpid(), 'env': dict(os.environ), 'exe': sys.executable, 'cwd': os.getcwd(), **body}")
+SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
+STREAMER = SHOW.replace(
+    'if self.path == "/run":',
+    """if self.path == "/stream":
+            self.send_response(200)
+            kind = "text/event-stream" if body.get("sse") else "application/x-ndjson"
+            self.send_header("Content-Type", kind)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            for n in range(3):
+                line = json.dumps({"item": n}).encode()
+                self.wfile.write(b"data: " + line + b"\\n\\n" if body.get("sse") else line + b"\\n")
+                self.wfile.flush()
+        elif self.path == "/run":""",
+)
+PICTURE = SHOW.replace('"application/json"', '"image/png" if isinstance(value, bytes) else "application/json"').replace(
+    "return {'pid'", "return b'\\x89PNG picture'\n    return {'pid'"
+)
+FASTAPI = """
+import argparse, json
+import numpy, uvicorn
+from fastapi import FastAPI
+app = FastAPI()
+@app.get("/healthz")
+def healthz(): return {"ok": True}
+@app.get("/schema")
+def schema(): return json.load(open("tool.json"))
+@app.post("/run")
+def run(body: dict): return {"eigen": sorted(numpy.linalg.eigvals(numpy.array(body["m"])).real.tolist())}
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    uvicorn.run(app, host="127.0.0.1", port=parser.parse_args().port, log_level="warning")
+"""
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    """One daemon; each test has its own tools. A secret of the daemon's environment is in it."""
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50", "DAEMONS_OWN_SECRET": "s3cret"}) as made:
+        made.start()
+        yield made
+
+
+def copied(home: House, child: str) -> None:
+    shutil.copytree(CHILDREN / child, home.home / "tools" / child)
+
+
+def test_fastapi_with_numpy_runs_as_it_is(home: House) -> None:
+    home.tool("eigen", FASTAPI, python=sys.executable, warm_keep_seconds=60, max_memory_mb=0)
+    answer = home.run("eigen", {"m": [[2, 0], [0, 3]]})
+    assert answer.json() == {"eigen": [2.0, 3.0]}
+    assert int(answer.headers["x-px-cold-start"]) > 0
+    done = home.pxctl("run", "eigen", "m:=[[1,0],[0,5]]")
+    assert json.loads(done.stdout) == {"eigen": [1.0, 5.0]}
+
+
+def test_the_port_is_stable_and_answers_while_the_tool_is_cold(home: House) -> None:
+    home.tool("stable", SHOW)
+    pid = home.run("stable").json()["pid"]
+    port = home.status("stable")["port"]
+    assert home.pxctl("restart", "stable").returncode == 0
+    assert home.status("stable")["port"] == port
+    assert home.status("stable")["pid"] != pid
+    assert home.pxctl("stop", "stable").returncode == 0
+    with socket.socket() as thief, pytest.raises(OSError, match="in use"):
+        thief.bind(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize(
+    ("child", "listen"), [("fd-server", "fd"), ("stubborn-port", "port"), ("http-server", "handover")]
+)
+def test_three_ways_to_listen(home: House, child: str, listen: str) -> None:
+    copied(home, child)
+    answer = home.run(child)
+    assert answer.status == 200, answer.body
+    assert home.get(f"/api/tools/{child}")["listen"] == listen
+    if listen == "fd":
+        said = answer.json()
+        assert said["listen"]["LISTEN_FDS"] == "1"
+        assert said["listen"]["LISTEN_PID"] == str(said["pid"])
+
+
+def test_another_language_by_command(home: House, require_node: None) -> None:
+    copied(home, "node-port")
+    assert home.run("node-port").status == 200
+    assert home.pxctl("tools", "add", "example:text-stats").returncode == 0
+    assert json.loads(home.pxctl("run", "text-stats", "text=a b c").stdout)["words"] == 3
+
+
+def test_the_environment_is_an_allow_list_then_dotenv_then_env(home: House) -> None:
+    folder = home.tool("surrounded", SHOW, env={"BOTH": "env", "ONLY_ENV": "1"})
+    (folder / ".env").write_text("BOTH=dotenv\nONLY_DOTENV='two words'\n")
+    seen = home.run("surrounded").json()
+    env = seen["env"]
+    assert (env["BOTH"], env["ONLY_ENV"], env["ONLY_DOTENV"]) == ("env", "1", "two words")
+    assert env["PATH"]
+    assert "DAEMONS_OWN_SECRET" not in env
+    own = {k for k in env if k.startswith("PX_")}
+    assert own <= {"PX_INSTANCE", "PX_UNIT", "PX_PORT"}, "nothing of the daemon's settings"
+    assert seen["cwd"] == str(folder)
+
+
+def test_python_of_the_settings_and_no_preload(home: House) -> None:
+    home.tool("misled", SHOW, python="/usr/bin/env", preload=False)
+    assert home.run("misled").status == 503, "an interpreter that is none"
+    home.tool("chosen", SHOW, python=sys.executable, preload=False)
+    assert home.run("chosen").json()["exe"] == sys.executable
+    assert home.status("chosen")["start_method"] == "spawn"
+
+
+def test_a_virtual_environment_beside_the_tool_is_taken(home: House) -> None:
+    folder = home.tool("inhabited", SHOW)
+    os.makedirs(folder / ".venv" / "bin")
+    os.symlink(os.path.realpath(sys.executable), folder / ".venv" / "bin" / "python")
+    (folder / ".venv" / "pyvenv.cfg").write_text(f"home = {Path(os.path.realpath(sys.executable)).parent}\n")
+    assert home.run("inhabited").json()["exe"] == str(folder / ".venv" / "bin" / "python")
+
+
+def test_limits_reach_the_process(home: House) -> None:
+    limits = {"open_files": 77, "processes": 4000, "address_space_mb": 3000}
+    home.tool(
+        "limited",
+        server("""
+        import resource
+        names = ('NOFILE', 'NPROC', 'AS')
+        return {n: resource.getrlimit(getattr(resource, 'RLIMIT_' + n))[0] for n in names}
+    """),
+        limits=limits,
+    )
+    assert home.run("limited").json() == {"NOFILE": 77, "NPROC": 4000, "AS": 3000 << 20}
+    assert home.get("/api/tools/limited")["limits"].items() >= limits.items()
+
+
+def test_cpu_seconds_are_a_limit_with_a_name(home: House) -> None:
+    home.tool("burner", server("while body.get('burn'): pass\nreturn {}"), limits={"cpu_seconds": 1})
+    done = home.pxctl("run", "burner", "burn:=true", "--json")
+    assert done.returncode == 9, done.stdout + done.stderr
+    assert "cpu" in json.loads(done.stdout)["detail"]
+    assert home.status("burner")["reason"] == "cpu_limit"
+
+
+def test_schema_drift_is_a_warning_never_fatal(home: House) -> None:
+    drifting = SHOW.replace('json.load(open("tool.json"))', '{"name": "other", "input": {"type": "string"}}')
+    home.tool("drifts", drifting)
+    assert home.run("drifts").status == 200
+    until(lambda: home.get("/api/tools/drifts")["warnings"], "the drift is a warning")
+    assert "schema" in json.dumps(home.get("/api/tools/drifts")["warnings"])
+    assert home.status("drifts")["warnings"]
+    assert home.run("drifts").status == 200
+
+
+def test_streams_as_the_tool_sends_them(home: House) -> None:
+    home.tool("streams", STREAMER)
+    lines = home.request("POST", "/api/tools/streams/stream", {})
+    assert lines.headers["content-type"].startswith("application/x-ndjson")
+    assert [json.loads(line)["item"] for line in lines.body.splitlines()] == [0, 1, 2]
+    events = home.request("POST", "/api/tools/streams/stream", {"sse": 1}, headers={"Accept": "text/event-stream"})
+    assert events.headers["content-type"].startswith("text/event-stream")
+    assert events.body.count(b"data: ") == 3
+    for extra in ((), ("sse:=1",)):
+        done = home.pxctl("run", "streams", "--stream", *extra)
+        assert [json.loads(line)["item"] for line in done.stdout.splitlines()] == [0, 1, 2], done.stderr
+
+
+def test_a_binary_answer_is_saved(home: House) -> None:
+    home.tool("draws", PICTURE)
+    target = home.home / "out.png"
+    done = home.pxctl("run", "draws", "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    assert target.read_bytes() == b"\x89PNG picture"
+
+
+def test_pins_and_keep_alive(home: House) -> None:
+    home.tool("short", SLOW, warm_keep_seconds=0.3)
+    pid = home.run("short").json()["pid"]
+    until(lambda: home.status("short")["state"] == "cold", "its time is over")
+    assert home.status("short")["reason"] == "evicted_ttl"
+    assert home.pxctl("pin", "--forever", "short").returncode == 0
+    pid = home.run("short").json()["pid"]
+    home.tool("witness", SLOW, warm_keep_seconds=0.9)
+    home.run("witness")
+    until(lambda: home.status("witness")["state"] == "cold", "more than the time of the other is over")
+    assert home.status("short")["pid"] == pid, "pinned for ever is exempt from age as well"
+    assert home.pxctl("unpin", "short").returncode == 0
+    until(lambda: home.status("short")["state"] == "cold", "without the pin age counts again")
+    assert home.pxctl("run", "short", "--keep-alive", "600").returncode == 0
+    home.run("witness")
+    until(lambda: home.status("witness")["state"] == "cold", "a while is over")
+    assert home.status("short")["state"] == "ready", "kept alive by its request"
+    home.pxctl("stop", "short")
+    home.tool("tomorrow", SLOW, pinned=True)
+    assert home.status("tomorrow")["pinned"] is True
+
+
+def test_a_changed_tool_is_replaced_and_a_timed_out_client_gets_7(home: House) -> None:
+    home.tool("edited", server("return {'v': 1}"))
+    assert home.run("edited").json() == {"v": 1}
+    home.tool("edited", server("return {'v': 22}"))
+    until(lambda: home.run("edited").json() == {"v": 22}, "the new code answers")
+    home.tool("naps", SLOW)
+    assert home.pxctl("run", "naps", "seconds:=60", "--timeout", "1").returncode == 7
+
+
+def test_a_start_that_fails_is_tried_again_at_the_next_request(home: House) -> None:
+    folder = home.tool("stubborn", "open('spawned', 'a').write('x')\nraise SystemExit('not today')")
+    for n in range(1, 6):
+        assert "not today" in home.run("stubborn").json()["stderr_tail"]
+        assert (folder / "spawned").stat().st_size == n
+
+
+def test_new_tool_works_at_once_and_can_be_removed(home: House) -> None:
+    made = home.pxctl("tools", "new", "fresh", "--json")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout)["schema"] == "px.tool/1"
+    folder = home.home / "tools" / "fresh"
+    request = next(p for p in folder.rglob("*.json") if p.name != "tool.json")
+    text = request.read_text()
+    asked = json.loads(text)
+    done = home.pxctl("run", "fresh", "--input", json.dumps(asked.get("input", asked)))
+    assert done.returncode == 0, done.stderr
+    assert home.pxctl("tools", "new", "fresh").returncode == 8
+    assert home.pxctl("tools", "new", "No Name").returncode == 2
+    report = home.pxctl("tools", "validate", "fresh", "--json")
+    assert report.returncode == 0, report.stdout
+    checks = json.loads(report.stdout)
+    assert checks["schema"] == "px.validation/1"
+    assert checks["overall"] in {"pass", "warn"}
+    assert len(checks["checks"]) == 12
+    assert {c["status"] for c in checks["checks"]} <= {"pass", "warn", "fail", "skip"}
+    home.run("fresh", asked.get("input", asked))
+    pid = home.status("fresh")["pid"]
+    assert home.pxctl("tools", "remove", "fresh").returncode == 2, "elsewhere than on a terminal --yes is needed"
+    assert home.pxctl("tools", "remove", "fresh", "--yes").returncode == 8, "it runs"
+    assert home.pxctl("tools", "remove", "fresh", "--yes", "--force").returncode == 0
+    assert not folder.exists()
+    assert not alive(pid)
+    assert home.pxctl("tools", "show", "fresh").returncode == 4
+
+
+def test_add_refuses_what_is_no_tool_and_takes_a_folder(home: House) -> None:
+    assert home.pxctl("tools", "add", "example:nothing").returncode != 0
+    assert home.pxctl("tools", "add", "/nonexistent").returncode != 0
+    elsewhere = home.home / "elsewhere"
+    home.tool("moved", SHOW)
+    shutil.move(home.home / "tools" / "moved", elsewhere)
+    assert home.pxctl("tools", "add", str(elsewhere), "--name", "moved-in").returncode == 0
+    assert home.run("moved-in").status == 200
+    assert home.pxctl("tools", "add", str(elsewhere), "--name", "moved-in").returncode == 8
+
+
+def test_sync_builds_the_environment_and_compiles_it(home: House) -> None:
+    folder = home.tool("built", SHOW)
+    (folder / "requirements.txt").write_text("# nothing to fetch\n")
+    done = home.pxctl("tools", "sync", "built", seconds=110)
+    assert done.returncode == 0, done.stderr
+    assert (folder / ".venv" / "bin" / "python").exists()
+    assert home.run("built").json()["exe"] == str(folder / ".venv" / "bin" / "python")
+    (folder / "requirements.txt").write_text("no-such-distribution @ file:///nonexistent/x.whl\n")
+    failed = home.pxctl("tools", "sync", "built", "--json", seconds=110)
+    assert failed.returncode == 1
+    assert (folder / ".venv" / "bin" / "python").exists(), "a failed build leaves the old one"
+
+
+def test_concurrency_is_the_number_of_runs_at_once(home: House) -> None:
+    home.tool("single", SLOW, concurrency=1)
+    home.run("single")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(home.run, "single", {"seconds": 0.7}) for _ in range(2)]
+        until(lambda: home.status("single")["waiting"] == 1, "the second one waits")
+        assert home.status("single")["in_flight"] == 1
+        assert [each.result().status for each in both] == [200, 200]
+
+
+def test_problem_of_a_crash_carries_its_evidence(home: House) -> None:
+    home.tool("crashes", server("print('last words', file=sys.stderr, flush=True); os.abort()"))
+    done = home.pxctl("run", "crashes", "--json")
+    assert done.returncode == 1
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert "last words" in document["stderr_tail"]
+    assert "6" in json.dumps(document.get("signal")) or "SIGABRT" in json.dumps(document)
+    assert document["hint"]
+    until(lambda: home.status("crashes")["reason"] == "signal", "the reason is one of the list")
+    why = json.loads(home.pxctl("why", "crashes", "--json").stdout)
+    assert why["reason"] == "signal"
+    assert "last words" in why["stderr_tail"]
+    assert {"starting", "ready", "died"} <= {event["event"] for event in why["chain"]}
+
+
+def test_why_of_a_ready_tool_tells_of_the_life_it_has_now(home: House) -> None:
+    home.tool("reborn", SHOW)
+    home.run("reborn")
+    assert home.pxctl("restart", "reborn").returncode == 0
+    why = json.loads(home.pxctl("why", "reborn", "--json").stdout)
+    assert why["state"] == "ready"
+    assert why["chain"][-1]["instance"] == home.status("reborn")["instance"]
+
+
+def test_the_last_state_survives_an_orderly_restart() -> None:
+    with house() as other:
+        other.tool("lives", SHOW)
+        other.tool("fails", "raise SystemExit('no')")
+        other.start()
+        other.run("lives")
+        other.run("fails")
+        assert other.stop() == 0
+        other.start()
+        assert (other.status("lives")["state"], other.status("lives")["reason"]) == ("cold", "shutdown")
+        assert (other.status("fails")["state"], other.status("fails")["reason"]) == ("failed", "early_exit")
+
+
+def test_the_start_after_a_lost_keeper_says_what_was_interrupted() -> None:
+    with house() as other:
+        other.tool("cut", SHOW)
+        other.start()
+        other.run("cut")
+        os.kill(other.pids()[0], signal.SIGKILL)
+        assert other.process is not None
+        other.process.wait(60)
+        other.process = None
+        other.wait_gone()
+        other.start()
+        assert json.loads(other.pxctl("why", "cut", "--json").stdout)["reason"] == "interrupted"
+        assert other.status("cut")["reason"] == "interrupted"
+        assert [each["unit"] for each in other.get("/api/daemon")["interrupted"]] == ["tool:cut"]
+        doctor = {check["name"]: check for check in other.get("/api/doctor")["checks"]}
+        assert "tool:cut" in doctor["interrupted"]["detail"]

@@ -1,0 +1,150 @@
+"""`pxctl tools debug` finds each row of the failure table in a tool that has the fault (CONTRACT §8)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import House, house, server, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ECHO = server("return body")
+NUMBERED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    """One daemon; each fault has its own tool."""
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.start()
+        yield made
+
+
+def diagnosed(home: House, tool: str) -> dict[str, dict[str, Any]]:
+    """Return what debug found, by case; every finding has its evidence and its next step."""
+    done = home.pxctl("tools", "debug", tool, "--json", seconds=110)
+    document = json.loads(done.stdout)
+    assert document["schema"] == "px.debug/1", done.stderr
+    assert document["unit"] == f"tool:{tool}"
+    assert len(document["cases"]) == 8
+    found = {each["case"]: each for each in document["cases"] if each["found"]}
+    assert all(each["evidence"] and each["next_step"] for each in found.values())
+    assert all(case in document["verdict"] for case in found)
+    return found
+
+
+STARTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "raises": ("raise RuntimeError('boom at import')", {}, "never_ready", "boom at import"),
+    "elsewhere": (
+        ECHO.replace('port = int(sys.argv[sys.argv.index("--port") + 1])', "port = 0"),
+        {"start_timeout_seconds": 2},
+        "never_ready",
+        "listens",
+    ),
+    "silent": ("import time\ntime.sleep(1000)", {"start_timeout_seconds": 1}, "never_ready", "1 s"),
+    "never-served": ("def serve(): pass", {}, "exits_zero", "0"),
+    "no-module": ("import no_such_module_at_all", {}, "missing_interpreter_or_module", "no_such_module_at_all"),
+    "no-python": ("", {"python": "/nonexistent/python"}, "missing_interpreter_or_module", "/nonexistent/python"),
+    "no-program": ("", {"command": ["/nonexistent/prog"]}, "missing_interpreter_or_module", "/nonexistent/prog"),
+    "hungry": (
+        "block = []\nwhile True: block.append(bytearray(1 << 22))",
+        {"max_memory_mb": 100},
+        "memory_limit",
+        "memory",
+    ),
+    "bad-shape": (ECHO.replace("self.answer(run(body))", "self.answer({}, 500)"), {}, "bad_answer", "500"),
+    "drifts": (
+        ECHO.replace('json.load(open("tool.json"))', '{"name": "something-else"}'),
+        {},
+        "schema_drift",
+        "name",
+    ),
+    "refuses": (
+        ECHO.replace("self.answer(run(body))", "self.answer({'detail': 'no'}, 422)"),
+        {},
+        "invalid_input",
+        "no",
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", sorted(STARTS))
+def test_the_fault_is_found_by_a_fresh_look(home: House, tool: str) -> None:
+    """Nobody ran it before: debug tries it itself."""
+    code, manifest, case, evidence = STARTS[tool]
+    home.tool(tool, code, **manifest)
+    found = diagnosed(home, tool)
+    assert case in found, found
+    assert evidence in found[case]["evidence"]
+
+
+@pytest.mark.parametrize("tool", ["raises", "hungry", "bad-shape", "never-served"])
+def test_the_fault_is_found_after_a_run_that_failed(home: House, tool: str) -> None:
+    code, manifest, case, evidence = STARTS[tool]
+    home.tool(f"{tool}-again", code, **manifest)
+    assert home.run(f"{tool}-again").status >= 500
+    found = diagnosed(home, f"{tool}-again")
+    assert case in found, found
+    assert evidence in found[case]["evidence"]
+
+
+def test_memory_that_runs_out_during_a_run(home: House) -> None:
+    home.tool(
+        "grows",
+        server("block = [bytearray(1 << 22) for _ in range(body.get('blocks', 0))]; return {'blocks': len(block)}"),
+        max_memory_mb=128,
+    )
+    assert home.pxctl("run", "grows", "blocks:=500").returncode == 9
+    assert "memory_limit" in diagnosed(home, "grows")
+
+
+def test_input_that_does_not_fit(home: House) -> None:
+    home.tool("strict", ECHO, input=NUMBERED)
+    assert home.run("strict", {"n": 1}).status == 200
+    assert home.run("strict", {"n": "one"}).status == 422
+    found = diagnosed(home, "strict")
+    assert found.keys() == {"invalid_input"}
+    assert "422" in found["invalid_input"]["evidence"]
+
+
+def test_stopped_under_a_long_run(home: House) -> None:
+    home.tool("long", server("time.sleep(body.get('seconds', 0)); return {}"))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(home.run, "long", {"seconds": 100})
+        until(lambda: home.status("long")["in_flight"] == 1, "it runs")
+        assert home.pxctl("stop", "long").returncode == 0
+        assert running.result().status >= 400
+    found = diagnosed(home, "long")
+    assert "evicted_during_run" in found
+    assert "stopped" in found["evicted_during_run"]["evidence"]
+
+
+def test_a_sound_tool_has_no_fault(home: House) -> None:
+    home.tool("sound", ECHO)
+    assert home.run("sound").status == 200
+    done = home.pxctl("tools", "debug", "sound")
+    assert done.returncode == 0
+    assert "no fault found" in done.stdout
+    assert diagnosed(home, "sound") == {}
+
+
+def test_a_mended_tool_is_sound_again(home: House) -> None:
+    home.tool("mended", "raise RuntimeError('boom')")
+    assert "never_ready" in diagnosed(home, "mended")
+    home.tool("mended", ECHO)
+    until(lambda: home.run("mended").status == 200, "it runs again")
+    assert diagnosed(home, "mended") == {}
+
+
+def test_debug_of_what_is_not_there_or_cannot_be_read(home: House) -> None:
+    assert home.pxctl("tools", "debug", "nothing").returncode == 4
+    folder = home.tool("broken", ECHO)
+    (folder / "tool.json").write_text('{"name": "broken", "entrypiont": "x.py"}')
+    done = home.pxctl("tools", "debug", "broken")
+    assert done.returncode != 0
+    assert "entrypoint" in done.stderr + done.stdout

@@ -1,0 +1,193 @@
+"""The daemon's own life, seen from outside: start, second daemon, modes, stop, restart, bad settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+
+import pytest
+
+from e2e.house import BIN, House, alive, marked, server, until
+
+ECHO = server("return {'echo': body}")
+
+
+def mode(path: object) -> int:
+    return stat.S_IMODE(os.stat(str(path)).st_mode)
+
+
+def test_run_answers_through_the_daemon_and_stop_leaves_nothing(running: House) -> None:
+    running.tool("echo", ECHO)
+    done = running.pxctl("run", "echo", "a=1")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"echo": {"a": 1}} or json.loads(done.stdout) == {"echo": {"a": "1"}}
+    pid = running.status("echo")["pid"]
+    assert alive(pid)
+    assert running.pxctl("stop", "echo").returncode == 0
+    assert not alive(pid)
+    assert running.stop() == 0
+    assert marked(running.daemon_id) == []
+    assert not os.path.exists(running.socket)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_nobody_else_may_read_what_the_daemon_keeps(home: House, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        home.start()
+        home.tool("echo", ECHO)
+        assert home.run("echo", {}).status == 200
+    finally:
+        os.umask(before)
+    state = home.home / "state"
+    for folder in (home.home / "run", state, state / "logs", state / "logs" / "tool" / "echo"):
+        assert mode(folder) == 0o700, folder
+    files = [home.home / "run" / "pxd.sock", *state.glob("pxd.db*"), *(state / "logs" / "tool" / "echo").iterdir()]
+    assert len(files) >= 3
+    for file in files:
+        assert mode(file) == 0o600, file
+
+
+def test_a_second_daemon_refuses_and_names_the_first(running: House) -> None:
+    second = subprocess.run([BIN / "pxd"], env=running.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 8
+    assert str(running.pids()[0]) in second.stderr
+    assert running.answers()
+
+
+def test_bad_settings_name_file_line_key_and_nearest_match(home: House) -> None:
+    (home.home / "pxd.toml").write_text("[tools]\n\nwarm_keep_mxa = 3\n")
+    failed = subprocess.run([BIN / "pxd"], env=home.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert failed.returncode == 78
+    for word in ("pxd.toml", "3", "warm_keep_mxa", "warm_keep_max"):
+        assert word in failed.stderr
+
+
+def test_daemon_start_status_stop(home: House) -> None:
+    assert home.pxctl("daemon", "status").returncode == 3
+    assert home.pxctl("status").returncode == 5
+    try:
+        assert home.pxctl("daemon", "start").returncode == 0
+        assert home.pxctl("daemon", "start").returncode == 0, "starting what runs is no error"
+        document = json.loads(home.pxctl("daemon", "status", "--json").stdout)
+        assert alive(document["keeper"]["pid"])
+        keeper = document["keeper"]["pid"]
+    finally:
+        assert home.pxctl("daemon", "stop").returncode == 0
+    assert not alive(keeper)
+    assert home.pxctl("daemon", "stop").returncode == 0, "stopping what does not run is no error"
+
+
+def test_run_starts_the_daemon_unless_told_not_to(home: House) -> None:
+    home.tool("echo", ECHO)
+    assert home.pxctl("run", "echo", "--no-autostart").returncode == 5
+    assert home.pxctl("run", "echo", env={"PX_AUTOSTART": "0"}).returncode == 5
+    try:
+        done = home.pxctl("run", "echo")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == {"echo": {}}
+    finally:
+        home.pxctl("daemon", "stop")
+
+
+def test_ten_parallel_starts_give_one_daemon(home: House) -> None:
+    starts = [
+        subprocess.Popen([BIN / "pxctl", "daemon", "start"], env=home.environ, stderr=subprocess.PIPE)
+        for _ in range(10)
+    ]
+    try:
+        results = [(start.wait(90), start.stderr.read() if start.stderr else b"") for start in starts]
+        assert [code for code, _ in results] == [0] * 10, results
+        keeper, control = home.pids()
+        assert [pid for pid in marked(home.daemon_id) if pid not in {keeper, control}] == []
+    finally:
+        for start in starts:
+            if start.stderr:
+                start.stderr.close()
+        assert home.pxctl("daemon", "stop").returncode == 0
+
+
+def test_restart_replaces_the_brain_and_keeps_the_tools(running: House) -> None:
+    running.tool("echo", ECHO)
+    running.run("echo")
+    tool = running.status("echo")["pid"]
+    keeper, control = running.pids()
+    assert running.pxctl("daemon", "restart").returncode == 0
+    assert running.pids()[0] == keeper
+    assert running.pids()[1] != control
+    assert running.status("echo")["pid"] == tool
+    assert running.status("echo")["state"] == "ready"
+    assert running.run("echo").status == 200
+    assert running.status("echo")["pid"] == tool
+
+
+def test_restart_all_replaces_everything(running: House) -> None:
+    running.tool("echo", ECHO)
+    running.run("echo")
+    tool = running.status("echo")["pid"]
+    _, control = running.pids()
+    assert running.pxctl("daemon", "restart", "--all").returncode == 0
+    until(running.answers, "the daemon is back")
+    assert running.pids()[1] != control
+    assert not alive(tool)
+    assert running.status("echo")["state"] == "cold"
+
+
+def test_sighup_reloads_and_keeps_the_last_good_settings(running: House) -> None:
+    assert running.process is not None
+    (running.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 1\n")
+    assert running.pxctl("daemon", "reload").returncode == 0
+    running.tool("one", ECHO)
+    running.tool("two", ECHO)
+    running.run("one")
+    running.run("two")
+    until(lambda: running.status("one")["state"] == "cold", "the cap of one is in force")
+    (running.home / "pxd.toml").write_text("[tools]\nwarm_keep_mux = 1\n")
+    assert running.pxctl("daemon", "reload").returncode != 0
+    running.process.send_signal(signal.SIGHUP)
+    assert running.run("one").status == 200
+
+
+def test_a_second_sigterm_stops_at_once(running: House) -> None:
+    running.tool(
+        "deaf", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO, stop_timeout_seconds=50
+    )
+    assert running.run("deaf").status == 200
+    pid = running.status("deaf")["pid"]
+    assert running.process is not None
+    running.process.send_signal(signal.SIGTERM)
+    until(lambda: "stopping" in running.said() or not running.process or running.process.poll() is None, "it stops")
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(30) == 0
+    until(lambda: not alive(pid), "the tool is gone")
+
+
+def test_a_broken_ledger_is_moved_aside_and_said(home: House) -> None:
+    home.start()
+    home.tool("echo", ECHO)
+    home.run("echo")
+    home.stop()
+    (home.home / "state" / "pxd.db").write_bytes(b"this is no database" * 1000)
+    for rest in (home.home / "state").glob("pxd.db-*"):
+        rest.unlink()
+    home.start()
+    assert home.run("echo").status == 200
+    assert list((home.home / "state").glob("pxd.db.corrupt*"))
+
+
+def test_a_socket_path_over_the_limit_is_a_clear_error(home: House) -> None:
+    deep = home.home / ("x" * 120)
+    failed = subprocess.run(
+        [BIN / "pxd"],
+        env={**home.environ, "PX_SOCKET": str(deep / "pxd.sock")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert failed.returncode not in {0, 1} or "PX_SOCKET" in failed.stderr
+    assert "PX_SOCKET" in failed.stderr
+    assert "Traceback" not in failed.stderr

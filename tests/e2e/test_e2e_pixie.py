@@ -1,0 +1,265 @@
+"""Tools written for Pixie run unchanged: their dialect, body, headers, streams, secrets, pins (CONTRACT §5)."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import House, house, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOURCE = """
+import argparse, json, os, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+SEEN, CANCELLED = {}, threading.Event()
+
+class Tool(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *args): pass
+    def answer(self, value, status=200):
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        url = urlsplit(self.path)
+        if url.path == "/healthz": return self.answer({"ok": True})
+        if url.path == "/schema": return self.answer(json.load(open("tool.json")))
+        if url.path != "/stream": return self.answer({"detail": "no"}, 404)
+        seen = SEEN[parse_qs(url.query)["run_id"][0]]
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for n in range(3):
+            item = {"output_key": "log", "value": f"{seen['inputs']['word']} {n}", "done": n == 2}
+            self.wfile.write(b"data: " + json.dumps(item).encode() + b"\\n\\n")
+            self.wfile.flush()
+    def do_POST(self):
+        url = urlsplit(self.path)
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if url.path == "/cancel":
+            open("cancelled", "w").write(parse_qs(url.query)["run_id"][0])
+            CANCELLED.set()
+            return self.answer({"ok": True})
+        if self.headers["Content-Type"].startswith("multipart/"):
+            return self.answer({"log": {"value": raw.decode("latin-1")}})
+        body = json.loads(raw)
+        SEEN[body["run_id"]] = body
+        there = self.headers["X-Pixie-Artefacts-Dir"]
+        if os.path.isdir(there): open(os.path.join(there, "made.txt"), "w").write("x")
+        CANCELLED.wait(body["inputs"].get("seconds") or 0)
+        env = {k: v for k, v in os.environ.items() if k.startswith(("PIXIE_", "API_", "PYTHONUNBUFFERED"))}
+        self.answer({"log": {"body": body, "headers": dict(self.headers), "env": env, "there": os.path.isdir(there)}})
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Tool).serve_forever()
+"""
+INPUTS = [
+    {"key": "word", "label": "Word", "type": "text", "default": "hello"},
+    {"key": "n", "label": "N", "type": "number", "required": False},
+    {"key": "seconds", "label": "Wait", "type": "number", "required": False},
+    {
+        "key": "mode",
+        "label": "Mode",
+        "type": "select",
+        "required": False,
+        "options": [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}],
+    },
+]
+OUTPUTS = [{"key": "log", "label": "Log", "type": "log", "streaming": True}]
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    """One daemon; each test has its own tool."""
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.start()
+        yield made
+
+
+def pixie(home: House, name: str, *, dotenv: str = "", sidecar: Any = None, **keys: Any) -> Path:
+    folder = home.home / "tools" / name
+    folder.mkdir()
+    (folder / "main.py").write_text(SOURCE)
+    if dotenv:
+        (folder / ".env").write_text(dotenv)
+        (folder / ".env").chmod(0o600)
+    if sidecar is not None:
+        (folder / "pxd.json").write_text(json.dumps(sidecar))
+    manifest = {
+        "id": name,
+        "name": "A Title",
+        "description": "d",
+        "version": "1.2.0",
+        "category": "a/b",
+        "icon": "x",
+        "inputs": INPUTS,
+        "outputs": OUTPUTS,
+        "schema_version": "1.0",
+        "layout": "form",
+        "tags": ["t"],
+    }
+    (folder / "tool.json").write_text(json.dumps({**manifest, **keys}))
+    return folder
+
+
+def test_the_unit_is_the_id_and_the_name_is_a_title(home: House) -> None:
+    pixie(home, "titled")
+    shown = json.loads(home.pxctl("tools", "show", "titled", "--json").stdout)
+    assert (shown["name"], shown["title"], shown["dialect"]) == ("titled", "A Title", "pixie")
+    assert shown["config_error"] is None
+    assert set(shown["input_schema"]["properties"]) == {"word", "n", "seconds", "mode"}
+
+
+def test_body_headers_and_environment(home: House) -> None:
+    pixie(home, "asked")
+    answer = home.run("asked", {"word": "hi", "n": 3})
+    assert answer.status == 200, answer.body
+    seen = answer.json()["log"]
+    body, headers = seen["body"], {k.lower(): v for k, v in seen["headers"].items()}
+    assert (body["word"], body["n"]) == ("hi", 3), "each input again at the top"
+    assert body["inputs"]["word"] == "hi"
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", body["run_id"])
+    assert headers["x-pixie-run-id"] == body["run_id"] == body["_pixie"]["run_id"]
+    assert headers["x-pixie-artefacts-dir"] == body["_pixie"]["artefacts_dir"]
+    assert seen["there"], "the run's directory for artefacts is there"
+    assert seen["env"]["PIXIE_TOOL_ID"] == "asked"
+    assert seen["env"]["PIXIE_ARTEFACTS_ROOT"]
+    assert seen["env"]["PYTHONUNBUFFERED"] == "1"
+    assert "PIXIE_VALIDATE" not in seen["env"]
+
+
+def test_defaults_are_filled_in_and_values_coerced_and_checked(home: House) -> None:
+    pixie(home, "typed")
+    done = home.pxctl("run", "typed", "n=2.5", "mode=b")
+    assert done.returncode == 0, done.stderr
+    inputs = json.loads(done.stdout)["log"]["body"]["inputs"]
+    assert (inputs["word"], inputs["n"], inputs["mode"]) == ("hello", 2.5, "b")
+    refused = home.run("typed", {"n": "x", "mode": "c"})
+    assert refused.status == 422
+    assert {e["pointer"] for e in refused.json()["errors"]} == {"/n", "/mode"}
+
+
+def test_streams_are_asked_for_by_run_id(home: House) -> None:
+    pixie(home, "streams")
+    answer = home.request("POST", "/api/tools/streams/stream", {"word": "ho"}, headers={"Accept": "text/event-stream"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    items = [json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+    assert [item["value"] for item in items] == ["ho 0", "ho 1", "ho 2"]
+    assert items[-1]["done"] is True
+    done = home.pxctl("run", "streams", "--stream", "word=hu")
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["value"] for line in done.stdout.splitlines()] == ["hu 0", "hu 1", "hu 2"]
+
+
+def test_secrets_come_from_dotenv_and_a_missing_one_is_named(home: House) -> None:
+    secrets = [{"key": "API_KEY", "required": True}, {"key": "API_EXTRA"}]
+    pixie(home, "secretive", secrets=secrets, dotenv="API_KEY=s3cret\n")
+    assert home.run("secretive").json()["log"]["env"]["API_KEY"] == "s3cret"
+    assert "s3cret" not in home.pxctl("tools", "show", "secretive", "--json").stdout
+    pixie(home, "keyless", secrets=secrets)
+    refused = home.run("keyless")
+    assert refused.status >= 400
+    assert "API_KEY" in refused.json()["detail"]
+    assert "API_EXTRA" not in refused.json()["detail"]
+    assert ".env" in json.dumps(refused.json())
+
+
+def test_not_concurrent_means_one_at_a_time(home: House) -> None:
+    pixie(home, "alone", concurrent=False)
+    home.run("alone")
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(home.run, "alone", {"seconds": 1}) for _ in range(2)]
+        until(lambda: home.status("alone")["waiting"] == 1, "the second one is queued")
+        assert home.status("alone")["in_flight"] == 1
+        assert [each.result().status for each in both] == [200, 200]
+
+
+def test_pinned_warm_is_a_pin(home: House) -> None:
+    pixie(home, "warmed", pinned_warm=True)
+    until(lambda: any(t["name"] == "warmed" for t in home.get("/api/tools")["tools"]), "it is in the catalog")
+    assert home.status("warmed")["pinned"] is True
+
+
+def test_multipart_transport(home: House) -> None:
+    inputs = [*INPUTS, {"key": "paper", "label": "Paper", "type": "file"}]
+    pixie(home, "posted", input_transport="multipart", inputs=inputs)
+    answer = home.run("posted", {"word": "hi", "paper": "data:text/plain;base64,Y29udGVudA=="})
+    assert answer.status == 200, answer.body
+    sent = answer.json()["log"]["value"]
+    assert 'name="word"' in sent
+    assert 'name="paper"; filename=' in sent
+    assert "\r\ncontent\r\n" in sent
+
+
+def test_only_the_last_runs_keep_their_artefacts(home: House) -> None:
+    pixie(home, "retained", retain_runs=2)
+    for _ in range(4):
+        folder = home.run("retained").json()["log"]["body"]["_pixie"]["artefacts_dir"]
+    parent = (home.home / folder).parent
+    until(lambda: len(list(parent.iterdir())) == 2, "older runs are put away")
+    assert (home.home / folder / "made.txt").exists()
+
+
+def test_cancel_is_asked_for_when_the_client_goes_or_time_is_over(home: House) -> None:
+    folder = pixie(home, "soft", max_runtime_seconds=1)
+    done = home.pxctl("run", "soft", "seconds=100", "--json")
+    assert done.returncode == 9, done.stdout
+    assert "ResourceLimitExceeded: runtime" in json.loads(done.stdout)["detail"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", (folder / "cancelled").read_text())
+
+
+def test_our_settings_stand_in_a_side_file(home: House) -> None:
+    pixie(home, "sided", sidecar={"env": {"API_FROM": "side"}, "concurrency": 3, "listen": "port"})
+    assert home.run("sided").json()["log"]["env"]["API_FROM"] == "side"
+    shown = home.get("/api/tools/sided")
+    assert (shown["listen"], shown["limits"]["concurrency"]) == ("port", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "words"),
+    [
+        ("misspelt", {"warm_keep_secs": 1}, ["warm_keep_secs", "warm_keep_seconds"]),
+        ("mistyped", {"inputs": [{"key": "a", "label": "A", "type": "txt"}]}, ["/inputs/0/type", "text"]),
+        ("labelled", {"secrets": [{"key": "A", "label": "no"}]}, ["/secrets/0", "label"]),
+        ("twice", {"inputs": [INPUTS[0], INPUTS[0]]}, ["word"]),
+    ],
+)
+def test_a_broken_manifest_names_its_place(home: House, name: str, keys: dict[str, Any], words: list[str]) -> None:
+    pixie(home, name, **keys)
+    found = until(
+        lambda: [t for t in home.get("/api/tools")["tools"] if t["name"] == name], "it is listed all the same"
+    )
+    said = json.dumps([found[0]["config_error"], found[0].get("config_problem")])
+    assert all(word in said for word in words), said
+    assert home.run(name).status == 422
+
+
+def test_the_twelve_checks_on_a_pixie_tool(home: House) -> None:
+    pixie(home, "checked")
+    report = json.loads(home.pxctl("tools", "validate", "checked", "--json").stdout)
+    assert report["tool_id"] == "checked"
+    named = {check["name"]: check["status"] for check in report["checks"]}
+    assert len(named) == 12
+    assert named["tool_json_parses"] == named["schemas_coherent"] == "pass"
+    assert {"folder_structure", "pyproject_ok", "tool_spawns", "schema_matches_disk", "clean_shutdown"} <= named.keys()
+    assert named["folder_structure"] == "warn", "there is no pyproject.toml"
+    assert named["output_conforms"] == report["overall"] == "fail", "a log is {lines: [...]}, or {value: ...}"
+    assert home.pxctl("tools", "validate", "checked").returncode == 1
+    pixie(home, "fruitless", outputs=[])
+    report = json.loads(home.pxctl("tools", "validate", "fruitless", "--json").stdout)
+    assert {c["name"]: c["status"] for c in report["checks"]}["schemas_coherent"] == "fail", "at least one output"

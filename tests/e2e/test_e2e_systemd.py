@@ -1,0 +1,170 @@
+"""A real systemd keeps the daemon: READY, watchdog, restart after a kill, nothing left after a stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.house import server, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REPOSITORY = Path(__file__).parents[2]
+RECIPE = REPOSITORY.parent / "shared" / "recipes" / "systemd-recipe.sh"
+INSIDE = "/run/px"
+
+
+class Machine:
+    """A booted systemd in namespaces of its own; `share` is /run/px inside."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.share = folder / "share"
+
+    def recipe(self, verb: str, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(RECIPE), verb, str(self.folder), *args],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def do(self, *argv: str) -> str:
+        done = self.recipe("exec", *argv)
+        assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def show(self, name: str) -> str:
+        return self.recipe("exec", "systemctl", "show", "-P", name, "pxd.service").stdout.strip()
+
+    def pxctl(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return self.recipe("exec", f"{INSIDE}/bin/pxctl", "--system", *argv)
+
+
+def furnish(machine: Machine) -> None:
+    """Put the code, its environment and two commands where the inside sees them (its /tmp is another one)."""
+    share = machine.share
+    copied = subprocess.run(
+        ["cp", "-al", sys.prefix, share / "venv"], check=False, capture_output=True
+    )  # hard links where the file system is the same
+    if copied.returncode:
+        shutil.rmtree(share / "venv", ignore_errors=True)
+        subprocess.run(["cp", "-a", sys.prefix, share / "venv"], check=True)
+    packages = next((share / "venv" / "lib").glob("python3*")) / "site-packages"
+    for link in (*packages.glob("*.pth"), *packages.glob("__editable__*")):
+        link.unlink()  # an editable installation points to where only the outside can look
+    shutil.copytree(REPOSITORY / "supervisord_py", packages / "supervisord_py")
+    shutil.copytree(REPOSITORY / "cli" / "pxctl", packages / "pxctl")
+    (share / "bin").mkdir()
+    for name, module in (("pxd", "supervisord_py"), ("pxctl", "pxctl")):
+        for script in (share / "bin" / name, share / "venv" / "bin" / name):
+            script.unlink(missing_ok=True)  # in the environment it is a link to the real one, with a path of outside
+            script.write_text(
+                f'#!/bin/sh\nexport PATH={INSIDE}/bin:$PATH\nexec {INSIDE}/venv/bin/python -m {module} "$@"\n'
+            )
+            script.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    require: Callable[[object, str], None] = request.getfixturevalue("require")
+    require(os.geteuid() == 0, "a systemd in namespaces needs root")
+    require(RECIPE.exists(), f"needs {RECIPE}")
+    require(Path("/lib/systemd/systemd").exists(), "needs systemd")
+    folder = Path(tempfile.mkdtemp(prefix="pxsd-", dir="/tmp"))
+    booted = Machine(folder)
+    up = booted.recipe("up")
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        furnish(booted)
+        yield booted
+    finally:
+        booted.recipe("down")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def served(machine: Machine) -> Iterator[Machine]:
+    """The unit, installed by the client's own command, started, with one tool."""
+    done = machine.pxctl("daemon", "install", "--system")
+    assert done.returncode == 0, done.stderr
+    tool = machine.share / "echo"
+    tool.mkdir(exist_ok=True)
+    (tool / "main.py").write_text(server("return {'pid': os.getpid(), 'cgroup': open('/proc/self/cgroup').read()}"))
+    (tool / "tool.json").write_text(json.dumps({"name": "echo", "version": "1", "input": {"type": "object"}}))
+    machine.do("mkdir", "-p", "/var/lib/pxd/tools")
+    machine.do("cp", "-r", f"{INSIDE}/echo", "/var/lib/pxd/tools/")
+    until(lambda: machine.show("ActiveState") == "active", "systemd says active (READY=1 arrived)")
+    yield machine
+    machine.recipe("exec", "systemctl", "stop", "pxd.service")
+    machine.recipe("exec", "systemctl", "reset-failed", "pxd.service")
+
+
+def leftovers(machine: Machine) -> str:
+    return machine.recipe(
+        "exec", "sh", "-c", "grep -lsE 'PX_INSTANCE=|PX_CONTROL=' /proc/[0-9]*/environ || true"
+    ).stdout.strip()
+
+
+def test_systemd_starts_it_runs_a_tool_and_stops_it_clean(served: Machine) -> None:
+    assert served.show("Type") == "notify"
+    main = int(served.show("MainPID"))
+    status = json.loads(served.pxctl("status", "--json").stdout)
+    assert status["daemon"]["keeper"]["pid"] == main
+    answer = json.loads(served.pxctl("run", "echo").stdout)
+    assert "pxd.service" in answer["cgroup"], "the tool lives in the unit's delegated group"
+    assert "serving" in served.show("StatusText").lower() or served.show("StatusText")
+    served.do("systemctl", "stop", "pxd.service")
+    assert served.show("Result") == "success"
+    assert leftovers(served) == ""
+
+
+def test_systemd_restarts_a_killed_keeper_and_nothing_leaks(served: Machine) -> None:
+    first = json.loads(served.pxctl("run", "echo").stdout)
+    main = served.show("MainPID")
+    served.do("kill", "-9", main)
+    until(lambda: served.show("ActiveState") == "active" and served.show("MainPID") not in {main, "0"}, "it is back")
+    gone = served.recipe("exec", "sh", "-c", f"test ! -d /proc/{first['pid']} && echo gone").stdout
+    assert "gone" in gone
+    second = json.loads(served.pxctl("run", "echo").stdout)
+    assert second["pid"] != first["pid"]
+    served.do("systemctl", "stop", "pxd.service")
+    assert leftovers(served) == ""
+
+
+def test_systemd_reload_and_watchdog_are_in_force(served: Machine) -> None:
+    assert int(served.show("WatchdogUSec").rstrip("s").replace("min", "") or 0) > 0
+    served.do("systemctl", "reload", "pxd.service")
+    assert served.pxctl("run", "echo").returncode == 0
+    main = int(served.show("MainPID"))
+    served.do("kill", "-STOP", str(main))
+    try:
+        until(lambda: served.show("NRestarts") not in {"", "0"}, "the watchdog restarts a frozen keeper", 120)
+    finally:
+        served.recipe("exec", "sh", "-c", f"kill -CONT {main} 2>/dev/null || true")
+    until(lambda: served.show("ActiveState") == "active", "it is back")
+    assert served.pxctl("run", "echo").returncode == 0
+
+
+def test_a_bad_configuration_does_not_loop(served: Machine) -> None:
+    served.do("systemctl", "stop", "pxd.service")
+    served.do("sh", "-c", "mkdir -p /etc/pxd && echo 'nonsense = 1' > /etc/pxd/pxd.toml")
+    try:
+        served.recipe("exec", "systemctl", "start", "pxd.service")
+        until(lambda: served.show("ActiveState") == "failed", "systemd gives up at once")
+        assert served.show("ExecMainStatus") == "78"
+        assert served.show("NRestarts") == "0"
+    finally:
+        served.do("rm", "-f", "/etc/pxd/pxd.toml")
+        served.recipe("exec", "systemctl", "reset-failed", "pxd.service")

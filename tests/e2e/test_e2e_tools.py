@@ -1,0 +1,446 @@
+"""Warm tools, seen from outside: starts, reuse, eviction, pins, limits, stops, failures."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import resource
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from e2e.house import House, alive, house, server, until
+
+ECHO = server("return {'pid': os.getpid(), **body}")
+SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
+
+
+def test_two_requests_to_a_cold_tool_start_it_once(running: House) -> None:
+    running.tool("echo", ECHO)
+    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+        answers = list(pool.map(lambda _: running.run("echo"), range(30)))
+    assert {a.status for a in answers} == {200}
+    assert len({a.json()["pid"] for a in answers}) == 1
+    assert any("x-px-cold-start" in a.headers for a in answers)
+    assert "x-px-cold-start" not in running.run("echo").headers
+
+
+def test_input_is_checked_before_anything_is_spawned(running: House) -> None:
+    running.tool(
+        "typed",
+        ECHO,
+        input={
+            "type": "object",
+            "properties": {
+                "n": {"type": "integer"},
+                "deep": {"type": "object", "properties": {"x": {"type": "number"}}},
+            },
+            "required": ["n"],
+            "additionalProperties": False,
+        },
+    )
+    answer = running.run("typed", {"n": "x", "deep": {"x": "y"}, "other": 1})
+    assert answer.status == 422
+    problem = answer.json()
+    assert {e["pointer"] for e in problem["errors"]} >= {"/n", "/deep/x"}
+    assert running.status("typed")["state"] == "cold"
+    done = running.pxctl("run", "typed", "n=word")
+    assert done.returncode == 2
+    assert "/n" in done.stderr
+
+
+def test_lru_evicts_the_least_recently_used_idle_tool_never_pinned_or_busy(home: House) -> None:
+    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "2"}
+    home.start()
+    for name in ("a", "b", "c"):
+        home.tool(name, SLOW)
+    home.run("a")
+    home.run("b")
+    assert home.pxctl("pin", "a").returncode == 0
+    home.run("c")
+    until(lambda: home.status("b")["state"] == "cold", "b was evicted")
+    assert home.status("a")["state"] == "ready"
+    assert home.status("a")["pinned"] is True
+    assert home.status("b")["reason"] == "evicted_lru"
+    home.stop()
+    home.start()
+    assert home.status("a")["pinned"] is True, "pins survive restarts"
+    assert home.pxctl("unpin", "a").returncode == 0
+    assert home.status("a")["pinned"] is False
+
+
+def test_ttl_counts_from_the_end_of_the_last_request(running: House) -> None:
+    running.tool("brief", SLOW, warm_keep_seconds=1)
+    assert running.run("brief", {"seconds": 1.5}).status == 200
+    assert running.status("brief")["state"] == "ready"
+    until(lambda: running.status("brief")["state"] == "cold", "it was evicted by age")
+    assert running.status("brief")["reason"] == "evicted_ttl"
+
+
+def test_all_busy_waits_in_line_then_429_with_retry_after(home: House) -> None:
+    home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "1"}
+    home.start()
+    home.tool("busy", SLOW)
+    home.tool("other", SLOW)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        long = pool.submit(home.run, "busy", {"seconds": 6})
+        until(lambda: home.status("busy")["in_flight"] == 1, "the first is in flight")
+        refused = home.request("POST", "/api/tools/other/run?timeout=0.5", {})
+        assert refused.status == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        waited = home.request("POST", "/api/tools/other/run?timeout=50", {})
+        assert waited.status == 200
+        assert long.result().status == 200, "a busy tool is never evicted"
+
+
+def test_memory_limit_is_named_and_the_next_run_works(running: House) -> None:
+    running.tool(
+        "hog",
+        server("""
+            print('about to eat', file=sys.stderr, flush=True)
+            block = [bytearray(4 << 20) for _ in range(body.get('blocks', 0))]
+            return {'blocks': len(block)}
+        """),
+        max_memory_mb=128,
+    )
+    answer = running.run("hog", {"blocks": 500})
+    problem = answer.json()
+    assert "ResourceLimitExceeded: memory" in json.dumps(problem)
+    assert "about to eat" in json.dumps(problem)
+    assert running.pxctl("run", "hog", "blocks:=500").returncode == 9
+    assert running.status("hog")["reason"] == "memory_limit"
+    assert running.run("hog", {"blocks": 1}).json() == {"blocks": 1}
+
+
+def test_runtime_limit_is_named_and_the_tree_is_gone(running: House) -> None:
+    running.tool("slow", SLOW, max_runtime_seconds=1)
+    answer = running.run("slow", {"seconds": 300})
+    assert "ResourceLimitExceeded: runtime" in json.dumps(answer.json())
+    assert running.status("slow")["reason"] == "runtime_limit"
+    assert running.pxctl("run", "slow", "seconds:=300").returncode == 9
+    assert running.run("slow", {"seconds": 0}).status == 200
+
+
+ESCAPE = """
+import signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open("grandchild", "w").write(str(os.getpid()))
+        while True: time.sleep(100)
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_stop_leaves_no_double_forked_deaf_grandchild(running: House) -> None:
+    code = ECHO.replace("def serve():", "def serve():\n" + "".join(f"    {line}\n" for line in ESCAPE.splitlines()))
+    folder = running.tool("escape", code, stop_timeout_seconds=0.5)
+    assert running.run("escape").status == 200
+    leader = running.status("escape")["pid"]
+    grandchild = int((folder / "grandchild").read_text())
+    assert alive(grandchild)
+    assert running.pxctl("stop", "escape").returncode == 0
+    assert not alive(leader)
+    assert not alive(grandchild)
+    assert running.status("escape")["state"] == "cold"
+
+
+FAULTS = {
+    "raises": ("raise RuntimeError('boom at import')", {}, "boom at import"),
+    "exits0": ("print('bye')", {}, "0"),
+    "forks": ("import os, sys\nif os.fork(): sys.exit(0)\nimport time\ntime.sleep(100)", {}, "0"),
+    "nomodule": ("import no_such_module_anywhere", {}, "no_such_module_anywhere"),
+    "nopython": ("", {"python": "/nonexistent/python"}, "/nonexistent/python"),
+    "nocommand": ("", {"command": ["/nonexistent/program", "{port}"]}, "/nonexistent/program"),
+    "elsewhere": (
+        ECHO.replace("port = int(sys.argv[sys.argv.index('--port') + 1])", "port = 0").replace(
+            'port = int(sys.argv[sys.argv.index("--port") + 1])', "port = 0"
+        ),
+        {"start_timeout_seconds": 2},
+        "listens",
+    ),
+    "silent": ("import time\ntime.sleep(1000)", {"start_timeout_seconds": 1}, "1"),
+}
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_start_that_fails_says_why_and_is_not_sticky(running: House, fault: str) -> None:
+    code, manifest, evidence = FAULTS[fault]
+    running.tool(fault, code, **manifest)
+    running.tool("good", ECHO)
+    answer = running.run(fault)
+    assert answer.status in {503, 504}, answer.body
+    problem = answer.json()
+    assert evidence in json.dumps(problem)
+    assert problem["hint"]
+    done = running.pxctl("run", fault)
+    assert done.returncode in {1, 7}
+    assert "hint:" in done.stderr
+    assert "Traceback" not in done.stderr.split("hint:")[-1]
+    assert running.run("good").status == 200, "other tools are unaffected"
+    running.tool(fault, ECHO)
+    until(lambda: running.run(fault).status == 200, "a mended tool runs again")
+
+
+HANG_UP = "self.connection.shutdown(2); self.close_connection = True"
+ANSWERS = {
+    "closes": "self.wfile.write(b'HTTP/1.1 200 OK\\r\\nContent-Length: 100\\r\\n\\r\\n{\"a\"'); HANG_UP",
+    "nonsense": "self.wfile.write(b'\\x00\\x01 what is this\\r\\n\\r\\n'); HANG_UP",
+    "notjson": "self.answer(b'{not json')",
+    "fails": "self.answer({'detail': 'no good'}, 500)",
+}
+
+
+@pytest.mark.parametrize("fault", sorted(ANSWERS))
+def test_a_bad_answer_is_a_clear_error(running: House, fault: str) -> None:
+    code = ECHO.replace("if self.path == '/run': self.answer(run(body))", "").replace(
+        'if self.path == "/run": self.answer(run(body))',
+        f'if self.path == "/run" and "ok" not in body: {ANSWERS[fault]}\n'
+        '        elif self.path == "/run": self.answer(run(body))',
+    )
+    running.tool(fault, code)
+    answer = running.run(fault)
+    assert 500 <= answer.status < 600
+    problem = answer.json()
+    assert problem["detail"]
+    assert problem["kind"] == "tool_failed"
+    assert running.pxctl("run", fault).returncode == 1
+    assert running.run(fault, {"ok": 1}).status == 200, "the same instance still answers"
+
+
+def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(running: House) -> None:
+    folder = running.tool(
+        "fragile",
+        server("""
+            with open('requests', 'a') as book: book.write(body['word'] + ' ')
+            if body['word'] == 'die': os._exit(3)
+            return {}
+        """),
+    )
+    for word in ("one", "two"):
+        assert running.run("fragile", {"word": word}).status == 200
+    died = running.run("fragile", {"word": "die"})
+    assert died.status >= 500
+    assert "3" in died.json()["detail"]
+    assert running.run("fragile", {"word": "three"}).status == 200
+    assert (folder / "requests").read_text().split() == ["one", "two", "die", "three"]
+
+
+def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(home: House) -> None:
+    home.settings = {"PX_LOGS__SEGMENT_BYTES": str(1 << 20), "PX_LOGS__TOTAL_BYTES": str(4 << 20)}
+    home.start()
+    home.tool(
+        "flood",
+        server("""
+        chunk = b'x' * 65535 + b'\\n'
+        for _ in range(1600): os.write(1, chunk)
+        os.write(2, b'\\xff\\xfe invalid \\x80\\n')
+        return {'done': True}
+    """),
+    )
+    home.tool("good", ECHO)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        flood = pool.submit(home.run, "flood")
+        for _ in range(10):
+            assert home.run("good").status == 200
+        assert flood.result().status == 200
+    folder = home.home / "state" / "logs" / "tool" / "flood"
+    until(lambda: sum(f.stat().st_size for f in folder.iterdir()) < 7 << 20, "rotation keeps the total")
+    done = home.pxctl("logs", "flood", "-n", "1", "--stderr", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "invalid" in done.stdout
+
+
+def test_unknown_tools_and_odd_names_are_refused_clearly(running: House) -> None:
+    running.tool("echo", ECHO)
+    for name in ("ecko", "../x", "..%2Fx", "%00", "a%2Fb"):
+        answer = running.request("POST", f"/api/tools/{name}/run", {})
+        assert answer.status in {400, 404}, (name, answer.body)
+        assert answer.json()["status"] == answer.status
+    assert "echo" in (running.request("POST", "/api/tools/ecko/run", {}).json()["hint"] or "")
+    done = running.pxctl("run", "../x")
+    assert done.returncode == 4
+    assert running.pxctl("status", "nope").returncode == 4
+
+
+def test_bad_json_and_huge_bodies_are_refused(running: House) -> None:
+    running.tool("echo", ECHO)
+    assert running.request("POST", "/api/tools/echo/run", b"{nope").status == 400
+    huge = b'{"x": "' + b"y" * 100_000_000 + b'"}'
+    try:
+        answer = running.run("echo", huge)
+    except OSError:
+        answer = None  # it may hang up before we have said it all; the next answer tells
+    if answer is not None:
+        assert answer.status == 413
+        assert "max_body_bytes" in answer.body.decode()
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(30)
+        raw.connect(running.socket)
+        raw.sendall(
+            b"POST /api/tools/echo/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100000000\r\n"
+            b"Content-Type: application/json\r\n\r\n"
+        )
+        assert b" 413 " in raw.recv(65536)
+    assert running.run("echo", {"after": 1}).json()["after"] == 1
+
+
+def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(running: House) -> None:
+    folder = running.tool("broken", ECHO)
+    (folder / "tool.json").write_text('{\n  "name": "broken",\n  "warm_keep_secnds": 3\n}')
+    running.tool("good", ECHO)
+    entries = {t["name"]: t for t in running.get("/api/tools")["tools"]}
+    error = json.dumps(entries["broken"]["config_error"])
+    assert "tool.json" in error
+    assert "3" in error
+    assert "warm_keep_seconds" in error
+    assert entries["good"]["config_error"] is None
+    assert running.run("good").status == 200
+    done = running.pxctl("run", "broken")
+    assert done.returncode != 0
+    assert "warm_keep_seconds" in done.stderr
+    assert running.pxctl("tools", "list").returncode == 0
+
+
+def test_client_disconnect_cancels_the_run(running: House) -> None:
+    running.tool("slow", SLOW)
+    running.run("slow")
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(running.socket)
+        body = b'{"seconds": 5}'
+        raw.sendall(
+            b"POST /api/tools/slow/run HTTP/1.1\r\nHost: px\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        until(lambda: running.status("slow")["in_flight"] == 1, "it is in flight")
+    until(lambda: running.status("slow")["in_flight"] == 0, "the disconnect frees the instance")
+
+
+def test_a_full_disk_harms_nobody_and_is_said(require_root: None) -> None:
+    """The log directory is a tiny tmpfs; a flooding tool fills it, everything goes on, and space ends it."""
+    with house() as home:
+        logs = home.home / "state" / "logs"
+        logs.mkdir(parents=True, mode=0o700)
+        os.chmod(home.home / "state", 0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "px", logs], check=True)
+        try:
+            home.start()
+            home.tool(
+                "flood",
+                server("""
+                for _ in range(body.get('n', 0)): os.write(1, b'z' * 65536)
+                return {'done': True}
+            """),
+            )
+            home.tool("good", ECHO)
+            assert home.run("flood", {"n": 100}).status == 200
+            assert home.run("good").status == 200
+            said = until(
+                lambda: [e for e in home.pxctl("events", "--json").stdout.splitlines() if "log_degraded" in e],
+                "the full disk is an event",
+            )
+            assert "tool:flood" in said[0]
+            subprocess.run(["mount", "-o", "remount,size=64m", logs], check=True)
+            until(
+                lambda: [e for e in home.pxctl("events", "--json").stdout.splitlines() if "log_recovered" in e],
+                "it recovers when space returns",
+            )
+            assert home.stop() == 0
+        finally:
+            home.tear_down()
+            subprocess.run(["umount", logs], check=False)
+
+
+def test_too_few_descriptors_are_a_clear_error(home: House) -> None:
+    home.tool("echo", ECHO)
+    home.start()
+    keeper, control = home.pids()
+    highest = max(int(name) for name in os.listdir(f"/proc/{control}/fd"))
+    before = resource.prlimit(control, resource.RLIMIT_NOFILE)
+    resource.prlimit(control, resource.RLIMIT_NOFILE, (highest + 3, before[1]))
+    try:
+        answer = home.run("echo")
+    finally:
+        resource.prlimit(control, resource.RLIMIT_NOFILE, before)
+    assert answer.status == 503
+    assert "file descriptors" in answer.json()["detail"]
+    assert "LimitNOFILE" in answer.json()["hint"]
+    until(lambda: home.run("echo").status == 200, "it recovers by itself")
+    assert home.pids() == (keeper, control)
+
+
+def test_logs_follow_across_a_restart_of_the_tool(running: House) -> None:
+    running.tool("talk", server("print('said', body['n'], flush=True); return {}"))
+    running.run("talk", {"n": 1})
+    running.pxctl("stop", "talk")
+    running.run("talk", {"n": 2})
+    until(lambda: running.pxctl("logs", "talk").stdout.count("said") == 2, "both lives are in the log")
+    done = running.pxctl("logs", "talk", "-n", "1", "--timestamps")
+    assert "said 2" in done.stdout
+    assert str(time.gmtime().tm_year) in done.stdout
+
+
+def test_changed_manifests_are_read_again(running: House) -> None:
+    running.tool("echo", ECHO)
+    first = running.run("echo").json()["pid"]
+    running.tool("echo", ECHO, description="changed")
+    until(lambda: running.get("/api/tools/echo")["description"] == "changed", "the catalog noticed")
+    until(lambda: running.run("echo").json()["pid"] != first, "the stale instance was replaced")
+
+
+def test_the_environment_is_an_allow_list(home: House) -> None:
+    home.settings = {
+        "PX_TOOLS__WARM_KEEP_MAX": "3",
+        "SECRET_TOKEN_OF_MINE": "hidden",
+        "AWS_SECRET_ACCESS_KEY": "hidden",
+    }
+    home.start()
+    folder = home.tool("env", server("return dict(os.environ)"), env={"FROM_MANIFEST": "yes"})
+    (folder / ".env").write_text("FROM_DOTENV='quoted value'\n")
+    environ = home.run("env").json()
+    assert environ["FROM_MANIFEST"] == "yes"
+    assert environ["FROM_DOTENV"] == "quoted value"
+    assert environ["PX_UNIT"] == "tool:env"
+    leaked = [k for k in environ if k.startswith("PX_") and k not in {"PX_UNIT", "PX_INSTANCE"}]
+    assert leaked == []
+    assert "hidden" not in json.dumps(environ)
+    assert Path(environ["PATH"].split(":")[0]).exists()
+
+
+def test_launcher_state_is_the_warm_set(running: House) -> None:
+    running.tool("echo", ECHO)
+    assert running.get("/api/launcher/state") == {}
+    running.run("echo")
+    state = running.get("/api/launcher/state")
+    assert set(state) == {"echo"}
+    assert state["echo"]["pid"] == running.status("echo")["pid"]
+    assert {"pid", "port", "last_used", "pinned", "in_flight"} <= set(state["echo"])
+
+
+def test_keep_alive_zero_stops_after_the_request(running: House) -> None:
+    running.tool("echo", ECHO)
+    assert running.request("POST", "/api/tools/echo/run?keep_alive=0", {}).status == 200
+    until(lambda: running.status("echo")["state"] == "cold", "it was let go")
+
+
+def test_a_node_tool_runs_by_command(running: House, require_node: None) -> None:
+    folder = running.tool("js", "", command=["node", "main.js", "--port", "{port}"])
+    (folder / "main.js").write_text("""
+const http = require('http');
+const port = Number(process.argv[process.argv.indexOf('--port') + 1]);
+http.createServer((req, res) => {
+  if (req.url === '/healthz') return res.end('{"ok": true}');
+  let body = ''; req.on('data', d => body += d);
+  req.on('end', () => {
+    res.setHeader('content-type', 'application/json');
+    res.end(JSON.stringify({got: JSON.parse(body || '{}')}));
+  });
+}).listen(port, '127.0.0.1');
+""")
+    assert running.run("js", {"a": [1, 2]}).json() == {"got": {"a": [1, 2]}}
