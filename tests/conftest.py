@@ -1,0 +1,205 @@
+"""What all rooms' tests share: short directories, honest skips, and a last look at what was left behind.
+
+Law: after the last test no process and no mount of this session exists. A process belongs to the session when its
+environment names the session's directory or its token, or bears the mark of a daemon whose state lay in that directory
+(children get an allow-listed environment, so the mark is all that they have).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+SESSION_MARK = "TEST_SESSION_OF_PX"
+"""Not `PX_…`: the daemon reads those as settings."""
+ELSEWHERE = ("only on macOS", "measured")
+"""Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
+falsify what it measures (the Makefile's target `unmeasured` runs those)."""
+LINGER_SECONDS = 20.0
+STATE_DEPTH = 4
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+@dataclass(slots=True)
+class Session:
+    """One pytest run: its token, its directory, and the daemons that lived in it."""
+
+    token: str
+    root: Path
+    mounts: frozenset[str]
+    daemons: set[str] = field(default_factory=set)
+    left_elsewhere: list[str] = field(default_factory=list)
+
+    def note_daemons(self, folder: Path) -> None:
+        """Remember the id of each daemon whose state directory lies in `folder`, before that is removed."""
+        for path, names, files in os.walk(folder):
+            if len(Path(path).relative_to(folder).parts) >= STATE_DEPTH:
+                names.clear()
+            if Path(path).name == "state" or "pxd.db" in files:
+                self.daemons.add(hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8])
+
+    def owns(self, environ: bytes) -> bool:
+        """Say whether a process with this environment block was started by a test of this session."""
+        marks = [f"{SESSION_MARK}={self.token}".encode(), os.fsencode(self.root)]
+        for daemon in self.daemons:
+            marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
+        return any(mark in environ for mark in marks)
+
+
+def _mounts() -> frozenset[str]:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(line.split()[4] for line in lines)
+
+
+def _ancestors() -> set[int]:
+    """Return this process and its ancestors: whoever runs us may bear our own marks."""
+    found, pid = set(), os.getpid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            break
+    return found
+
+
+def _left_processes(session: Session) -> dict[int, str]:
+    """Return pid and command line of each live process of the session, but for ourselves."""
+    left: dict[int, str] = {}
+    ours = _ancestors()
+    for entry in Path("/proc").glob("[0-9]*"):
+        if int(entry.name) in ours:
+            continue
+        try:
+            if session.owns((entry / "environ").read_bytes()):
+                left[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # gone, a zombie, or not ours to read
+    return left
+
+
+_SESSION = pytest.StashKey[Session]()
+_LEFT = "left_behind"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Open the session's directory: short, because a socket's path may have 104 bytes."""
+    root = Path(tempfile.mkdtemp(prefix="px", dir="/tmp"))
+    session = Session(token=root.name, root=root, mounts=_mounts())
+    os.environ[SESSION_MARK] = session.token
+    config.stash[_SESSION] = session
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Fail the run when a process or a mount is left; end what is left by its id."""
+    ours = session.config.stash[_SESSION]
+    left = [*ours.left_elsewhere, *_end_what_is_left(ours)]
+    shutil.rmtree(ours.root, ignore_errors=True)
+    if hasattr(session.config, "workeroutput"):  # one of several processes of pytest-xdist: the first one tells
+        session.config.workeroutput[_LEFT] = left
+        return
+    for line in left:
+        print(f"\nleft behind: {line}", file=sys.stderr)
+    if left and exitstatus == 0:
+        session.exitstatus = 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what another process of pytest-xdist has found."""
+    found = getattr(node, "workeroutput", {}).get(_LEFT, ())
+    node.config.stash[_SESSION].left_elsewhere.extend(found)
+
+
+def _end_what_is_left(ours: Session) -> list[str]:
+    """Return a line for each process and each mount that stayed; the processes are killed."""
+    ours.note_daemons(ours.root)
+    deadline = time.monotonic() + LINGER_SECONDS
+    while (left := _left_processes(ours)) and time.monotonic() < deadline:
+        time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    # Elsewhere a mount may be another run's; in CI there is no other.
+    places = (str(ours.root), "/tmp/px") if _in_ci() and "PYTEST_XDIST_WORKER" not in os.environ else (str(ours.root),)
+    mounts = sorted(path for path in _mounts() - ours.mounts if path.startswith(places))
+    return [f"process {pid}: {command}" for pid, command in left.items()] + [f"mount {path}" for path in mounts]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where CI is set every test must run: say which did not."""
+    if skipped := _wrong_skips(terminalreporter):
+        terminalreporter.write_line(f"CI is set, and {len(skipped)} tests were skipped:", red=True)
+        for line in skipped:
+            terminalreporter.write_line(f"  {line}", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Take the mark back."""
+    os.environ.pop(SESSION_MARK, None)
+
+
+def _wrong_skips(reporter: pytest.TerminalReporter | None) -> list[str]:
+    if reporter is None or not _in_ci():
+        return []
+    found = []
+    for report in reporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not reason.removeprefix("Skipped: ").startswith(ELSEWHERE):
+            found.append(f"{report.nodeid}: {reason}")
+    return found
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Turn skips into a failure of the run where CI is set."""
+    result = yield
+    if _wrong_skips(session.config.pluginmanager.get_plugin("terminalreporter")):
+        session.testsfailed += 1
+    return result
+
+
+@pytest.fixture(scope="session")
+def require() -> Callable[[object, str], None]:
+    """Return `require(condition, why)`: without the condition a test is skipped, and in CI it fails."""
+
+    def check(condition: object, why: str) -> None:
+        if condition:
+            return
+        if _in_ci() and not why.startswith(ELSEWHERE):
+            pytest.fail(f"needed in CI: {why}")
+        pytest.skip(why)
+
+    return check
+
+
+@pytest.fixture
+def short_tmp(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return an empty private directory with a short path under /tmp; it is removed afterwards."""
+    session = request.config.stash[_SESSION]
+    folder = Path(tempfile.mkdtemp(prefix="t", dir=session.root))
+    yield folder
+    session.note_daemons(folder)
+    shutil.rmtree(folder, ignore_errors=True)

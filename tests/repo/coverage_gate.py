@@ -1,0 +1,75 @@
+"""The gates of coverage: nine tenths overall, and every line and branch of the modules that only decide.
+
+Run after `coverage combine`; prints what is below and exits 1 when a gate is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import coverage
+
+OVERALL_PERCENT = 90.0
+PURE = (
+    "supervisord_py/process/lifecycle.py",
+    "supervisord_py/process/backoff.py",
+    "supervisord_py/tools/warm_set.py",
+    "supervisord_py/tools/warm_slot.py",
+    "supervisord_py/api/names.py",
+    "supervisord_py/keeper/backoff.py",
+)
+
+
+def misses(report: dict[str, Any]) -> list[str]:
+    """Return a sentence for each gate that `report` (coverage's JSON) misses."""
+    found = []
+    percent = report["totals"]["percent_covered"]
+    if percent < OVERALL_PERCENT:
+        found.append(f"coverage is {percent:.2f} %, below {OVERALL_PERCENT:g} %")
+    for name in PURE:
+        measured = report["files"].get(name)
+        if measured is None:
+            found.append(f"{name} was not measured")
+            continue
+        if measured["missing_lines"]:
+            found.append(f"{name} is pure and lacks lines {measured['missing_lines']}")
+        if measured["missing_branches"]:
+            found.append(f"{name} is pure and lacks branches {measured['missing_branches']}")
+    return found
+
+
+def low(report: dict[str, Any]) -> list[str]:
+    """Return a line for each file below the overall gate, lowest first."""
+    files = [(each["summary"]["percent_covered"], name) for name, each in report["files"].items()]
+    return [f"{percent:6.1f} %  {name}" for percent, name in sorted(files) if percent < OVERALL_PERCENT]
+
+
+def read_report() -> dict[str, Any]:
+    """Return coverage's own JSON report of the combined measurement."""
+    measurement = coverage.Coverage()
+    measurement.load()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "coverage.json"
+        measurement.json_report(outfile=str(target))
+        report: dict[str, Any] = json.loads(target.read_text())
+    return report
+
+
+def main() -> int:
+    """Print the verdict; return the exit code."""
+    report = read_report()
+    for line in low(report):
+        print(line)
+    print(f"coverage: {report['totals']['percent_covered']:.2f} % of lines and branches")
+    found = misses(report)
+    for sentence in found:
+        print(f"gate missed: {sentence}", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

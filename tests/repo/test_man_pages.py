@@ -1,0 +1,140 @@
+"""The man pages: well-formed, and complete where the code can say what complete is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.daemon.main import main as pxd
+from supervisord_py.daemon.schema import KEYS, Settings
+from supervisord_py.errors import PxError
+from supervisord_py.tools import own_settings, pixie, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAN = Path(__file__).parents[2] / "man"
+PAGES = sorted(str(path.relative_to(MAN)) for path in MAN.rglob("*.[1-8]"))
+
+
+def source(page: str) -> str:
+    return (MAN / page).read_text()
+
+
+def plain_text(page: str) -> str:
+    """Return the page's words without its markup."""
+    text = re.sub(r"\\f[BIPR]|\\&", "", source(page)).replace("\\-", "-").replace("\\(dq", '"')
+    text = re.sub(r"^\.[BI] ", "", text, flags=re.MULTILINE)
+    return re.sub(r"^\.(?:BR|BI|IR|RB|RI|IB) (.*)$", _joined, text, flags=re.MULTILINE)
+
+
+def _joined(line: re.Match[str]) -> str:
+    """Do what a macro of alternating fonts does: put its arguments together without spaces."""
+    return "".join(quoted or word for quoted, word in re.findall(r'"([^"]*)"|(\S+)', line[1]))
+
+
+@pytest.fixture
+def groff(require: Callable[[object, str], None]) -> None:
+    require(shutil.which("groff"), "needs groff")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_formatted_without_a_warning(page: str, groff: None) -> None:
+    formatted = subprocess.run(
+        ["groff", "-t", "-man", "-ww", "-Tutf8", str(MAN / page)], capture_output=True, check=True, env=os.environ
+    )
+    assert formatted.stderr == b""
+    assert len(formatted.stdout) > 500
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_what_it_is_and_where_to_go_on(page: str) -> None:
+    text = source(page)
+    name, _, section = Path(page).name.rpartition(".")
+    assert re.search(rf"^\.TH \"?{name.upper()}\"? {section} ", text.replace("\\-", "-"), re.MULTILINE)
+    assert page == f"man{section}/{name}.{section}"
+    headings = re.findall(r"^\.SH \"?(.+?)\"?$", text, re.MULTILINE)
+    assert headings[0] == "NAME"
+    assert headings[-1] == "SEE ALSO"
+
+
+def test_pages_refer_only_to_pages_that_exist() -> None:
+    ours = {Path(page).name for page in PAGES}
+    for page in PAGES:
+        for name, section in re.findall(r"^\.BR ([\w.\\-]+) \((\d)\)", source(page), re.MULTILINE):
+            target = name.replace("\\-", "-")
+            assert f"{target}.{section}" in ours or not target.startswith(("px", "tool")), (
+                f"{page}: {target}({section})"
+            )
+
+
+def _shown(default: Any) -> str:
+    match default:
+        case None:
+            return "none"
+        case str():
+            return f'"{default}"'
+        case ():
+            return "[]"
+        case _:
+            return str(default)
+
+
+@pytest.mark.parametrize(("section", "key"), KEYS, ids=lambda part: part)
+def test_every_setting_is_documented_with_its_default(section: str, key: str) -> None:
+    parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
+    described = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
+    default = getattr(Settings.model_fields[section].default, key)
+    if key == "env_allow":
+        for name in default:
+            assert re.search(rf"^\.BR {re.escape(name)} [,.]$", described, re.MULTILINE), name
+        return
+    tag = re.search(rf'^\.TP\n\.BR {key} " \((.*)\)"$', described, re.MULTILINE)
+    assert tag, f"{section}.{key} is not in pxd.toml.5"
+    assert tag[1].replace("\\(dq", '"') == _shown(default)
+
+
+def test_no_setting_is_documented_that_is_not_there() -> None:
+    documented = re.findall(r"^\.TP\n\.BR? (\w+)", source("man5/pxd.toml.5"), re.MULTILINE)
+    assert sorted(documented) == sorted(key for _, key in KEYS)
+
+
+@pytest.mark.parametrize("key", sorted({*plain.KEYS, *pixie.KEYS, *own_settings.COMMON_KEYS, *own_settings.OWN_KEYS}))
+def test_every_key_of_a_tool_is_documented(key: str) -> None:
+    assert re.search(rf"^\.BR?\b.*\b{key}\b", source("man5/tool.json.5"), re.MULTILINE)
+
+
+def test_every_option_of_the_daemon_is_documented() -> None:
+    text = source("man8/pxd.8").replace("\\-", "-")
+    for parameter in pxd.params:
+        for name in parameter.opts:
+            assert name in text, name
+
+
+def test_every_route_is_documented_with_its_parameters() -> None:
+    from supervisord_py.api.routes import ROUTES
+
+    text = plain_text("man7/pxd-api.7")
+    for route in ROUTES:
+        line = re.search(rf"^{route.method} {re.escape(route.path)}(\?.*)?$", text, re.MULTILINE)
+        assert line, f"{route.method} {route.path} is not in pxd-api.7"
+        for parameter in route.parameters:
+            assert f"{parameter.name}=" in line[0], f"{route.path}: {parameter.name}"
+
+
+def test_every_kind_of_error_is_documented_with_its_status() -> None:
+    rows = re.findall(r'^\.BR (\d{3}) " (.+)"$', source("man7/pxd-api.7"), re.MULTILINE)
+    documented = {kind: int(status) for status, kinds in rows for kind in kinds.split(", ")}
+    for error in _all_errors(PxError):
+        if error.__module__ == "supervisord_py.errors" and error is not PxError:
+            assert documented.get(error.kind) == error.status, error
+
+
+def _all_errors(root: type[PxError]) -> set[type[PxError]]:
+    return {root}.union(*(_all_errors(branch) for branch in root.__subclasses__()))

@@ -1,0 +1,61 @@
+"""The repository's frame: its scripts, its targets, its licence."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted(path.name for path in (ROOT / ".ci").iterdir())
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_executable_strict_and_parses(name: str) -> None:
+    script = ROOT / ".ci" / name
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_ci_needs_nothing_but_a_clone() -> None:
+    """Every path that .ci/run names is in the repository, and it ends in the whole of `make test`."""
+    text = (ROOT / ".ci" / "run").read_text()
+    assert text.rstrip().endswith("make test")
+    assert "CI=true" in text
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "lint", "types", "bench", "lock", "clean", "coverage", "dist"])
+def test_the_makefile_has_the_promised_targets(target: str) -> None:
+    text = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), "a target says what it is for"
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, env=_outside_make())
+
+
+def _outside_make() -> dict[str, str]:
+    """Return the environment without what a surrounding make left in it: its options would reach the one we start."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+
+
+def test_the_licence_is_what_the_package_says() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "MIT"
+    for name in project["license-files"]:
+        assert (ROOT / name).read_text().startswith("MIT License\n")
+
+
+def test_the_changelog_keeps_to_its_form() -> None:
+    """Keep a Changelog: an Unreleased section first, and only its headings."""
+    headings = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == ("##", "[Unreleased]")
+    kinds = {title for level, title in headings if level == "###"}
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_links_in_the_readme_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
+        assert "://" in target or (ROOT / target).exists(), target
