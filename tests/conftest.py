@@ -55,12 +55,29 @@ class Session:
             if Path(path).name == "state" or "pxd.db" in files:
                 self.daemons.add(hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:8])
 
+    def remove_groups(self) -> None:
+        """Remove the empty control groups of daemons that a test killed: only their own end would have done it."""
+        for root in _cgroup_roots():
+            for daemon in self.daemons:
+                for folder, _, _ in os.walk(root / f"pxd-{daemon}", topdown=False):
+                    with contextlib.suppress(OSError):
+                        os.rmdir(folder)
+
     def owns(self, environ: bytes) -> bool:
         """Say whether a process with this environment block was started by a test of this session."""
         marks = [f"{SESSION_MARK}={self.token}".encode(), os.fsencode(self.root)]
         for daemon in self.daemons:
             marks += [f"PX_INSTANCE={daemon}.".encode(), f"PX_CONTROL={daemon}".encode()]
         return any(mark in environ for mark in marks)
+
+
+def _cgroup_roots() -> list[Path]:
+    """Return where cgroup2 is mounted: a daemon that root starts outside of a service has its group at the top."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return []
+    return [Path(line.split()[4]) for line in lines if " - cgroup2 " in line]
 
 
 def _mounts() -> frozenset[str]:
@@ -135,6 +152,7 @@ def pytest_testnodedown(node: Any) -> None:
 def _end_what_is_left(ours: Session) -> list[str]:
     """Return a line for each process and each mount that stayed; the processes are killed."""
     ours.note_daemons(ours.root)
+    ours.remove_groups()
     deadline = time.monotonic() + LINGER_SECONDS
     while (left := _left_processes(ours)) and time.monotonic() < deadline:
         time.sleep(0.05)  # not a wait for a test: the last children of the last test may be on their way out
@@ -202,4 +220,5 @@ def short_tmp(request: pytest.FixtureRequest) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="t", dir=session.root))
     yield folder
     session.note_daemons(folder)
+    session.remove_groups()
     shutil.rmtree(folder, ignore_errors=True)

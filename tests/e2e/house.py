@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 T = TypeVar("T")
 BIN = Path(sys.executable).parent
@@ -207,6 +207,15 @@ class House:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self.wait_gone()
+        self.remove_group()
+
+    def remove_group(self) -> None:
+        """Remove the empty control group of a daemon that was killed: only its own end would have done it."""
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        for root in (Path(line.split()[4]) for line in lines if " - cgroup2 " in line):
+            for folder, _, _ in os.walk(root / f"pxd-{self.daemon_id}", topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
 
 
 SERVER = """
@@ -258,13 +267,6 @@ def house(settings: Mapping[str, str] | None = None, *, parent: str = "/tmp") ->
             shutil.rmtree(home, ignore_errors=True)
 
 
-def pids_of(argv: Sequence[str]) -> list[int]:
-    """Return the living processes whose command line contains all of `argv`."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{entry}/cmdline", "rb") as cmdline:
-                words = cmdline.read().decode(errors="replace").split("\0")
-                if all(word in words for word in argv) and alive(int(entry)):
-                    found.append(int(entry))
-    return found
+def written_pid(path: Path) -> int:
+    """Return the pid that a child writes into a file, once it has."""
+    return int(until(lambda: path.exists() and path.read_text(encoding="utf-8").strip(), f"a child wrote {path}"))

@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-from e2e.house import House, alive, house, marked, server, until
+from e2e.house import House, alive, house, marked, server, until, written_pid
 
 COUNTER = server("""
     global N
@@ -175,7 +175,7 @@ def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(seed
             ),
         )
         assert home.run("escape").status == 200
-        grandchild = int((folder / "grandchild").read_text())
+        grandchild = written_pid(folder / "grandchild")
         load = Load(home)
         load.start()
         keeper, control = home.pids()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.house import House, alive, house, server, until
+from e2e.house import House, alive, house, server, until, written_pid
 
 ECHO = server("return {'pid': os.getpid(), **body}")
 SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
@@ -74,8 +74,8 @@ def test_lru_evicts_the_least_recently_used_idle_tool_never_pinned_or_busy(home:
 
 
 def test_ttl_counts_from_the_end_of_the_last_request(running: House) -> None:
-    running.tool("brief", SLOW, warm_keep_seconds=1)
-    assert running.run("brief", {"seconds": 1.5}).status == 200
+    running.tool("brief", SLOW, warm_keep_seconds=3)
+    assert running.run("brief", {"seconds": 3.5}).status == 200
     assert running.status("brief")["state"] == "ready"
     until(lambda: running.status("brief")["state"] == "cold", "it was evicted by age")
     assert running.status("brief")["reason"] == "evicted_ttl"
@@ -143,7 +143,7 @@ def test_stop_leaves_no_double_forked_deaf_grandchild(running: House) -> None:
     folder = running.tool("escape", code, stop_timeout_seconds=0.5)
     assert running.run("escape").status == 200
     leader = running.status("escape")["pid"]
-    grandchild = int((folder / "grandchild").read_text())
+    grandchild = written_pid(folder / "grandchild")
     assert alive(grandchild)
     assert running.pxctl("stop", "escape").returncode == 0
     assert not alive(leader)
@@ -309,11 +309,11 @@ def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(running: H
 
 
 def test_client_disconnect_cancels_the_run(running: House) -> None:
-    running.tool("slow", SLOW)
+    running.tool("slow", SLOW, max_runtime_seconds=600)
     running.run("slow")
     with socket.socket(socket.AF_UNIX) as raw:
         raw.connect(running.socket)
-        body = b'{"seconds": 5}'
+        body = b'{"seconds": 300}'
         raw.sendall(
             b"POST /api/tools/slow/run HTTP/1.1\r\nHost: px\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
