@@ -11,13 +11,16 @@ export VENV PYTHON
 # Tests of memory, which coverage's own tracer would falsify.
 UNMEASURED := tests/keeper/test_keeper_ending.py::test_the_keeper_is_small
 
-.PHONY: help environment demo test lint types contracts unmeasured coverage bench lock dist clean
+.PHONY: help environment peers demo test lint types contracts unmeasured coverage bench lock dist clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
 
 environment: ## build .venv from the lock, if it is not up to date
 	@.ci/environment
+
+peers: environment ## build the environments of tests/peers/*.lock, which only tests need
+	@.ci/peers
 
 demo: environment ## see it work: a daemon, three tools, a trajectory compared with scipy's
 	@.ci/demo
@@ -37,7 +40,7 @@ contracts: environment ## who may import whom: import-linter
 unmeasured: environment ## the few tests that cannot run under coverage
 	$(BIN)/python -m pytest -q $(UNMEASURED)
 
-coverage: environment ## all tests, measured in all processes, with the gates of tests/repo/coverage_gate.py
+coverage: environment peers ## all tests, measured in all processes, with the gates of tests/repo/coverage_gate.py
 	rm -f .coverage .coverage.*
 	$(BIN)/coverage run -m pytest $(PYTEST_ARGS)
 	$(BIN)/coverage combine -q
@@ -46,7 +49,7 @@ coverage: environment ## all tests, measured in all processes, with the gates of
 bench: environment ## figures: medians, and ratios within one interleaved run
 	$(BIN)/python tests/bench/run_all.py
 
-lock: ## resolve the dependencies anew and write both lock files (needs uv)
+lock: ## resolve the dependencies anew and write all lock files (needs uv)
 	@.ci/lock
 
 dist: environment ## source distribution and wheel in dist/

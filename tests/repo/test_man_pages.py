@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from supervisord_py.daemon.main import main as pxd
 from supervisord_py.daemon.schema import KEYS, Settings
 from supervisord_py.errors import PxError
-from supervisord_py.tools import own_settings, pixie, plain
+from supervisord_py.tools.declaring import own_settings, pixie, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +81,10 @@ def _shown(default: Any) -> str:
             return "none"
         case str():
             return f'"{default}"'
-        case ():
-            return "[]"
+        case bool():
+            return str(default).lower()
+        case tuple():
+            return json.dumps(default)
         case _:
             return str(default)
 
@@ -91,7 +94,7 @@ def test_every_setting_is_documented_with_its_default(section: str, key: str) ->
     parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
     described = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
     default = getattr(Settings.model_fields[section].default, key)
-    if key == "env_allow":
+    if key in {"env_allow", "env_deny"}:
         for name in default:
             assert re.search(rf"^\.BR {re.escape(name)} [,.]$", described, re.MULTILINE), name
         return

@@ -29,7 +29,10 @@ def test_ci_needs_nothing_but_a_clone() -> None:
     assert "CI=true" in text
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "lint", "types", "bench", "lock", "clean", "coverage", "dist"])
+TARGETS = ("demo", "test", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers")
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_the_makefile_has_the_promised_targets(target: str) -> None:
     text = (ROOT / "Makefile").read_text()
     assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), "a target says what it is for"

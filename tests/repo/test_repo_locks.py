@@ -15,6 +15,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
+PEERS = tuple(str(each.relative_to(ROOT)) for each in sorted((ROOT / "tests" / "peers").glob("*.lock")))
 
 
 def locked(name: str) -> dict[str, list[Requirement]]:
@@ -46,7 +47,7 @@ def test_every_declared_dependency_is_locked_within_its_bounds(name: str) -> Non
             assert wanted.specifier.contains(Version(exact.version), prereleases=True), f"{pin} against {wanted}"
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", LOCKS + PEERS)
 def test_every_pin_is_exact_and_hashed(name: str) -> None:
     for pins in locked(name).values():
         assert all([each.operator for each in pin.specifier] == ["=="] for pin in pins)
@@ -60,7 +61,7 @@ def test_what_is_in_both_locks_is_the_same() -> None:
         assert {str(pin.specifier) for pin in pins} == {str(pin.specifier) for pin in large[name]}, name
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", LOCKS + PEERS)
 def test_a_lock_names_no_address(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import ConfigError, UnknownUnitError
-from supervisord_py.tools import catalog as catalog_module
-from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolDefaults
+from supervisord_py.tools.declaring import catalog as catalog_module
+from supervisord_py.tools.declaring.catalog import Catalog
 from tool_folders import age, write_tool
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def test_a_folder_that_nobody_may_look_into_is_an_error_entry(tmp_path: Path, mo
         return json.dumps({"name": "open"}).encode()
 
     monkeypatch.setattr(os, "lstat", lstat)
-    monkeypatch.setattr("supervisord_py.tools.manifest.read_bounded", refused)
+    monkeypatch.setattr("supervisord_py.tools.declaring.manifest.read_bounded", refused)
     entries = {entry.name: entry for entry in Catalog([tmp_path]).entries()}
     assert entries["open"].spec is not None
     error = entries["locked"].error
@@ -255,6 +255,6 @@ def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
     def none_left(path: object) -> object:
         raise OSError(errno.EMFILE, "Too many open files", str(path))
 
-    monkeypatch.setattr("supervisord_py.tools.catalog.os.scandir", none_left)
+    monkeypatch.setattr("supervisord_py.tools.declaring.catalog.os.scandir", none_left)
     catalog.refresh()
     assert catalog.names() == ("kept",)

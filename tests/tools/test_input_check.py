@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.tools import input as checked_input
-from supervisord_py.tools.input import check_input, unfit_numbers
-from supervisord_py.tools.schema import MAX_VIOLATIONS, compile_schema, schema_problems, violations
+from supervisord_py.tools.declaring import input as checked_input
+from supervisord_py.tools.declaring.input import check_input, unfit_numbers
+from supervisord_py.tools.declaring.schema import MAX_VIOLATIONS, compile_schema, schema_problems, violations
 from tool_folders import plain
 
 if TYPE_CHECKING:

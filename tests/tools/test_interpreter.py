@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.tools.interpreter import argv_for, find_interpreter
+from supervisord_py.tools.declaring.interpreter import argv_for, find_interpreter
 from tool_folders import plain
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.tools.json_positions import JsonSyntaxError, Place, child, parse, parse_bytes, pointer_of
+from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, Place, child, parse, parse_bytes, pointer_of
 
 JSON = st.recursive(
     st.none()

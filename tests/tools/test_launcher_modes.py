@@ -10,8 +10,8 @@ import pytest
 
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.ledger import instances
-from supervisord_py.tools import startup
-from supervisord_py.tools.ports import Reservation
+from supervisord_py.tools.serving import startup
+from supervisord_py.tools.serving.ports import Reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pytest
 from supervisord_py.errors import OverloadedError, ShuttingDownError
 from supervisord_py.ledger import instances
 from supervisord_py.process.events import Event
-from supervisord_py.tools.warm_events import Pin
+from supervisord_py.tools.serving.warm_events import Pin
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:

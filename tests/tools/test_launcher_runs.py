@@ -19,8 +19,8 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.tools.answers import StreamedAnswer
-from supervisord_py.tools.runs import JsonInput, RunRequest, run
+from supervisord_py.tools.serving.answers import StreamedAnswer
+from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:

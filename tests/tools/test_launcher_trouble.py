@@ -13,7 +13,7 @@ import pytest
 
 from supervisord_py.errors import KeeperLostError, PxError, SurvivorsError, ToolFailedError
 from supervisord_py.process.spec import StopReport, Survivor
-from supervisord_py.tools import lives
+from supervisord_py.tools.serving import lives
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:

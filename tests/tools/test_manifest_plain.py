@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.tools import pixie, plain
 from supervisord_py.tools.config import ToolDefaults
-from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.own_settings import COMMON_KEYS, OWN_KEYS
-from supervisord_py.tools.pixie_types import INPUT_TYPES, OUTPUT_TYPES
+from supervisord_py.tools.declaring import pixie, plain
+from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.declaring.own_settings import COMMON_KEYS, OWN_KEYS
+from supervisord_py.tools.declaring.pixie_types import INPUT_TYPES, OUTPUT_TYPES
 from supervisord_py.tools.spec import Dialect, ListenMode, MemoryMode, ToolLimits, ToolSpec
 from tool_folders import plain as plain_tool
 from tool_folders import write_tool

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from supervisord_py.errors import BadRequestError, ConfigError, InvalidInputError
-from supervisord_py.tools.input import check_input, fill_defaults
-from supervisord_py.tools.manifest import dialect_of, load_tool
-from supervisord_py.tools.pixie_call import pixie_call
-from supervisord_py.tools.pixie_types import INPUT_TYPES, OUTPUT_TYPES
-from supervisord_py.tools.schema import compile_schema, violations
+from supervisord_py.tools.declaring.input import check_input, fill_defaults
+from supervisord_py.tools.declaring.manifest import dialect_of, load_tool
+from supervisord_py.tools.declaring.pixie_call import pixie_call
+from supervisord_py.tools.declaring.pixie_types import INPUT_TYPES, OUTPUT_TYPES
+from supervisord_py.tools.declaring.schema import compile_schema, violations
 from supervisord_py.tools.spec import Dialect, InputTransport, ListenMode, PixieSecret, ToolSpec
 from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
 

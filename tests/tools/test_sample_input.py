@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisord_py.tools.difference import MAX_DIFFERENCES, Tolerance, differences
-from supervisord_py.tools.input import check_input
-from supervisord_py.tools.sample_input import generated_input, one_pixel_png, sample_input, silent_wav
-from supervisord_py.tools.sample_schema import sample_of
-from supervisord_py.tools.schema import compile_schema, schema_problems, violations
+from supervisord_py.tools.checking.sample_input import generated_input, one_pixel_png, sample_input, silent_wav
+from supervisord_py.tools.checking.sample_schema import sample_of
+from supervisord_py.tools.declaring.difference import MAX_DIFFERENCES, Tolerance, differences
+from supervisord_py.tools.declaring.input import check_input
+from supervisord_py.tools.declaring.schema import compile_schema, schema_problems, violations
 from tool_folders import FULL_INPUTS, pixie, plain
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 
 import supervisord_py
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
-from supervisord_py.tools.add import RemovalScope, add_tool, remove_tool
-from supervisord_py.tools.bytecode import lacks_bytecode
-from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.placing import DiskError, placed
-from supervisord_py.tools.scaffold import REQUEST, Template, new_tool
+from supervisord_py.tools.declaring.catalog import Catalog
+from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.making.add import RemovalScope, add_tool, remove_tool
+from supervisord_py.tools.making.bytecode import lacks_bytecode
+from supervisord_py.tools.making.placing import DiskError, placed
+from supervisord_py.tools.making.scaffold import REQUEST, Template, new_tool
 from tool_folders import pixie_manifest, write_tool
 from tool_processes import SubprocessProbe
 
@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_meanwhile_is_a_conflict(tmp_path: Path) -> None:
 
 
 def test_looking_for_bytecode_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisord_py.tools.bytecode.MAX_PACKAGES", 1)
+    monkeypatch.setattr("supervisord_py.tools.making.bytecode.MAX_PACKAGES", 1)
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     for name in ("a", "b"):
         (packages / name / "__pycache__").mkdir(parents=True)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.tools import shim
+from supervisord_py.tools.serving import shim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
+SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "serving" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
 SERVERS = ("http-server", "uvicorn-asyncio", "uvicorn-uvloop", "hypercorn-asyncio", "aiohttp-server", "flask-server")
@@ -116,7 +116,7 @@ def test_the_program_sees_what_it_would_see_without(listening: socket.socket, tm
         import sys, json, os, __main__
         print(json.dumps([sys.argv, sys.path[0], __name__, __file__, __spec__, __main__.__dict__ is globals(),
                           type(__loader__).__name__, __doc__,
-                          [p for p in sys.path if p.endswith("supervisord_py/tools")]]))
+                          [p for p in sys.path if p.endswith("supervisord_py/tools/serving")]]))
     """
     main = str(tmp_path / "main.py")
     seen = output(listening, tmp_path, text, "--port", "1", "x")

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import ConfigError, ConflictError
-from supervisord_py.tools.bytecode import lacks_bytecode
-from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.requirements import Source, needs_of, script_block
-from supervisord_py.tools.sync import (
+from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.making.bytecode import lacks_bytecode
+from supervisord_py.tools.making.requirements import Source, needs_of, script_block
+from supervisord_py.tools.making.sync import (
     BuildCommand,
     Builders,
     OutputLine,
@@ -29,7 +29,7 @@ from supervisord_py.tools.sync import (
     compile_bytecode,
     sync_tool,
 )
-from supervisord_py.tools.venv_place import VenvPlace
+from supervisord_py.tools.making.venv_place import VenvPlace
 from tool_folders import write_tool
 from tool_processes import run_step
 

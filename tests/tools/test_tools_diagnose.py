@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.diagnose import Diagnosis, diagnose
+from supervisord_py.tools.checking.diagnose import Diagnosis, diagnose
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
-from supervisord_py.tools import failure, tags
 from supervisord_py.tools.config import PoolLimits
-from supervisord_py.tools.failure import Ended
-from supervisord_py.tools.ports import Listening
-from supervisord_py.tools.readiness import NotInTime
-from supervisord_py.tools.refusals import refusal_error
+from supervisord_py.tools.serving import failure, tags
+from supervisord_py.tools.serving.failure import Ended
+from supervisord_py.tools.serving.ports import Listening
+from supervisord_py.tools.serving.readiness import NotInTime
+from supervisord_py.tools.serving.refusals import refusal_error
+from supervisord_py.tools.serving.warm_events import Refusal, Refuse
 from supervisord_py.tools.spec import ListenMode
-from supervisord_py.tools.warm_events import Refusal, Refuse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ import pytest
 
 from supervisord_py.errors import StartFailedError, TimedOutError, ToolFailedError
 from supervisord_py.ledger import instances
-from supervisord_py.tools.probe import InstanceProbe, probe_for
-from supervisord_py.tools.validator import validate_tool
+from supervisord_py.tools.checking.probe import InstanceProbe, probe_for
+from supervisord_py.tools.checking.validator import validate_tool
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:

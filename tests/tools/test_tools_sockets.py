@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.tools import listeners as listeners_module
-from supervisord_py.tools import ports
-from supervisord_py.tools.listeners import Listeners, answer_waiting
-from supervisord_py.tools.notify import NotifySocket
+from supervisord_py.tools.serving import listeners as listeners_module
+from supervisord_py.tools.serving import ports
+from supervisord_py.tools.serving.listeners import Listeners, answer_waiting
+from supervisord_py.tools.serving.notify import NotifySocket
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:

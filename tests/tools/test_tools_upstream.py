@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from supervisord_py.tools.drift import schema_drift
-from supervisord_py.tools.upstream import Call, Upstream
+from supervisord_py.tools.serving.drift import schema_drift
+from supervisord_py.tools.serving.upstream import Call, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -11,12 +11,12 @@ import pytest
 
 import supervisord_py
 from supervisord_py.errors import TimedOutError
+from supervisord_py.tools.checking.static_checks import canonical, check_pyproject
+from supervisord_py.tools.checking.validation import NAMES, Check, Report, Status
+from supervisord_py.tools.checking.validator import ProbeAnswer, ProbeStop, check_start, validate_tool
 from supervisord_py.tools.config import ToolsConfig
-from supervisord_py.tools.manifest import load_tool
-from supervisord_py.tools.scaffold import new_tool
-from supervisord_py.tools.static_checks import canonical, check_pyproject
-from supervisord_py.tools.validation import NAMES, Check, Report, Status
-from supervisord_py.tools.validator import ProbeAnswer, ProbeStop, check_start, validate_tool
+from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.making.scaffold import new_tool
 from tool_folders import pixie, pixie_manifest, plain, write_tool
 from tool_processes import SubprocessProbe
 

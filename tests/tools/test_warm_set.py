@@ -8,9 +8,9 @@ import pytest
 
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools import warm_events as ev
-from supervisord_py.tools.warm_events import Phase, Pin, Refusal
-from supervisord_py.tools.warm_set import WarmSet
+from supervisord_py.tools.serving import warm_events as ev
+from supervisord_py.tools.serving.warm_events import Phase, Pin, Refusal
+from supervisord_py.tools.serving.warm_set import WarmSet
 
 RULES = ev.Rules("v1", concurrency=1, keep_seconds=100.0)
 NOW = 1000.0

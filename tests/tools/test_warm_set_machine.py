@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools import warm_events as ev
-from supervisord_py.tools.warm_events import Phase, Pin
-from supervisord_py.tools.warm_set import WarmSet
+from supervisord_py.tools.serving import warm_events as ev
+from supervisord_py.tools.serving.warm_events import Phase, Pin
+from supervisord_py.tools.serving.warm_set import WarmSet
 
 TOOLS = ("a", "b", "c", "d")
 QUEUE_MAX = 3

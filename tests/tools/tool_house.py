@@ -16,11 +16,11 @@ from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
-from supervisord_py.tools.answers import StreamedAnswer, WholeAnswer
-from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
-from supervisord_py.tools.launcher import Launcher
-from supervisord_py.tools.runs import JsonInput, RunRequest, run
+from supervisord_py.tools.declaring.catalog import Catalog
+from supervisord_py.tools.serving.answers import StreamedAnswer, WholeAnswer
+from supervisord_py.tools.serving.launcher import Launcher
+from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

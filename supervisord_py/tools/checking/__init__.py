@@ -1,0 +1,1 @@
+"""Is a tool sound, and if not, why? `validate` and `debug`."""

@@ -1,0 +1,1 @@
+"""Tool folders come and go: new, added, synced, removed."""

@@ -1,0 +1,1 @@
+"""Warm tools at work: starting, watching, running, stopping, and who must go."""

@@ -1,0 +1,303 @@
+"""Failures in words: what happened to an instance, the evidence, and the one next step. No I/O.
+
+Law: a limit is named only where its enforcer said so (a verdict, SIGXCPU under our own RLIMIT_CPU, a timer of ours).
+What is merely likely from stderr is called suspected.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import signal as signals
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import (
+    CancelledRunError,
+    InterruptedRunError,
+    PxError,
+    ReadinessTimeoutError,
+    ResourceLimitError,
+    ShuttingDownError,
+    StartFailedError,
+    ToolFailedError,
+)
+from supervisord_py.process.spec import Reason
+from supervisord_py.tools.spec import ListenMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.tools.serving.readiness import NotInTime
+    from supervisord_py.tools.spec import ToolSpec
+
+_MEBIBYTE = 1024 * 1024
+_LIMIT_WORDS = {
+    Reason.MEMORY_LIMIT: "memory",
+    Reason.OOM_KILL: "memory",
+    Reason.CPU_LIMIT: "cpu",
+    Reason.RUNTIME_LIMIT: "runtime",
+}
+_MEMORY_SIGNS = re.compile(
+    r"MemoryError|_ArrayMemoryError|std::bad_alloc|Memory allocation still failed|can't start new thread"
+    r"|Cannot allocate memory|JavaScript heap out of memory"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an instance ended, with what it had to say.
+
+    Attributes:
+        reason: From the closed list.
+        record: The exit record; None when there was never a process.
+        stderr_tail: The end of its stderr, decoded.
+    """
+
+    reason: Reason
+    record: ExitRecord | None
+    stderr_tail: str
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, if it exited."""
+        return self.record.code if self.record else None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal, if one ended it."""
+        return self.record.signal if self.record else None
+
+    def facts(self) -> dict[str, Any]:
+        """Return the members of a problem document that describe this end."""
+        facts: dict[str, Any] = {"reason": self.reason.value, "code": self.code, "signal": self.signal}
+        verdict = self.record.verdict if self.record else None
+        if verdict is not None:
+            facts["verdict"] = {
+                "by": verdict.by,
+                "rss_bytes": verdict.rss_bytes,
+                "limit_bytes": verdict.limit_bytes,
+                "signal": verdict.signal,
+                "time": verdict.time,
+            }
+        return {**facts, "stderr_tail": self.stderr_tail}
+
+
+def decode_tail(raw: bytes, limit: int) -> str:
+    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
+    tail = raw[-limit:] if limit else b""
+    if len(raw) > limit:
+        while tail and tail[0] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte of UTF-8
+            tail = tail[1:]
+    return tail.decode(errors="replace")
+
+
+def how_it_ended(ended: Ended) -> str:
+    """Say it as a verb phrase: 'exited with code 3', 'was killed by SIGSEGV'."""
+    if ended.signal is not None:
+        try:
+            name = signals.Signals(ended.signal).name
+        except ValueError:
+            name = f"signal {ended.signal}"
+        unknown = ended.signal == signals.SIGKILL and ended.reason is Reason.SIGNAL
+        return f"was killed by {name}" + (" (not by pxd; possibly out of memory)" if unknown else "")
+    return f"exited with code {ended.code}" if ended.code is not None else "ended"
+
+
+# -- hints -------------------------------------------------------------------------------------------------------
+
+
+def _missing_module(match: re.Match[str], spec: ToolSpec) -> str:
+    return f"Module {match[1]} is missing from the tool's interpreter: run `pxctl tools sync {spec.name}`."
+
+
+def _address_in_use(_: re.Match[str], spec: ToolSpec) -> str:
+    if spec.listen is ListenMode.HANDOVER:
+        return (
+            "The tool binds in a way that the listener handover cannot reach, or binds a fixed port: "
+            'let it bind 127.0.0.1 on the port of --port, or set "listen": "port".'
+        )
+    return "The tool binds a port that is taken: let it bind 127.0.0.1 on the port that it is given."
+
+
+def _syntax_error(match: re.Match[str], _: ToolSpec) -> str:
+    return f"Correct the syntax error in {match[1]}:{match[2]}."
+
+
+def _permission(match: re.Match[str], _: ToolSpec) -> str:
+    return f"Give the tool access to {match[1]}, or let it use another place."
+
+
+def _memory(_: re.Match[str], spec: ToolSpec) -> str:
+    return f"memory (suspected): it ran out of memory by its own account; raise max_memory_mb ({spec.max_memory_mb})."
+
+
+def _usage(_: re.Match[str], spec: ToolSpec) -> str:
+    return f"The tool does not accept its arguments: {spec.entrypoint} must take `--port N`."
+
+
+_HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], ToolSpec], str]], ...] = (
+    (re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)"), _missing_module),
+    (re.compile(r"Cannot find module '([^']+)'"), _missing_module),
+    (re.compile(r"(?i)address already in use|EADDRINUSE"), _address_in_use),
+    (
+        re.compile(
+            r'File "([^"]+)", line (\d+)\n(?:(?!File ")[^\n]*\n){0,4}(?:SyntaxError|IndentationError|TabError):'
+        ),
+        _syntax_error,
+    ),
+    (re.compile(r"(?:PermissionError|EACCES)[^\n]*?'([^'\n]+)'"), _permission),
+    (_MEMORY_SIGNS, _memory),
+    (re.compile(r"error: (?:unrecognized arguments|the following arguments are required)[^\n]*port"), _usage),
+)
+
+
+def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
+    """Return the next step that stderr suggests, or None."""
+    for pattern, step in _HINTS:
+        match = pattern.search(stderr_tail)
+        if match is not None:
+            return step(match, spec)
+    return None
+
+
+def _look(spec: ToolSpec) -> str:
+    return f"See `pxctl logs {spec.unit}` and `pxctl tools debug {spec.name}`."
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def fresh(error: PxError) -> PxError:
+    """Return an equal error for another waiter: a raised one collects tracebacks."""
+    return copy.copy(error)
+
+
+def early_exit(spec: ToolSpec, ended: Ended) -> PxError:
+    """Describe a start whose process ended before it was ready."""
+    if ended.reason in _LIMIT_WORDS:
+        return limit_exceeded(spec, ended)
+    if ended.code == 0:
+        detail = f"{spec.unit} exited 0 before serving: is the server started under __main__?"
+        hint = f'Start the server at the end of {spec.entrypoint}, under `if __name__ == "__main__":`, and stay in it.'
+    else:
+        detail = f"{spec.unit} {how_it_ended(ended)} before it was ready{_last_line(ended.stderr_tail)}"
+        hint = _look(spec)
+    return StartFailedError(detail, hint=hint_for(spec, ended.stderr_tail) or hint, unit=spec.unit, **ended.facts())
+
+
+def _last_line(stderr_tail: str) -> str:
+    lines = [line for line in stderr_tail.splitlines() if line.strip()]
+    return f": {lines[-1].strip()[:300]}" if lines else "; it wrote nothing to stderr."
+
+
+def not_ready(spec: ToolSpec, seen: NotInTime, port: int, stderr_tail: str) -> PxError:
+    """Describe a start that lives but was not ready in time."""
+    elsewhere = [str(one) for one in seen.listening if one.port != port]
+    why, hint = "it listens on no port", _look(spec)
+    if elsewhere:
+        why = f"it listens on {', '.join(elsewhere)} instead of 127.0.0.1:{port}"
+        hint = f"Let {spec.entrypoint} bind 127.0.0.1 on the port that `--port` gives."
+    elif seen.last_answer is not None:
+        why = f"GET /healthz answered {seen.last_answer}"
+        hint = "Answer 200 on GET /healthz once the tool can work."
+    elif any(one.port == port for one in seen.listening):
+        why = f"it holds port {port} but nobody answers there"
+    said = f" Its last STATUS was: {seen.last_status}" if seen.last_status else ""
+    return ReadinessTimeoutError(
+        f"{spec.unit} was not ready within {seen.seconds:g} s: {why}.{said}",
+        hint=hint_for(spec, stderr_tail) or hint,
+        unit=spec.unit,
+        reason=Reason.READINESS_TIMEOUT.value,
+        start_timeout_seconds=seen.seconds,
+        listening=[str(one) for one in seen.listening],
+        port=port,
+        stderr_tail=stderr_tail,
+    )
+
+
+def port_stolen(spec: ToolSpec, port: int, attempts: int) -> PxError:
+    """Describe a start that was given up because its port was always somebody else's."""
+    return StartFailedError(
+        f"{spec.unit}: the listener on port {port} is not the tool's own; {attempts} ports were tried.",
+        hint="See which program takes ports on this machine (`ss -ltnp`), then ask again.",
+        unit=spec.unit,
+        reason=Reason.EARLY_EXIT.value,
+        stage="port",
+        port=port,
+    )
+
+
+def limit_exceeded(spec: ToolSpec, ended: Ended) -> ResourceLimitError:
+    """Describe an end by a limit; `limit` is memory, runtime or cpu."""
+    word = _LIMIT_WORDS[ended.reason]
+    facts = {**ended.facts(), "limit": word}
+    if word == "memory":
+        verdict = ended.record.verdict if ended.record else None
+        limit = verdict.limit_bytes if verdict and verdict.limit_bytes else spec.max_rss_bytes
+        rss = verdict.rss_bytes if verdict else None
+        facts.update(limit_bytes=limit, rss_bytes=rss)
+        detail = f"{_mib(rss)} resident, {_mib(limit)} allowed"
+        hint = "Raise max_memory_mb, or let the tool use less."
+    elif word == "runtime":
+        facts["limit_seconds"] = spec.max_runtime_seconds
+        detail = f"the run took longer than {spec.max_runtime_seconds:g} s"
+        hint = "Raise max_runtime_seconds, or ask for less work at a time."
+    else:
+        facts["limit_seconds"] = spec.limits.cpu_seconds
+        detail = f"{spec.limits.cpu_seconds} s of CPU time were used up"
+        hint = "Raise limits.cpu_seconds; it counts over the whole life of a process."
+    return ResourceLimitError(
+        f"ResourceLimitExceeded: {word}: {spec.unit}: {detail}.", hint=hint, unit=spec.unit, **facts
+    )
+
+
+def _mib(count: int | None) -> str:
+    return "an unknown amount" if count is None else f"{count / _MEBIBYTE:.0f} MiB"
+
+
+def collateral(spec: ToolSpec, ended_by: str) -> InterruptedRunError:
+    """Describe a run that was lost because another run on the same instance broke a limit."""
+    return InterruptedRunError(
+        f"{spec.unit} was stopped because another run on it broke a limit ({ended_by}); this run is collateral.",
+        hint="Ask again: a new instance is started.",
+        unit=spec.unit,
+        collateral=True,
+        reason=ended_by,
+    )
+
+
+def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
+    """Describe a run whose instance was stopped on purpose."""
+    if reason is Reason.SHUTDOWN:
+        return ShuttingDownError(
+            f"The daemon stops, and {spec.unit} with it.", hint="Ask again once it runs.", unit=spec.unit
+        )
+    return CancelledRunError(
+        f"{spec.unit} was stopped during the run.", hint="Ask again.", unit=spec.unit, reason=reason.value
+    )
+
+
+def died_during_run(spec: ToolSpec, ended: Ended) -> PxError:
+    """Describe a run whose instance ended under it."""
+    if ended.reason in _LIMIT_WORDS:
+        return limit_exceeded(spec, ended)
+    if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED}:
+        return stopped_during_run(spec, ended.reason)
+    return ToolFailedError(
+        f"{spec.unit} {how_it_ended(ended)} during the run{_last_line(ended.stderr_tail)}",
+        hint=hint_for(spec, ended.stderr_tail) or f"{_look(spec)} The next request starts it anew.",
+        unit=spec.unit,
+        **ended.facts(),
+    )
+
+
+def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
+    """Describe an answer that cannot be passed on."""
+    return ToolFailedError(
+        f"{spec.unit} {what}.",
+        hint=hint_for(spec, stderr_tail) or _look(spec),
+        unit=spec.unit,
+        stderr_tail=stderr_tail,
+    )

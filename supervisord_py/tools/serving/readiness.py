@@ -1,0 +1,219 @@
+"""Watching a start from its first millisecond: ready is whatever says so first, an early exit ends the watch at once.
+
+- READY=1 on the instance's NOTIFY_SOCKET. The shim says it at the first `accept` on the handed-over socket.
+- An answer to `GET /healthz`. Where the listening socket is ours (handover, fd) the question waits in the backlog, and
+  any HTTP answer proves that the tool accepts from it. Where the tool binds by itself it must be a 200 from a listener
+  that belongs to the child's tree.
+
+A question that a notification has overtaken is still heard out for a while: hanging up on a tool in the middle of its
+answer would put a traceback of our making into its log.
+
+Nothing here polls in steps of 100 ms: a backlog does not need polling at all, and a port is tried after 2 ms, then at
+intervals that grow by 1.3 up to 50 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from supervisord_py.tools.serving.ports import Listening, is_listener_of, listening_of
+from supervisord_py.tools.serving.race import first_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.tools.serving.notify import NotifySocket
+
+    RunTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+
+FIRST_DELAY = 0.002
+DELAY_GROWTH = 1.3
+LONGEST_DELAY = 0.05
+HEARING_SECONDS = 5.0
+_ONE_QUESTION_SECONDS = 5.0
+_STATUS_LINE_BYTES = 8192
+_ANSWER_BYTES = 65536
+_ONE_ANSWER_SECONDS = 1.0
+_HTTP_OK = 200
+
+
+class ReadyBy(StrEnum):
+    """What said that the instance is ready."""
+
+    NOTIFIED = "notified"
+    ACCEPTED = "accepted"
+    HEALTHZ = "healthz"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """It may take work."""
+
+    by: ReadyBy
+
+
+@dataclass(frozen=True, slots=True)
+class ExitedEarly:
+    """Its leader ended before it was ready."""
+
+    record: ExitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NotInTime:
+    """It lives but nothing said that it is ready. What it listens on instead, and its last word, are evidence."""
+
+    seconds: float
+    listening: tuple[Listening, ...]
+    last_answer: int | None
+    last_status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stolen:
+    """A listener on its port belongs to somebody else."""
+
+    port: int
+
+
+ReadyOutcome = Ready | ExitedEarly | NotInTime | Stolen
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Who is watched: instance id, pid of the leader, port on 127.0.0.1, and where it may notify."""
+
+    key: str
+    leader: int
+    port: int
+    notify: NotifySocket
+
+
+async def ask_healthz(port: int, answered: asyncio.Future[int | None]) -> None:
+    """Ask `GET /healthz` on 127.0.0.1:port. `answered` gets its status, or None when there was no HTTP answer.
+
+    It gets ConnectionRefusedError when nobody listens there. The answer is heard out even when nobody waits any more.
+    """
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=_STATUS_LINE_BYTES)
+    except OSError as error:
+        if not answered.done():
+            answered.set_exception(error)
+        return
+    try:
+        status = await _status(reader, writer, port)
+        if not answered.done():
+            answered.set_result(status)
+        await _hear_out(reader)
+    finally:
+        writer.close()
+
+
+async def _status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> int | None:
+    try:
+        writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        return _status_of(await reader.readline())
+    except (OSError, ValueError):
+        return None
+
+
+async def _hear_out(reader: asyncio.StreamReader) -> None:
+    """Read what is left of an answer: a tool that is hung up on writes a traceback into its log."""
+    left = _ANSWER_BYTES
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(_ONE_ANSWER_SECONDS):
+            while left > 0 and (chunk := await reader.read(left)):
+                left -= len(chunk)
+
+
+def _status_of(line: bytes) -> int | None:
+    version, _, rest = line.partition(b" ")
+    return int(rest[:3]) if version.startswith(b"HTTP/") and rest[:3].isdigit() else None
+
+
+class ReadinessWatch:
+    """The watch over one start. `extend` is for EXTEND_TIMEOUT_USEC of the tool."""
+
+    def __init__(self, placement: Placement, watched: Watched, run_task: RunTask) -> None:
+        self._run_task = run_task
+        self._placement = placement
+        self._key = watched.key
+        self._leader = watched.leader
+        self._port = watched.port
+        self._notify = watched.notify
+        self._last_answer: int | None = None
+        self._scope: asyncio.Timeout | None = None
+        self._question: asyncio.Task[None] | None = None
+
+    def extend(self, seconds: float) -> None:
+        """Move the end of the watch to `seconds` from now."""
+        if self._scope is not None and self._scope.when() is not None and not self._scope.expired():
+            self._scope.reschedule(asyncio.get_running_loop().time() + seconds)
+
+    async def watch_backlog(self, timeout_seconds: float) -> ReadyOutcome:
+        """Watch an instance that has our listening socket."""
+        return await self._watch(timeout_seconds, owns_port=False)
+
+    async def watch_port(self, timeout_seconds: float) -> ReadyOutcome:
+        """Watch an instance that binds its port by itself."""
+        return await self._watch(timeout_seconds, owns_port=True)
+
+    async def _watch(self, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
+        try:
+            async with asyncio.timeout(timeout_seconds) as self._scope:
+                probe = self._probe_port() if owns_port else self._probe_backlog()
+                return await first_of(self._exited(), self._notified(), probe)
+        except TimeoutError:
+            listening = await asyncio.to_thread(listening_of, self._leader)
+            return NotInTime(timeout_seconds, listening, self._last_answer, self._notify.status)
+        finally:
+            self._scope = None
+            if self._question is not None:
+                asyncio.get_running_loop().call_later(HEARING_SECONDS, self._question.cancel)
+
+    async def _exited(self) -> ReadyOutcome:
+        return ExitedEarly(await self._placement.wait(self._key))
+
+    async def _notified(self) -> ReadyOutcome:
+        await self._notify.is_ready.wait()
+        return Ready(ReadyBy.NOTIFIED)
+
+    async def _probe_backlog(self) -> ReadyOutcome:
+        delay = FIRST_DELAY
+        while True:
+            try:
+                self._last_answer = await self._ask()
+            except OSError:
+                self._last_answer = None  # the tool has shut the shared socket down; its exit will tell
+            if self._last_answer is not None:
+                return Ready(ReadyBy.HEALTHZ if self._last_answer == _HTTP_OK else ReadyBy.ACCEPTED)
+            await asyncio.sleep(delay)
+            delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
+
+    async def _ask(self) -> int | None:
+        """Ask in a task that outlives this watch for a while."""
+        answered: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        self._question = self._run_task(ask_healthz(self._port, answered))
+        return await answered
+
+    async def _probe_port(self) -> ReadyOutcome:
+        delay, is_ours = FIRST_DELAY, False
+        while True:
+            await asyncio.sleep(delay)
+            delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
+            try:
+                async with asyncio.timeout(_ONE_QUESTION_SECONDS):
+                    answer = await self._ask()
+            except (OSError, TimeoutError):
+                continue
+            if not is_ours and not (is_ours := await asyncio.to_thread(is_listener_of, self._leader, self._port)):
+                return Stolen(self._port)
+            self._last_answer = answer
+            if answer == _HTTP_OK:
+                return Ready(ReadyBy.HEALTHZ)

@@ -1,0 +1,72 @@
+"""One run's stay on an instance: it can be cut short from outside, with the error that its caller is to see.
+
+Law: whoever ends a run says why before the connection breaks. A visit that breaks by itself waits a moment for its
+instance's exit record, because a dying process closes its sockets before its parent hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from supervisord_py.errors import PxError
+    from supervisord_py.tools.serving.instance import Instance
+
+EXIT_RECORD_SECONDS = 1.0
+
+
+class Visit:
+    """Async context: `interrupt` from outside raises its error inside, at the next await."""
+
+    def __init__(self, instance: Instance, run_id: str) -> None:
+        self.instance = instance
+        self.run_id = run_id
+        self.error: PxError | None = None
+        self.is_over = asyncio.Event()
+        self._is_cut = False
+        self._scope = asyncio.timeout(None)
+
+    def interrupt(self, error: PxError) -> None:
+        """End the visit with this error; the first one stands."""
+        if self.error is None and not self.is_over.is_set():
+            self.error = error
+            self.cut()
+
+    def doom(self, error: PxError) -> None:
+        """Let the visit go on, to be ended in order, but whatever it brings now counts for nothing."""
+        self.error = self.error or error
+
+    def cut(self) -> None:
+        """Break the visit off now, with the error that it was doomed to."""
+        if not self._is_cut and not self.is_over.is_set():
+            self._is_cut = True
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def check(self) -> None:
+        """Raise the error that the visit is to end with, if there is one.
+
+        Raises:
+            PxError: it was interrupted or doomed.
+        """
+        if self.error is not None:
+            raise self.error
+
+    async def __aenter__(self) -> Self:
+        await self._scope.__aenter__()
+        self.instance.visits.add(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.instance.visits.discard(self)
+        self.is_over.set()
+        try:
+            await self._scope.__aexit__(kind, error, traceback)
+        except TimeoutError:
+            if self.error is None:
+                raise
+            raise self.error from None
