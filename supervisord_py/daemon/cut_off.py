@@ -20,11 +20,12 @@ from supervisord_py.process.spec import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.spec import Caps
-    from supervisord_py.tools.launcher import Launcher
+    from supervisord_py.tools.serving.launcher import Launcher
 
 _log = structlog.get_logger(__name__)
 _STARTED = "control_started"
@@ -54,6 +55,7 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     """
     before = await event_rows.last_time(ledger, _STARTED, before=caps.keeper_started_at)
     now = time.time()
+    await _tell_late(ledger, events, now)
     lost = [row for row in await instances.open_rows(ledger) if row.key not in held]
     wanted = {row.key: await _stop_reason(ledger, row) for row in lost}
     closed = await instances.close_interrupted(ledger, held, now, {key: why.value for key, why in wanted.items()})
@@ -69,6 +71,17 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     found.update((key, CutOff(key, unit, pid)) for key, unit, pid in caps.interrupted if key not in rows)
     _tell(events, closed, found.values() if caps.control_restarts == 0 else [])
     return Losses(tuple(found.values()), tuple(rows.values()))
+
+
+async def _tell_late(ledger: Ledger, events: EventStream, now: float) -> None:
+    """Publish the ends that the control plane before this one wrote down, but was killed before it told them."""
+    since = await event_rows.last_time(ledger, _STARTED, before=now)
+    for row in await instances.untold_ends(ledger, since):
+        wanted = await event_rows.latest_of_instance(ledger, row.unit, row.key, "stopping")
+        reason = Reason(row.reason) if row.reason in set(Reason) else Reason.INTERRUPTED
+        event = "died" if wanted is None else "stopped"
+        facts = {"pid": row.pid, "code": row.code, "signal": row.signal, "ended_at": row.ended_at}
+        events.publish(event, row.unit, reason, instance=row.key, cause=None if wanted is None else wanted.id, **facts)
 
 
 async def _stop_reason(ledger: Ledger, row: InstanceRow) -> Reason:
@@ -95,8 +108,25 @@ def _tell(events: EventStream, closed: Sequence[InstanceRow], found: Collection[
 async def remember(ledger: Ledger, launcher: Launcher, losses: Losses) -> None:
     """Have the tools show how their last life ended, until the next start of each."""
     for row in losses.rows:
-        name = row.unit.removeprefix("tool:")
-        newest = await instances.latest(ledger, row.unit)
-        is_last = bool(newest) and newest[0].key == row.key and launcher.instance_of(name) is None
+        kind, _, name = row.unit.partition(":")
+        if kind != "tool":
+            continue
+        is_last = await _is_last(ledger, row) and launcher.instance_of(name) is None
         if is_last and launcher.chronicle.standing(name).state != "failed":  # that says more
             launcher.chronicle.update(name, state="cold", reason=row.reason, failure=None)
+
+
+async def remember_kernels(ledger: Ledger, kernels: Kernels, losses: Losses) -> None:
+    """Have the sessions show how their last kernel ended, until the next start of each."""
+    for row in losses.rows:
+        kind, _, name = row.unit.partition(":")
+        session = kernels.register.get(name) if kind == "kernel" else None
+        if session is not None and session.life is None and row.reason in set(Reason) and await _is_last(ledger, row):
+            session.reason = Reason(row.reason)
+            kernels.register.write(session)
+
+
+async def _is_last(ledger: Ledger, row: InstanceRow) -> bool:
+    """Say whether no later life of the unit is known."""
+    newest = await instances.latest(ledger, row.unit)
+    return bool(newest) and newest[0].key == row.key

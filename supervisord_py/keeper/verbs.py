@@ -148,15 +148,35 @@ class Verbs:
         signum = int(order.number(request.message, "signum"))
         if signum not in signal.valid_signals():
             raise order.Refusal("bad_request", f"there is no signal {signum}")
-        if request.message.get("tree") is True:
-            members = self._members(instance)
-            if not members:
-                raise order.Refusal("dead", f"nothing of {instance.unit} lives")
-            for row in members:
-                processes.send(row, signum)
-        else:
-            self._send_to_leader(instance, signum)
+        match request.message.get("tree") is True, request.message.get("group") is True:
+            case True, True:
+                raise order.Refusal("bad_request", "a signal goes to the tree or to the group, not to both")
+            case True, False:
+                self._send_to_tree(instance, signum)
+            case False, True:
+                self._send_to_group(instance, signum)
+            case _:
+                self._send_to_leader(instance, signum)
         return {}
+
+    def _send_to_tree(self, instance: Instance, signum: int) -> None:
+        members = self._members(instance)
+        if not members:
+            raise order.Refusal("dead", f"nothing of {instance.unit} lives")
+        for row in members:
+            processes.send(row, signum)
+
+    @staticmethod
+    def _send_to_group(instance: Instance, signum: int) -> None:
+        """Signal the group that setsid(2) gave the leader: its number is the leader's pid, taken until it is reaped."""
+        if instance.exit is not None:
+            raise order.Refusal("dead", f"the leader of {instance.unit} has ended")
+        try:
+            os.killpg(instance.pid, signum)
+        except ProcessLookupError:
+            raise order.Refusal("dead", f"the leader of {instance.unit} has ended") from None
+        except OSError as error:
+            raise order.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
 
     @staticmethod
     def _send_to_leader(instance: Instance, signum: int) -> None:

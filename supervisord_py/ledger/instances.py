@@ -149,6 +149,14 @@ async def interrupted_since(ledger: Ledger, moment: float) -> list[InstanceRow]:
     return await _query(ledger, "WHERE reason = ? AND ended_at >= ? ORDER BY started_at, key", (INTERRUPTED, moment))
 
 
+async def untold_ends(ledger: Ledger, since: float) -> list[InstanceRow]:
+    """Return the instances that ended at or after a moment, whose beginning is among the events but not their end."""
+    told = "EXISTS (SELECT 1 FROM events WHERE events.unit = instances.unit AND instance = key AND event IN"
+    where = f"""WHERE ended_at >= ? AND {told} ('starting', 'spawned', 'adopted'))
+                AND NOT {told} ('stopped', 'died', 'interrupted')) ORDER BY ended_at, key"""
+    return await _query(ledger, where, (since,))
+
+
 async def get(ledger: Ledger, key: str) -> InstanceRow | None:
     """Return one instance."""
     found = await _query(ledger, "WHERE key = ?", (key,))

@@ -41,13 +41,39 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body BLOB, created_at REAL NOT NULL, PRIMARY KEY (key, route)) STRICT""",
         "CREATE INDEX idempotency_age ON idempotency (created_at)",
     ),
+    (
+        """CREATE TABLE kernel_sessions (
+            id TEXT PRIMARY KEY, name TEXT NOT NULL, cwd TEXT NOT NULL, interpreter TEXT NOT NULL,
+            backend TEXT NOT NULL, language TEXT NOT NULL, owner TEXT NOT NULL, created_at REAL NOT NULL,
+            state TEXT NOT NULL, kernelspec TEXT, last_used REAL, reason TEXT, restarts INTEGER NOT NULL,
+            instance TEXT, failure TEXT) STRICT""",
+        "CREATE INDEX kernel_sessions_name ON kernel_sessions (name)",
+        """CREATE TABLE kernel_cells (
+            id TEXT PRIMARY KEY, session TEXT NOT NULL, call TEXT NOT NULL, ordinal INTEGER NOT NULL,
+            code TEXT NOT NULL, status TEXT NOT NULL, queued_at REAL NOT NULL, started_at REAL NOT NULL, instance TEXT,
+            title TEXT, ended_at REAL, duration_seconds REAL, execution_count INTEGER,
+            total_bytes INTEGER NOT NULL DEFAULT 0,
+            truncated INTEGER NOT NULL DEFAULT 0, lossy INTEGER NOT NULL DEFAULT 0, error TEXT, variables TEXT,
+            steps TEXT NOT NULL DEFAULT '[]') STRICT""",
+        "CREATE INDEX kernel_cells_session ON kernel_cells (session)",
+        "CREATE INDEX kernel_cells_open ON kernel_cells (id) WHERE ended_at IS NULL",
+    ),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
 """What a start finds unfinished was cut off: nobody works on it any more."""
 NUMBERED = ("runs",)
 """Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
-TABLES = ("instances", "runs", "events", "pins", "unit_state", "idempotency")
+TABLES = (
+    "instances",
+    "runs",
+    "events",
+    "pins",
+    "unit_state",
+    "idempotency",
+    "kernel_sessions",
+    "kernel_cells",
+)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

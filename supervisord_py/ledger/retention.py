@@ -33,6 +33,8 @@ class RetentionLimits:
     runs: TableLimit = TableLimit(50_000, 30 * _DAY)
     instances: TableLimit = TableLimit(20_000, 30 * _DAY)
     idempotency_seconds: float = _DAY
+    kernel_cells: TableLimit = TableLimit(20_000, 30 * _DAY)
+    kernel_sessions: TableLimit = TableLimit(1_000, 30 * _DAY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Pruned:
     runs: int
     instances: int
     idempotency: int
+    kernel_cells: int = 0
+    kernel_sessions: int = 0
 
 
 _BY_AGE = {
@@ -50,6 +54,10 @@ _BY_AGE = {
     "runs": """SELECT rowid FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs) ORDER BY id""",
     "instances": "SELECT rowid FROM instances WHERE ended_at < ? ORDER BY rowid",
     "idempotency": "SELECT rowid FROM idempotency WHERE created_at < ? AND status IS NOT NULL ORDER BY rowid",
+    "kernel_cells": """SELECT rowid FROM kernel_cells WHERE ended_at < ?
+                       AND rowid < (SELECT max(rowid) FROM kernel_cells) ORDER BY rowid""",
+    "kernel_sessions": """SELECT rowid FROM kernel_sessions WHERE state IN ('stopped', 'failed')
+                          AND coalesce(last_used, created_at) < ? ORDER BY rowid""",
 }
 _BY_COUNT = {
     "events": "SELECT rowid FROM events WHERE id <= (SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?)",
@@ -57,6 +65,10 @@ _BY_COUNT = {
                AND id <= (SELECT id FROM runs ORDER BY id DESC LIMIT 1 OFFSET ?)""",
     "instances": """SELECT rowid FROM instances WHERE ended_at IS NOT NULL
                     AND rowid <= (SELECT rowid FROM instances ORDER BY rowid DESC LIMIT 1 OFFSET ?)""",
+    "kernel_cells": """SELECT rowid FROM kernel_cells WHERE ended_at IS NOT NULL
+                       AND rowid <= (SELECT rowid FROM kernel_cells ORDER BY rowid DESC LIMIT 1 OFFSET ?)""",
+    "kernel_sessions": """SELECT rowid FROM kernel_sessions WHERE state IN ('stopped', 'failed') AND rowid NOT IN
+        (SELECT rowid FROM kernel_sessions ORDER BY coalesce(last_used, created_at) DESC, rowid DESC LIMIT ?)""",
 }
 
 
@@ -77,6 +89,8 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
         await _prune_table(ledger, "runs", limits.runs, now, batch),
         await _prune_table(ledger, "instances", limits.instances, now, batch),
         await _remove(ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch),
+        await _prune_table(ledger, "kernel_cells", limits.kernel_cells, now, batch),
+        await _prune_table(ledger, "kernel_sessions", limits.kernel_sessions, now, batch),
     )
 
 

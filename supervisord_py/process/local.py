@@ -202,6 +202,14 @@ class LocalPlacement:
         """
         await self._plain("signal", key=key, signum=signum, tree=False)
 
+    async def signal_group(self, key: str, signum: int) -> None:
+        """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
+
+        Raises:
+            ConflictError: The leader is dead.
+        """
+        await self._plain("signal", key=key, signum=signum, tree=False, group=True)
+
     async def signal_tree(self, key: str, signum: int) -> None:
         """Send a signal to every process of the tree."""
         await self._plain("signal", key=key, signum=signum, tree=True)

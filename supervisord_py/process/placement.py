@@ -53,6 +53,9 @@ class Placement(Protocol):
     async def signal(self, key: str, signum: int) -> None:
         """Send a signal to the leader."""
 
+    async def signal_group(self, key: str, signum: int) -> None:
+        """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared."""
+
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left."""
 

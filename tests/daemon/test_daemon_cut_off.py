@@ -17,7 +17,7 @@ from supervisord_py.ledger.instances import Ending, Spawned, Starting
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason
-from supervisord_py.tools.chronicle import Chronicle
+from supervisord_py.tools.serving.chronicle import Chronicle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -152,3 +152,26 @@ async def test_a_tool_that_has_something_newer_to_show_shows_that(start: Start, 
     losses, _ = await start.close()
     assert len(losses.rows) == 1
     assert (await start.remember(losses)).standing("x").reason == "early_exit"
+
+
+async def test_an_end_that_was_written_down_but_not_told_is_told_once(start: Start) -> None:
+    """A control plane killed between the ledger's row and the event: `why` and followers must still hear of it."""
+    for key, event in (("wanted", "stopping"), ("unwanted", "ready")):
+        await start.lived(key)
+        start.happened(PREVIOUS + 1, "spawned", "tool:x", instance=key)
+        start.happened(PREVIOUS + 2, event, "tool:x", Reason.STOPPED if key == "wanted" else None, instance=key)
+        await instances.ended(start.ledger, key, Ending(LOST, "stopped" if key == "wanted" else "signal", signal=11))
+    await start.close()
+    assert await start.told() == [("died", "signal"), ("stopped", "stopped")]
+    start.happened(NOW + 2, "control_started")
+    await start.close()
+    assert len([each for each in await start.told() if each[0] in {"died", "stopped"}]) == 2
+
+
+async def test_an_end_that_was_told_is_not_told_again(start: Start) -> None:
+    await start.lived("k")
+    start.happened(PREVIOUS + 1, "spawned", "tool:x", instance="k")
+    await instances.ended(start.ledger, "k", Ending(LOST, "exit", code=0))
+    start.happened(LOST, "died", "tool:x", Reason.EXIT, instance="k")
+    await start.close()
+    assert await start.told() == []

@@ -135,6 +135,7 @@ def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     assert link.refused("signal", key=spec["key"], signum=15, tree=False)["kind"] == "dead"
     assert link.refused("signal", key=spec["key"], signum=15, tree=True)["kind"] == "dead"
     assert stop(link, spec["key"], 5) == {"survivors": [], "killed": False}
+    assert link.refused("signal", key=spec["key"], signum=15, tree=False, group=True)["kind"] == "dead"
     assert link.refused("signal", key="nobody", signum=15, tree=False)["kind"] == "unknown_key"
     assert link.refused("stop", key="nobody", grace_seconds=1, reason="stopped")["kind"] == "unknown_key"
     assert link.refused("signal", key=spec["key"], signum=4711, tree=False)["kind"] == "bad_request"
@@ -157,6 +158,21 @@ def test_a_signal_reaches_the_leader_or_the_whole_tree(rung: Rig) -> None:
     until(lambda: states() == "SS", "both going on")
     link.call("signal", key=spec["key"], signum=int(signal.SIGKILL), tree=False)
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
+
+
+def test_a_signal_to_the_group_spares_sessions_of_their_own(linux_rung: Rig) -> None:
+    """As Ctrl-C on a terminal: leader and children at once, a daemon that they started not."""
+    link = linux_rung.links[0]
+    spec, pids = family(linux_rung, 3, "child", "daemon")
+    child = link.call("list", prefix="")["children"][0]
+    in_group = {pid for pid in pids if os.getpgid(pid) == child["pid"]}
+    assert len(in_group) == 2
+    link.call("signal", key=spec["key"], signum=int(signal.SIGKILL), tree=False, group=True)
+    assert link.exit(spec["key"])["signal"] == signal.SIGKILL
+    until(lambda: not any(alive(pid) for pid in in_group), "the end of the group")
+    assert [alive(pid) for pid in set(pids) - in_group] == [True]
+    both = link.refused("signal", key=spec["key"], signum=15, tree=True, group=True)
+    assert both["kind"] == "bad_request"
 
 
 def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:

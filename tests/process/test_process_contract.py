@@ -187,6 +187,18 @@ async def test_signals_reach_the_leader_or_the_tree(house: House, until: Until) 
         await placement.signal("nobody", signal.SIGUSR1)
 
 
+async def test_a_signal_to_the_group_reaches_the_children_of_the_leader(house: House, until: Until) -> None:
+    """The leader alone would not do: a shell that waits for a foreground child looks at its trap afterwards only."""
+    placement, key = house.placement, house.placement.new_key()
+    await placement.spawn(key, house.shell("trap 'echo got; exit 3' INT; echo set; sleep 600; echo never"))
+    reader = OutputReader.of(placement.log_dir, "tool:x")
+    await until(lambda: reader.read(0).items)
+    await placement.signal_group(key, signal.SIGINT)
+    assert (await ended(placement, key)).code == 3
+    with pytest.raises(ConflictError):
+        await placement.signal_group(key, signal.SIGINT)
+
+
 async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: House) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -308,6 +308,9 @@ async def test_signals_stats_and_notes(keeper: FakeKeeper, connect: Connect) -> 
     await placement.signal(KEY, signal.SIGUSR1)
     await placement.signal_tree(KEY, signal.SIGSTOP)
     assert [(it["signum"], it["tree"]) for it in keeper.asked[-2:]] == [(signal.SIGUSR1, False), (signal.SIGSTOP, True)]
+    await placement.signal_group(KEY, signal.SIGINT)
+    asked = keeper.asked[-1]
+    assert (asked["signum"], asked["tree"], asked["group"]) == (signal.SIGINT, False, True)
     assert await placement.stat([KEY]) == {KEY: TreeStat(5, 0.5, 2)}
     await placement.annotate(KEY, "new")
     await placement.annotate("unknown here", "x")
