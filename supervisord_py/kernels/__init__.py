@@ -1,0 +1,1 @@
+"""Jupyter kernels as supervised children: sessions, calls, backends, output that is complete."""

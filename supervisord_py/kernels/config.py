@@ -1,0 +1,173 @@
+"""Plain values that the daemon's settings become for this room; validated there, frozen here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.session import BackendName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1024 * 1024
+
+ENV_ALLOW = tuple(
+    """
+    PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMPDIR TEMP TMP
+    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID CONDA_PREFIX
+    CONDA_DEFAULT_ENV VIRTUAL_ENV PYTHONPATH TZ TZDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+    http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY LD_LIBRARY_PATH
+    DYLD_LIBRARY_PATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS
+    """.split()  # noqa: SIM905  # a page of names reads better so
+)
+ENV_ALLOW_PREFIXES = ("LC_", "XDG_", "PI_")
+ENV_DENY = tuple(
+    """
+    OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY PERPLEXITY_API_KEY
+    PERPLEXITY_COOKIES EXA_API_KEY AZURE_OPENAI_API_KEY MISTRAL_API_KEY PI_PYTHON_GATEWAY_TOKEN
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvRules:
+    """What of the daemon's environment reaches a kernel. Deny beats prefix and allow; our own tokens never pass."""
+
+    allow: tuple[str, ...] = ENV_ALLOW
+    allow_prefixes: tuple[str, ...] = ENV_ALLOW_PREFIXES
+    deny: tuple[str, ...] = ENV_DENY
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds of the set of sessions (CONTRACT §6). Seconds; counts.
+
+    `start_failures` starts that fail within `start_failure_seconds` are a hard failure until somebody asks.
+    """
+
+    max_sessions: int = 4
+    idle_seconds: float = 300.0
+    queue_max: int = 64
+    restarts: int = 1
+    start_failures: int = 3
+    start_failure_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LadderTimes:
+    """When the rungs of an interrupt come, in seconds after the first (notes: kernels §4.4)."""
+
+    nudge_seconds: float = 0.02
+    again_seconds: float = 1.0
+    terminate_seconds: float = 3.0
+    kill_seconds: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """How much of a cell's output is kept, published and shown. Bytes; days.
+
+    Attributes:
+        preview_bytes: What the kernel publishes live of one cell, and about what `text` of a result holds.
+        head_bytes: How much of the preview is the beginning; the rest is the end.
+        cell_bytes: Complete output on disk of one cell, beyond which it is capped, and says so.
+        inline_bytes: A rich output larger than this becomes an artifact file with a reference.
+        session_bytes: All cells of one session; the oldest go.
+        total_bytes: All sessions; the oldest go.
+        keep_days: Age at which outputs of cells go.
+    """
+
+    preview_bytes: int = 64 * 1024
+    head_bytes: int = 16 * 1024
+    cell_bytes: int = 4096 * MIB
+    inline_bytes: int = 256 * 1024
+    session_bytes: int = 8192 * MIB
+    total_bytes: int = 16384 * MIB
+    keep_days: float = 7.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """Resources of one kernel's tree. None is no limit.
+
+    Attributes:
+        soft_memory_bytes: Beyond it the kernel is replaced after the cell, with a notice.
+        hard_memory_bytes: Beyond it the cell is ended by the ladder from SIGTERM.
+        open_files, processes, cpu_seconds: rlimits.
+    """
+
+    soft_memory_bytes: int | None = 1024 * MIB
+    hard_memory_bytes: int | None = 4096 * MIB
+    open_files: int | None = None
+    processes: int | None = None
+    cpu_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel.
+
+    Attributes:
+        url: Of the external gateway; None where there is none.
+        token: For it.
+        token_setting: Which setting the token came from, or is to be put into.
+        kernel_name: Kernelspec that is asked for at an external gateway.
+        dir: Where the local gateway's metadata, lock, kernelspecs and log lie; daemons that share it share the gateway.
+        cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
+        start_seconds, lock_seconds: How long a start, and a wait for the lock, may take.
+    """
+
+    dir: Path
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
+    kernel_name: str = "python3"
+    cull_idle_seconds: float = 3600.0
+    start_seconds: float = 30.0
+    lock_seconds: float = 35.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelsConfig:
+    """Everything the room is told by the settings.
+
+    Attributes:
+        run_dir: Private (0700), short: connection files and ipc sockets, `run_dir/k/<session id>/`.
+        cells_dir: Complete outputs of cells, `cells_dir/<session id>/`.
+        data_dir: The managed environment (`data_dir/python`) and overlays (`data_dir/overlays`).
+        modules_dir: The user's modules, loaded into every Python kernel.
+        python: Interpreter by setting; None lets the order of candidates decide.
+        managed: Use (and build, when asked) the managed environment.
+        skip_check: Take the interpreter without asking it (`PI_PYTHON_SKIP_CHECK`).
+        trace: Log each message on the wire by type and size (`PI_PYTHON_IPC_TRACE`).
+        debug_startup: Say how long each phase of a start took (`PI_DEBUG_STARTUP`).
+        timeout_seconds: Of a call that names none; `timeout_max_seconds` clamps what is named.
+        start_seconds: Bound of one start where the call leaves more.
+        stop_seconds: From TERM to KILL in an orderly stop.
+    """
+
+    run_dir: Path
+    cells_dir: Path
+    data_dir: Path
+    modules_dir: Path
+    gateway: GatewayConfig
+    backend: BackendName = BackendName.DIRECT
+    expose: Expose = Expose.BOTH
+    python: str | None = None
+    managed: bool = True
+    skip_check: bool = False
+    trace: bool = False
+    debug_startup: bool = False
+    prelude: bool = True
+    timeout_seconds: float = 30.0
+    timeout_min_seconds: float = 1.0
+    timeout_max_seconds: float = 600.0
+    start_seconds: float = 60.0
+    stop_seconds: float = 5.0
+    env: EnvRules = EnvRules()
+    sessions: SessionLimits = SessionLimits()
+    ladder: LadderTimes = LadderTimes()
+    output: OutputLimits = OutputLimits()
+    limits: ProcessLimits = ProcessLimits()

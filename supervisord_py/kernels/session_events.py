@@ -1,0 +1,400 @@
+"""The words of the set of sessions: events go in, instructions come out. Values only.
+
+A *ticket* is a number that stands for one call (or one request to start or restart), a *serial* for one kernel's life;
+both grow, so that their order is the order of arrival. A *session* is the id of a SessionKey. Times are seconds on one
+clock that never goes back and counts suspend (DESIGN law 10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.kernels.config import SessionLimits
+    from supervisord_py.kernels.session import SessionState
+    from supervisord_py.process.spec import Reason
+
+
+class Phase(StrEnum):
+    """Where the one kernel of a session is. Busy is not a phase: it is `READY` with a call on it."""
+
+    COLD = "cold"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+class Refusal(StrEnum):
+    """Why a call gets no kernel."""
+
+    QUEUE_FULL = "queue_full"
+    OWN_SESSION = "own_session"
+    HARD_FAILURE = "hard_failure"
+    DEADLINE = "deadline"
+    STOPPED = "stopped"
+    CLOSING = "closing"
+
+
+class WaitsFor(StrEnum):
+    """What a call waits for: its turn in the session, a free place among sessions, a start, or the end of a kernel."""
+
+    TURN = "turn"
+    PLACE = "place"
+    START = "start"
+    STOP = "stop"
+
+
+class StartCause(StrEnum):
+    """Why a kernel is started: `RESTARTED` by itself after a death, `RETRIED` after a lack of descriptors."""
+
+    CALL = "call"
+    ASKED = "asked"
+    REPLACED = "replaced"
+    RESTARTED = "restarted"
+    RECYCLED = "recycled"
+    RETRIED = "retried"
+
+
+class Fault(StrEnum):
+    """Whose fault a failed start is. Only its own ones count towards a hard failure."""
+
+    OWN = "own"
+    NO_DESCRIPTORS = "no_descriptors"
+    FOREIGN = "foreign"
+
+
+class Death(StrEnum):
+    """How a ready kernel ended.
+
+    Attributes:
+        CRASHED: Unasked; also by a memory limit, or its server says that its state is lost.
+        EXITED: By exit() in a cell, or because a Jupyter client shut it down.
+        KILLED: By our own ladder, for a timeout or a cancel.
+    """
+
+    CRASHED = "crashed"
+    EXITED = "exited"
+    KILLED = "killed"
+
+
+class FailureKind(StrEnum):
+    """Why a session is not started any more until somebody asks for it."""
+
+    DEATHS = "deaths"
+    STARTS = "starts"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A hard failure: deaths in a row, or failed starts within the window; `serial` and `problem` are of the last."""
+
+    kind: FailureKind
+    count: int
+    since: float
+    serial: int
+    problem: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call came.
+
+    Attributes:
+        deadline: After which it does not wait any more. Once it runs, time is the caller's matter.
+        reset: Replace the kernel before it; counts as an explicit request.
+        per_call: The session is this call's own and ends with it.
+        caller: Serial of the kernel whose cell makes this call, None where it is none of ours.
+    """
+
+    ticket: int
+    session: str
+    deadline: float
+    reset: bool = False
+    per_call: bool = False
+    caller: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartAsked:
+    """Somebody wants the session's kernel up; answered by Up, at once where it is. Clears a hard failure."""
+
+    ticket: int
+    session: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class RestartAsked:
+    """Somebody wants a fresh kernel now, busy or not; answered by Up. Clears a hard failure. Calls in line stay."""
+
+    ticket: int
+    session: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Whoever asked does not wait any more. Of a call that was told Run in this moment: it sent nothing."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """A cell of a running call ended well: earlier deaths are forgotten."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A running call is over and its last cell has ended in the kernel: the next one may run."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody wants the session's kernel stopped now, busy or not; who waits for it is refused."""
+
+    session: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """As StopAsked, and nothing is to be remembered of it."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class BecameReady:
+    """A kernel answers."""
+
+    session: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A kernel never became ready. What is left of it is still to be stopped."""
+
+    session: str
+    serial: int
+    fault: Fault = Fault.OWN
+    problem: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A ready kernel ended by itself, or by the ladder. What is left of its tree is still to be stopped."""
+
+    session: str
+    serial: int
+    how: Death = Death.CRASHED
+    problem: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nothing of a kernel is left, or nothing more can be done about it."""
+
+    session: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A client that is not ours used the kernel, at that moment; the kernel is not fresh any more."""
+
+    session: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignBusy:
+    """The kernel works, or does not work any more, for a client that is not ours. While it does it is not evicted."""
+
+    session: str
+    busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A front end that is there holds, or does not hold any more, its idle kernel's place: no other start takes it."""
+
+    session: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecycleAsked:
+    """The kernel is over its soft memory limit: it is replaced once the running call, if any, has ended."""
+
+    session: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A kernel of an earlier control plane is held.
+
+    Attributes:
+        ticket: Stands for a cell in flight, which is followed; say Ended at its end. None when there is none.
+        is_ready: False while nobody knows yet whether it answers: BecameReady or StartFailed follow.
+    """
+
+    session: str
+    serial: int
+    last_used: float
+    ticket: int | None = None
+    is_ready: bool = True
+    per_call: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """The limits were changed."""
+
+    limits: SessionLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The daemon stops: refuse everything, stop everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """`next_deadline()` was reached."""
+
+
+Asking = Asked | StartAsked | RestartAsked
+Wish = Asking | GaveUp | Succeeded | Ended | StopAsked | Forgotten
+LifeSight = BecameReady | StartFailed | Died | Gone | Adopted
+UseSight = Used | ForeignBusy | Held | RecycleAsked
+Event = Wish | LifeSight | UseSight | Bounded | Closed | TimePassed
+
+
+# -- instructions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a kernel and report BecameReady or StartFailed."""
+
+    session: str
+    serial: int
+    cause: StartCause
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop what is there of a kernel and report Gone. `reason` is None when it ended by itself."""
+
+    session: str
+    serial: int
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The call has the kernel until it says Ended. `cold`: it waited for this kernel's start."""
+
+    ticket: int
+    session: str
+    serial: int
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """The kernel that was asked for is ready. `cold`: it was started meanwhile."""
+
+    ticket: int
+    session: str
+    serial: int
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The call gets nothing.
+
+    Attributes:
+        retry_after: Seconds after which asking again makes sense.
+        waits_for: What it waited for in vain, where it waited.
+        failure: The hard failure that stands, for that refusal.
+    """
+
+    ticket: int
+    session: str
+    refusal: Refusal
+    retry_after: float
+    waits_for: WaitsFor | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The call waited for this start, which failed."""
+
+    ticket: int
+    session: str
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """A running call lost its kernel: its variables are gone, its cell is never run again. Ended is not awaited.
+
+    `reason` is None when the kernel ended by itself or by the ladder; its exit record tells more.
+    """
+
+    ticket: int
+    session: str
+    serial: int
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a call stands now; told at its arrival if it has to wait, and at each change. `position` 1 is next."""
+
+    ticket: int
+    session: str
+    position: int
+    waits_for: WaitsFor
+
+
+Instruction = Start | Stop | Run | Up | Refuse | Fail | Lose | Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one session, to be shown.
+
+    Attributes:
+        serial: Of the kernel that is there, None where none is.
+        queued: Calls in line, the running one not counted.
+        running: Ticket of the running call.
+        last_used: Times as in the events; None before any use.
+        stopping_for: Why its kernel stops, None when it does not or ended by itself.
+        restarts: How often it came back by itself.
+    """
+
+    session: str
+    state: SessionState
+    serial: int | None
+    queued: int
+    running: int | None
+    last_used: float | None
+    stopping_for: Reason | None
+    restarts: int
+    failure: Failure | None
+    per_call: bool
