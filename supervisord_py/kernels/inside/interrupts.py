@@ -1,0 +1,195 @@
+"""SIGINT: it ends the user's code and nothing else, and it arrives also where ipykernel lets it wait.
+
+Law: whatever an interrupt hits, the request gets its reply, and the kernel lives. ipykernel raises KeyboardInterrupt
+from before it calls the handler of a request until after that has returned: in its own code that means no reply, or no
+kernel. For cells of ours the handler looks where it is. While user code is on the stack it raises; before, it remembers
+and raises when the code begins; afterwards there is nothing left to interrupt. Where user code has called ours (a
+print), locks are held and bytes are counted: it waits until that is done. Signal handlers are the main thread's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType, TracebackType
+    from typing import Any
+
+
+USER_CODE, OURS, ELSEWHERE = "user code", "ours", "elsewhere"
+"""Where an interrupt can hit."""
+
+
+class Gate:
+    """What SIGINT does around a cell of ours.
+
+    Attributes:
+        later: Asks somebody to call `again` in a few milliseconds, from another thread; may be called anywhere.
+        deferred: One hit in the middle of ours, and is still to be raised: by `let_in` at the end of ours, or again.
+    """
+
+    def __init__(self) -> None:
+        self.later: Callable[[], None] | None = None
+        self._came = 0
+        self.deferred = False
+        self._user_code: set[CodeType] = set()
+        self._whole: set[CodeType] = set()
+        self._trigger: CodeType | None = None
+
+    def surround(self, shell: Any, *whole: Any) -> None:
+        """Learn what runs user code: cells, callbacks of events such as the drawing of figures, user expressions.
+
+        Args:
+            shell: IPython's; its `run_code` and `showtraceback` are wrapped.
+            whole: Functions that user code calls and that are not to be left in the middle.
+        """
+        run_code = shell.run_code
+
+        @functools.wraps(run_code)
+        async def run_user_code(*args: Any, **kwargs: Any) -> Any:
+            self._deliver()
+            return await run_code(*args, **kwargs)
+
+        show = shell.showtraceback
+
+        @functools.wraps(show)
+        def show_without_ours(*args: Any, **kwargs: Any) -> Any:
+            kind, _, trace = sys.exc_info()
+            if kind is not None and kind.__name__ in _RAISED_BY_OURS and trace is not None:
+                _cut_off_ours(trace)
+            return show(*args, **kwargs)
+
+        shell.run_code = run_user_code
+        shell.showtraceback = show_without_ours
+        called: tuple[Any, ...] = (run_user_code, type(shell.events).trigger, type(shell).user_expressions)
+        self._user_code = {each.__code__ for each in called}
+        self._trigger = called[1].__code__
+        self._whole = {each.__code__ for each in whole}
+
+    def arm(self) -> Any:
+        """Take SIGINT over for a cell of ours; return the handler that was in force."""
+        self._came = 0
+        self.deferred = False
+        return signal.signal(signal.SIGINT, self._handle)
+
+    def disarm(self) -> None:
+        """Ignore it, as an idle kernel does."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self.deferred = False
+
+    def let_in(self) -> None:
+        """Raise what was deferred, for ours has come to its end; not where ipykernel itself has called ours.
+
+        Raises:
+            KeyboardInterrupt: There was something.
+        """
+        if self.deferred and threading.current_thread() is threading.main_thread():
+            self.deferred = False
+            if self._place(sys._getframe()) != ELSEWHERE:  # noqa: SLF001 - the way to one's own frame
+                raise KeyboardInterrupt
+
+    def again(self) -> None:
+        """Send the signal again that hit in the middle of ours."""
+        if self.deferred:
+            self.deferred = False
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    @contextlib.contextmanager
+    def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:
+        """Interrupt an asynchronous cell; entered when ipykernel's own handler, which cancels the cell, is in force.
+
+        That handler gives its work to the loop with `add_callback`, from within the loop's own thread: this does not
+        end the wait in select(2), so nothing happens until something else does (ipykernel #881). And nothing happens at
+        all when the cell's code is next in the loop and does not come back. So the cell is cancelled here and now.
+
+        Args:
+            cell: The task that runs it.
+        """
+
+        def handle(_number: int, frame: FrameType | None) -> None:
+            if self._raised(frame):
+                return
+            if asyncio.current_task(cell.get_loop()) is cell:
+                self._came += 1  # between two statements: raised when the next one begins
+            else:
+                cell.cancel()
+                cell.get_loop().call_soon_threadsafe(_nothing)
+
+        signal.signal(signal.SIGINT, handle)
+        if self._came:
+            signal.raise_signal(signal.SIGINT)
+        try:
+            yield  # ipykernel restores what was in force before its own handler
+        finally:
+            self._came = 0
+
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if not self._raised(frame):
+            self._came += 1
+
+    def _raised(self, frame: FrameType | None) -> bool:
+        """Raise if this is user code; say whether it was taken care of."""
+        place = self._place(frame)
+        if place == USER_CODE or (place == OURS and self.later is None):
+            raise KeyboardInterrupt
+        if place == OURS and self.later is not None:
+            self.deferred = True
+            self.later()
+        return place == OURS
+
+    def _deliver(self) -> None:
+        came, self._came = self._came, 0
+        if came:
+            raise KeyboardInterrupt
+
+    def _place(self, frame: FrameType | None) -> str:
+        """Say what `frame` belongs to: what runs user code has called it, directly or not, perhaps by way of ours."""
+        if frame is not None and frame.f_code in self._user_code:
+            return OURS  # on the way in or out: a little later it is clear which
+        place = USER_CODE
+        while frame is not None:
+            if frame.f_code in self._whole:
+                place = OURS
+            called, frame = frame, frame.f_back
+            if frame is not None and frame.f_code in self._user_code:
+                # IPython's own callbacks are short, and it takes an interrupt of them for a mistake of theirs.
+                theirs = str(called.f_globals.get("__name__")).startswith(("IPython.", "ipykernel."))
+                if frame.f_code is not self._trigger or not theirs:
+                    return place
+        return ELSEWHERE
+
+
+GATE = Gate()
+
+
+def accept() -> None:
+    """Let SIGINT be what it is by default: a shell that starts a job with `&` has it ignored, and that is inherited."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _cut_off_ours(trace: TracebackType) -> None:
+    """End a traceback where the user's code was interrupted: the rest is how we raise."""
+    last, step = trace, trace.tb_next
+    while step is not None:
+        if os.path.dirname(step.tb_frame.f_code.co_filename) != _FOLDER:
+            last = step
+        step = step.tb_next
+    last.tb_next = None
+
+
+_FOLDER = os.path.dirname(__file__)
+_RAISED_BY_OURS = ("KeyboardInterrupt", "StdinNotImplementedError")
+
+
+def _nothing() -> None:
+    """Be the reason to wake."""

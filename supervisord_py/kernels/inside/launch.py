@@ -1,0 +1,131 @@
+"""Starts an ipykernel as the daemon wants it: lean, interruptible, with output captured and the prelude in place.
+
+    PYTHON launch.py -f CONNECTION_FILE [--px-overlay DIR] [--px-modules DIR]… [--px-no-prelude] [ipykernel's arguments]
+
+Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipykernel. `sys.path` and `sys.argv` are what
+`python -m ipykernel_launcher` gives: this folder is on no path; it is the package `px_inside`.
+
+A start that fails for a reason a user can mend exits with 78 (EX_CONFIG of sysexits.h) and says it on stderr in one
+line, `px-launch: {"error": KIND, "detail": TEXT, …}`; the kinds are `old_python`, `usage`, `overlay`, `ipykernel` and
+`module`.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    # What lies in this folder must not be found by the imports below, nor by the user's.
+    del sys.path[0]
+
+import importlib
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+EX_CONFIG = 78
+OLDEST = (3, 8)
+PACKAGE = "px_inside"
+
+
+class Options:
+    """What the command line says to us; the rest of it is for ipykernel."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.overlay: str | None = None
+        self.modules: list[str] = []
+        self.prelude = True
+        self.rest: list[str] = []
+        words = iter(arguments)
+        for word in words:
+            name, equals, value = word.partition("=")
+            if name in ("--px-overlay", "--px-modules"):
+                folder = value if equals else next(words, "")
+                if not folder:
+                    refuse("usage", name + " needs a folder")
+                self._take_folder(name, folder)
+            elif word == "--px-no-prelude":
+                self.prelude = False
+            elif word.startswith("--px-"):
+                refuse("usage", "there is no option " + word)
+            else:
+                self.rest.append(word)
+
+    def _take_folder(self, name: str, folder: str) -> None:
+        if name == "--px-overlay":
+            self.overlay = folder
+        else:
+            self.modules.append(folder)
+
+
+def refuse(error: str, detail: str, **members: Any) -> NoReturn:
+    """Say in one line why there is no kernel, and exit."""
+    sys.stderr.write("px-launch: " + json.dumps({"error": error, "detail": detail, **members}) + "\n")
+    sys.stderr.flush()
+    raise SystemExit(EX_CONFIG)
+
+
+def load_package() -> None:
+    """Make this folder the package `px_inside`; its modules are then imported, and cached as bytecode, as any other."""
+    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415 - after the path is right
+
+    folder = os.path.dirname(os.path.abspath(__file__))
+    where = os.path.join(folder, "__init__.py")
+    spec = spec_from_file_location(PACKAGE, where, submodule_search_locations=[folder])
+    if spec is None or spec.loader is None:
+        raise ImportError("cannot load " + where)
+    package = module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+
+
+def import_ipykernel(overlay: str | None) -> Any:
+    """Return our module of ipykernel's application; exit where there is no ipykernel that fits."""
+    if overlay is not None:
+        if not os.path.isdir(overlay):
+            refuse("overlay", "there is no such folder: " + overlay, path=overlay)
+        sys.path.append(overlay)
+    blocked = "debugpy" not in sys.modules
+    if blocked:
+        sys.modules["debugpy"] = None  # type: ignore[assignment] # a third of the start, for what nobody asked for
+    try:
+        importlib.import_module("ipykernel.debugger")  # decides now that there is none
+        return importlib.import_module(PACKAGE + ".kernel_app")
+    except ImportError as error:
+        _refuse_import(error, overlay)
+    finally:
+        if blocked:
+            del sys.modules["debugpy"]  # user code may import it
+
+
+def _refuse_import(error: ImportError, overlay: str | None) -> NoReturn:
+    version = ".".join(str(part) for part in sys.version_info[:3])
+    detail = type(error).__name__ + ": " + str(error)
+    if overlay is not None and str(getattr(error, "path", None) or "").startswith(overlay):
+        refuse("overlay", detail, path=overlay, python=sys.executable, version=version)
+    refuse("ipykernel", detail, python=sys.executable, version=version)
+
+
+def main() -> None:
+    """Become the kernel."""
+    if sys.version_info[:2] < OLDEST:
+        refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
+    options = Options(sys.argv[1:])
+    sys.argv[1:] = options.rest
+    load_package()
+    kernel_app = import_ipykernel(options.overlay)
+
+    importlib.import_module(PACKAGE + ".interrupts").accept()
+    names = importlib.import_module(PACKAGE + ".names")
+    try:
+        offered = names.gather(options.modules, prelude=options.prelude)
+    except names.BrokenModuleError as error:
+        refuse("module", error.detail, file=error.file, line=error.line)
+    kernel_app.run(options.rest, offered)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""`run`: a shell command in a session of its own.
+
+Law: an interrupt of the cell reaches the command as SIGINT to its whole group, and two seconds later nothing of that
+group is left. The group is signalled only while its leader is not reaped: its number can be nobody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from .told import clipped, tell  # noqa: TID252
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
+GRACE = 2.0
+"""Seconds between SIGINT and SIGKILL."""
+POLL = 0.02
+SHOWN_CHARACTERS = 20_000
+
+
+class Completed:
+    """What came of a command.
+
+    Attributes:
+        command: As it was given.
+        returncode: Exit code; -N where signal N ended it.
+        stdout, stderr: Texts.
+        duration: Seconds.
+    """
+
+    def __init__(self, command: str, returncode: int, stdout: str, stderr: str, duration: float) -> None:
+        self.command = command
+        self.returncode = returncode
+        self.stdout = stdout
+        self.stderr = stderr
+        self.duration = duration
+
+    @property
+    def ok(self) -> bool:
+        """Whether it exited with 0."""
+        return self.returncode == 0
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return self.stdout
+
+    def __repr__(self) -> str:
+        texts = [text.rstrip("\n") for text in (self.stdout, self.stderr) if text]
+        if not self.ok or not texts:
+            texts.append(f"[exit code {self.returncode}]")
+        whole = "\n".join(texts)
+        if len(whole) <= SHOWN_CHARACTERS:
+            return whole
+        half = SHOWN_CHARACTERS // 2
+        return f"{whole[:half]}\n[… {len(whole) - 2 * half} characters …]\n{whole[-half:]}"
+
+
+def run(
+    command: str,
+    *,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str | bytes | None = None,  # noqa: A002 - as in subprocess.run
+    timeout: float | None = None,
+    check: bool = False,
+) -> Completed:
+    """Run a command in bash, wait for it, return its exit code and output.
+
+    It has a session of its own. When the cell is interrupted, the command and all of its group get SIGINT, and SIGKILL
+    two seconds later. What it leaves in the background (`server &`) goes on, and is not waited for.
+
+    Args:
+        command: For `bash -c`.
+        cwd: Folder to run in; this process's own where not given.
+        env: Variables beside those of this process.
+        input: For its standard input, which is empty where not given.
+        timeout: Seconds after which it is ended as by an interrupt.
+        check: Whether an exit code other than 0 is an error.
+
+    Example:
+        >>> run("git status --short")
+        >>> if not (tests := run("pytest -q", timeout=60)): print(tests.stdout[-2000:])
+
+    Raises:
+        subprocess.TimeoutExpired: With `stdout` and `stderr` up to then.
+        subprocess.CalledProcessError: It failed, and `check` was set.
+        OSError: It could not be started.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        # Files, not pipes: what is left in the background holds them open, and must not hold us.
+        stdin.write(input.encode() if isinstance(input, str) else input or b"")
+        stdin.seek(0)
+        process = subprocess.Popen(
+            [shutil.which("bash") or "/bin/sh", "-c", command],
+            cwd=None if cwd is None else os.path.expanduser(str(cwd)),
+            env=None if env is None else {**os.environ, **env},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        late = _wait(process, None if timeout is None else began + timeout)
+        texts = [_text(stdout), _text(stderr)]
+    done = Completed(command, process.returncode, texts[0], texts[1], round(time.monotonic() - began, 3))
+    _tell_of(done, timed_out=late)
+    if late:
+        raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)
+    if check and not done.ok:
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+    return done
+
+
+def _wait(process: subprocess.Popen[Any], until: float | None) -> bool:
+    """Wait for the end of the command; return whether it was ended because it is late."""
+    try:
+        process.wait(None if until is None else max(until - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        return True
+    except BaseException:
+        _end_group(process)
+        raise
+    return False
+
+
+def _end_group(process: subprocess.Popen[Any]) -> None:
+    """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
+    try:
+        os.killpg(process.pid, signal.SIGINT)
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and not _gone(process.pid):
+            time.sleep(POLL)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only zombies are left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _gone(pid: int) -> bool:
+    """Say whether the leader has ended, without reaping it (waitid(2), WNOWAIT)."""
+    waitid: Any = getattr(os, "waitid", None)
+    if waitid is None:
+        return False
+    try:
+        return waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _text(file: Any) -> str:
+    file.seek(0)
+    text: str = file.read().decode(errors="replace")
+    return text
+
+
+def _tell_of(done: Completed, *, timed_out: bool) -> None:
+    tell(
+        "run",
+        command=done.command,
+        returncode=done.returncode,
+        duration=done.duration,
+        timed_out=timed_out,
+        stdout_chars=len(done.stdout),
+        stderr_chars=len(done.stderr),
+        preview=clipped(repr(done)),
+    )

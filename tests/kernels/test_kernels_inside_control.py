@@ -1,0 +1,295 @@
+"""Interrupts, questions, exits and failures: every request of ours gets its reply, and its end is on disk."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module", params=["ipykernel 7", "ipykernel 6"])
+def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
+    if request.param == "ipykernel 7":
+        return sys.executable
+    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
+    return str(OLDER_PYTHON)
+
+
+@pytest.fixture(scope="module")
+def rig(python: str) -> Iterator[InsideRig]:
+    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
+    try:
+        with kernel(folder, ours(python)) as made:
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def started(rig: InsideRig, code: str, *, px: bool = True) -> str:
+    """Send a cell and wait until its code runs, which it says by printing."""
+    cell = rig.send("print('runs', flush=True)\n" + code, px=px)
+    if px:
+        until(lambda: rig.out(cell), "the first output")
+    else:
+        while rig.message("iopub", cell)["header"]["msg_type"] != "stream":
+            pass
+    return cell
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(600)",
+        "import subprocess; subprocess.run(['sleep', '600'])",
+        "while True: print('x', flush=True)",
+        "much = 'x' * 20_000_000\nwhile True: print(much)",
+        "import sys\nwhile True: sys.stdout.buffer.write(b'x' * 100)",
+        "while True: display(1)",
+    ],
+)
+def test_an_interrupt_ends_ordinary_code_and_keeps_variables(rig: InsideRig, code: str) -> None:
+    rig.good("kept = 5")
+    cell = rig.send("print('runs', flush=True)\n" + code, cap=1000)
+    until(lambda: rig.out(cell), "the first output")
+    rig.interrupt()
+    ran = rig.collect(cell)
+    assert ran.reply["ename"] == "KeyboardInterrupt"
+    assert "kernels/inside/" not in "".join(ran.reply["traceback"])
+    assert rig.records(cell, "end")[0]["error"]["name"] == "KeyboardInterrupt"
+    assert rig.records(rig.good("kept").id, "result")[0]["data"]["text/plain"] == "5"
+
+
+@pytest.mark.parametrize("whose", ["ours", "any other"])
+@pytest.mark.parametrize("code", ["await asyncio.sleep(600)", "await asyncio.sleep(0)\nwhile True: pass"])
+def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str, code: str) -> None:
+    """See ipykernel #881: without us the cell would go on until its ten minutes are over, or for ever."""
+    cell = started(rig, f"import asyncio\n{code}", px=whose == "ours")
+    rig.interrupt()
+    assert rig.collect(cell).reply["status"] == "error"
+    rig.good("1")
+
+
+def printed(rig: InsideRig, cell: str) -> bytes:
+    """Return stdout alone: Python tells on stderr of interrupts that hit a finalizer."""
+    out = rig.out(cell)
+    turns = rig.records(cell, "stream")
+    ends = [turn["at"] for turn in turns[1:]] + [len(out)] * bool(turns)
+    pieces = [out[turn["at"] : end] for turn, end in zip(turns, ends, strict=True) if turn["stream"] == "stdout"]
+    return b"".join(pieces)
+
+
+def test_whenever_an_interrupt_hits_the_request_is_answered_and_ended(rig: InsideRig) -> None:
+    """Also before the code begins, after it ended, and while records are written."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    for _ in range(40):
+        cell = rig.send("for number in range(300): print(number)\nprint('done')")
+        deadline = time.monotonic() + chance.random() * 0.03
+        while time.monotonic() < deadline:
+            pass
+        rig.interrupt()
+        ran = rig.collect(cell)
+        (end,) = rig.records(cell, "end")
+        assert end["status"] == ran.reply["status"], seed
+        assert ran.reply["status"] == "ok" or ran.reply["ename"] == "KeyboardInterrupt", seed
+        whole = "".join(f"{number}\n" for number in range(300)).encode() + b"done\n"
+        assert whole.startswith(printed(rig, cell)), seed
+        assert end["at"] == len(rig.out(cell)), seed
+    rig.good("1")
+
+
+def test_whenever_an_interrupt_hits_an_asynchronous_cell_it_ends(rig: InsideRig) -> None:
+    """While it awaits, between two statements, and when it does not come back to the loop."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    code = "import asyncio\nfor _ in range(20): await asyncio.sleep(0)\nawait asyncio.sleep(0.002)\nwhile True: pass"
+    for _ in range(25):
+        cell = started(rig, code)
+        deadline = time.monotonic() + chance.random() * 0.004
+        while time.monotonic() < deadline:
+            pass
+        rig.interrupt()
+        ran = rig.collect(cell)
+        assert ran.reply["ename"] in {"KeyboardInterrupt", "CancelledError"}, seed
+        assert rig.records(cell, "end")[0]["status"] == "error", seed
+    rig.good("1")
+
+
+def test_interrupts_of_an_idle_kernel_are_harmless(rig: InsideRig) -> None:
+    for _ in range(20):
+        rig.interrupt()
+    rig.good("1")
+
+
+def test_an_interrupt_while_much_is_written_loses_nothing_of_what_was(rig: InsideRig) -> None:
+    cell = started(rig, "import os\nwhile True: os.write(1, b'0123456789' * 100); print('0123456789' * 100, end='')")
+    until(lambda: len(rig.out(cell)) > 1_000_000, "a megabyte")
+    rig.interrupt()
+    rig.collect(cell)
+    out = rig.out(cell).removeprefix(b"runs\n")
+    whole, rest = divmod(len(out), 10)
+    assert out == b"0123456789" * whole + b"0123456789"[:rest]
+
+
+def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str, short_tmp: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        made = kernel(short_tmp, ours(python))
+        rig = made.__enter__()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        cell = started(rig, "import time; time.sleep(600)")
+        rig.interrupt()
+        assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    finally:
+        made.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"), [("input('name? ')", "input"), ("import getpass; getpass.getpass()", "getpass")]
+)
+def test_who_asks_is_told_that_nobody_can_answer_and_what_to_do(rig: InsideRig, code: str, name: str) -> None:
+    reply = rig.run(code).reply
+    assert reply["ename"] == "StdinNotImplementedError"
+    assert reply["evalue"].startswith(f"{name}() was called, but nobody can answer")
+    assert "Put the value into the code" in reply["evalue"]
+
+
+def test_a_breakpoint_does_not_wait_for_ever(python: str, short_tmp: Path) -> None:
+    with kernel(short_tmp, ours(python)) as rig:
+        assert rig.run("breakpoint()").reply["status"] == "error"
+        rig.good("1")
+
+
+def test_any_other_request_that_asks_is_told_what_ipykernel_tells(rig: InsideRig) -> None:
+    ran = rig.run("input()", px=False)
+    assert ran.reply["evalue"] == "raw_input was called, but this frontend does not support input requests."
+
+
+def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(rig: InsideRig) -> None:
+    failing = rig.send("import time; time.sleep(0.3); 1 / 0")
+    waiting = [rig.send("print('never')"), rig.send("print('never')")]
+    assert rig.collect(failing).reply["status"] == "error"
+    for cell in waiting:
+        assert rig.collect(cell).reply["status"] == "aborted"
+        assert [record["kind"] for record in rig.records(cell)] == ["begin", "end"]
+        assert rig.records(cell, "end")[0]["status"] == "aborted"
+        assert rig.out(cell) == b""
+    rig.good("1")
+
+
+def test_without_stop_on_error_those_behind_are_run(rig: InsideRig) -> None:
+    failing = rig.send("import time; time.sleep(0.3); 1 / 0", stop_on_error=False)
+    waiting = rig.send("print('run')")
+    assert rig.collect(failing).reply["status"] == "error"
+    assert rig.collect(waiting).reply["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.stdout = None",
+        "import sys; sys.stdout = object()",
+        "import io, sys; sys.stdout = io.StringIO(); sys.stdout.close()",
+    ],
+)
+def test_a_cell_that_breaks_the_streams_is_answered_all_the_same(rig: InsideRig, code: str) -> None:
+    """Alone, ipykernel fails to flush them, logs that, and never replies."""
+    ran = rig.run(code)
+    (end,) = rig.records(ran.id, "end")
+    assert end["status"] == ran.reply["status"]
+    assert end["execution_count"] == ran.of("execute_input")[0]["execution_count"]
+    assert rig.good("print('back')").text() == "back\n"
+
+
+def test_closing_the_streams_does_no_harm(rig: InsideRig) -> None:
+    ran = rig.good("import sys; sys.stdout.buffer.close(); sys.stdout.close(); print('still open')")
+    assert rig.out(ran.id) == b"still open\n"
+
+
+def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig: InsideRig) -> None:
+    """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass it on."""
+    first = rig.good(
+        "import sys\n"
+        "class Tee:\n"
+        "    def __init__(self, beneath): self.beneath = beneath\n"
+        "    def write(self, text): return self.beneath.write(text)\n"
+        "    def flush(self): self.beneath.flush()\n"
+        "sys.stdout = Tee(sys.stdout); print('first')"
+    )
+    second = rig.good("print('second'); sys.stdout = sys.stdout.beneath")
+    assert (rig.out(first.id), rig.out(second.id)) == (b"first\n", b"second\n")
+
+
+def test_exit_is_told_apart_from_a_crash(python: str, short_tmp: Path) -> None:
+    with kernel(short_tmp, ours(python)) as rig:
+        cell = rig.send("print('bye'); exit(keep_kernel=True)")
+        assert rig.collect(cell).reply["status"] == "ok"
+        assert rig.records(cell, "end")[0]["ask_exit"] is False
+        cell = rig.send("print('bye'); exit()")
+        reply = rig.message("shell", cell)["content"]
+        assert [each["source"] for each in reply["payload"]] == ["ask_exit"]
+        assert rig.process.wait(60) == 0
+        assert rig.records(cell, "end")[0]["ask_exit"] is True
+        assert rig.out(cell) == b"bye\n"
+
+
+def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
+    first = rig.good(
+        "import asyncio\nfree = asyncio.Event()\n"
+        "async def late():\n    await free.wait(); print('late')\n"
+        "task = asyncio.ensure_future(late())"
+    )
+    second = rig.good("free.set(); await asyncio.sleep(0); await task; print('second')")
+    assert rig.out(first.id) == b"late\n"
+    assert rig.out(second.id) == b"second\n"
+
+
+def test_a_completion_does_not_take_the_output_of_threads_away(rig: InsideRig) -> None:
+    first = rig.good(
+        "import os, threading\nfree, done = threading.Event(), threading.Event()\n"
+        "def late():\n    free.wait(60); os.write(1, b'fd'); done.set()\n"
+        "threading.Thread(target=late).start()"
+    )
+    rig.message("shell", rig.ask("shell", "complete_request", {"code": "pri", "cursor_pos": 3}))
+    rig.good("pass")
+    last = rig.good("free.set(); done.wait(60)")
+    assert rig.out(first.id) == b""  # a descriptor has no parent: the cell that runs has it
+    assert rig.out(last.id) == b"fd"
+
+
+def test_cells_in_a_subshell_have_files_of_their_own(rig: InsideRig, python: str) -> None:
+    if python != sys.executable:
+        return  # ipykernel 6 has no subshells
+    asked = rig.ask("control", "create_subshell_request", {})
+    subshell = rig.message("control", asked)["content"]["subshell_id"]
+    main = rig.send(
+        "import threading\nfree = threading.Event(); print('main begins'); free.wait(60); print('main ends')"
+    )
+    until(lambda: rig.out(main), "the main cell")
+    side = rig.run("print('side'); import os; os.write(1, b'side fd'); free.set(); 2 + 2", subshell=subshell)
+    assert side.reply["status"] == "ok"
+    assert rig.collect(main).reply["status"] == "ok"
+    assert rig.out(side.id) == b"side\nside fd"
+    assert rig.out(main) == b"main begins\nmain ends\n"
+    assert rig.records(side.id, "result")[0]["data"]["text/plain"] == "4"
+
+
+def test_the_debugger_is_off_and_its_package_can_be_imported(rig: InsideRig) -> None:
+    asked = rig.ask("shell", "kernel_info_request", {})
+    assert "debugger" not in rig.message("shell", asked)["content"].get("supported_features", [])
+    rig.good("import debugpy")

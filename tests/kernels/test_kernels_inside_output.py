@@ -1,0 +1,372 @@
+"""What a cell of ours writes is in its files: all of it, as it came, before anybody is told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(scope="module", params=["ipykernel 7", "ipykernel 6"])
+def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
+    if request.param == "ipykernel 7":
+        return sys.executable
+    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
+    return str(OLDER_PYTHON)
+
+
+@pytest.fixture(scope="module")
+def rig(python: str) -> Iterator[InsideRig]:
+    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
+    try:
+        with kernel(folder, ours(python)) as made:
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def streams(rig: InsideRig, cell: str) -> list[tuple[str, bytes]]:
+    """Return the output cut where the records say that the stream changes."""
+    out = rig.out(cell)
+    turns = [(record["stream"], record["at"]) for record in rig.records(cell, "stream")]
+    ends = [at for _, at in turns[1:]] + [len(out)]
+    return [(stream, out[at:end]) for (stream, at), end in zip(turns, ends, strict=True)]
+
+
+def test_all_ways_to_write_keep_their_order_and_their_bytes(rig: InsideRig) -> None:
+    """print, buffer, descriptors, child processes, the original streams, and what C holds back."""
+    ran = rig.good(
+        "import ctypes, os, subprocess, sys\n"
+        "print('a'); os.write(1, b'b\\xff\\n'); print('c'); sys.stdout.buffer.write(b'd\\xfe\\n')\n"
+        "subprocess.run(['echo', 'e']); print('f', file=sys.stderr); os.write(2, b'g\\n'); print('-')\n"
+        "subprocess.run(['echo', 'h'], stdout=sys.stdout); print('i', end='')\n"
+        "ctypes.CDLL(None).printf(b'j\\n'); sys.__stdout__.write('k\\n')\n"
+        "sys.stdout.write(os.fsdecode(b'\\xfa')); print('\\ud800')\n"
+    )
+    out = rig.out(ran.id)
+    assert out.startswith(b"a\nb\xff\nc\nd\xfe\ne\nf\ng\n-\nh\ni")
+    assert b"\xfa\\ud800\n" in out
+    assert b"j\n" in out
+    assert b"k\n" in out
+    assert ("stderr", b"f\ng\n") in streams(rig, ran.id)
+    assert b"".join(data for stream, data in streams(rig, ran.id) if stream == "stderr") == b"f\ng\n"
+
+
+def test_what_is_written_to_descriptors_is_there_before_the_end(rig: InsideRig) -> None:
+    for size in (1, 4096, 65536, 1_000_000):
+        ran = rig.good(f"import os\nfor _ in range(3): os.write(1, b'x' * {size})")
+        (end,) = rig.records(ran.id, "end")
+        assert end["at"] == len(rig.out(ran.id)) >= size
+
+
+def test_nothing_printed_means_no_file(rig: InsideRig) -> None:
+    ran = rig.good("x = 1")
+    assert not (rig.cells / f"{ran.id}.out").exists()
+    assert [record["kind"] for record in rig.records(ran.id)] == ["begin", "end"]
+
+
+def test_files_are_for_their_owner_only_under_any_umask(rig: InsideRig) -> None:
+    ran = rig.good("import os; before = os.umask(0o777)")
+    ran = rig.good("print('x'); os.umask(before)")
+    assert {path.stat().st_mode & 0o777 for path in rig.cells.glob(f"{ran.id}.*")} == {0o600}
+
+
+def test_the_first_bytes_are_published_and_the_rest_is_only_ticked(rig: InsideRig) -> None:
+    ran = rig.good("for number in range(2000): print(number, 'x' * 90)", preview=1000)
+    assert ran.text() == rig.out(ran.id)[:1000].decode()
+    ticks = ran.of("px_tick")
+    assert all(tick["cell"] == ran.id for tick in ticks)
+    totals = [tick["total"] for tick in ticks]
+    assert totals == sorted(totals)
+    assert len(totals) <= rig.records(ran.id, "end")[0]["duration"] / 0.1 + 1
+
+
+def test_without_a_preview_there_are_ticks_and_no_text(rig: InsideRig) -> None:
+    ran = rig.good("import time\nprint('x'); time.sleep(0.3); print('y')", preview=0)
+    assert ran.of("stream") == []
+    assert ran.of("px_tick")
+    assert rig.out(ran.id) == b"x\ny\n"
+
+
+def test_text_that_is_cut_within_a_character_is_published_whole(rig: InsideRig) -> None:
+    ran = rig.good(
+        "import sys\nfor byte in 'é→😀'.encode(): sys.stdout.buffer.write(bytes([byte])); sys.stdout.flush()"
+    )
+    assert ran.text() == "é→😀"
+
+
+def test_every_record_is_on_disk_when_its_message_arrives(rig: InsideRig) -> None:
+    code = (
+        "from IPython.display import clear_output, display, publish_display_data\n"
+        "print('before'); handle = display('one', display_id='h'); handle.update('two'); clear_output(wait=True)\n"
+        "publish_display_data({'application/x-px-status+json': {'op': 'test', 'n': 1}})\n"
+        "1 / 0"
+    )
+    kinds = {
+        "display_data": ("display", "status"),
+        "update_display_data": ("display",),
+        "clear_output": ("clear",),
+        "error": ("error",),
+        "stream": ("stream",),
+    }
+    cell = rig.send(code)
+    reply = rig.message("shell", cell)["content"]
+    assert rig.records(cell, "end")[0]["status"] == "error"
+    assert reply["ename"] == "ZeroDivisionError"
+
+    def check(kind: str, content: dict[str, Any]) -> None:
+        if kind in kinds:
+            assert any(rig.records(cell, each) for each in kinds[kind]), (kind, content)
+
+    while True:
+        message = rig.message("iopub", cell)
+        check(message["header"]["msg_type"], message["content"])
+        if message["content"].get("execution_state") == "idle":
+            break
+    first, second = rig.records(cell, "display")
+    assert (first["data"]["text/plain"], first["display_id"], first["update"]) == ("'one'", "h", False)
+    assert (second["data"]["text/plain"], second["display_id"], second["update"]) == ("'two'", "h", True)
+    assert rig.records(cell, "clear")[0]["wait"] is True
+    assert rig.records(cell, "status")[0]["event"] == {"op": "test", "n": 1}
+    (error,) = rig.records(cell, "error")
+    assert (error["name"], error["value"], error["at"]) == ("ZeroDivisionError", "division by zero", len(b"before\n"))
+    assert error["traceback"] == reply["traceback"]
+    assert rig.records(cell, "end")[0]["error"]["traceback"] == reply["traceback"]
+
+
+def test_a_record_tells_at_which_byte_of_the_output_it_happened(rig: InsideRig) -> None:
+    ran = rig.good("import os\nos.write(1, b'12345'); display('x'); print('67'); 'value'")
+    assert [record["at"] for record in rig.records(ran.id) if record["kind"] in {"display", "result"}] == [5, 8]
+    (result,) = rig.records(ran.id, "result")
+    assert result["data"]["text/plain"] == "'value'"
+    assert result["execution_count"] == ran.reply["execution_count"]
+
+
+def test_the_cap_leaves_an_exact_beginning_and_counts_the_rest(rig: InsideRig) -> None:
+    ran = rig.good("import os\nfor number in range(1000): print(number)\nos.write(1, b'y' * 500)", cap=1000)
+    whole = "".join(f"{number}\n" for number in range(1000)).encode() + b"y" * 500
+    assert rig.out(ran.id) == whole[:1000]
+    assert rig.records(ran.id, "capped") == [
+        {**rig.records(ran.id, "capped")[0], "at": 1000, "lost_bytes": len(whole) - 1000}
+    ]
+    assert [record["kind"] for record in rig.records(ran.id)][-2:] == ["capped", "end"]
+
+
+def test_a_full_disk_does_not_harm_the_code(rig: InsideRig) -> None:
+    """RLIMIT_FSIZE stands for a disk that is full: write(2) fails in the middle of the output."""
+    ran = rig.good(
+        "import resource\n"
+        "before = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))\n"
+        "for _ in range(1000): print('x' * 99)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, before)\n"
+        "'went on'"
+    )
+    assert rig.out(ran.id) == (b"x" * 99 + b"\n") * 100
+    assert rig.records(ran.id, "capped")[0]["lost_bytes"] == 90_000
+    assert rig.records(ran.id, "result")[0]["data"]["text/plain"] == "'went on'"
+
+
+def test_a_thread_that_outlives_its_cell_writes_to_its_file_and_no_other(rig: InsideRig) -> None:
+    first = rig.good(
+        "import os, threading\n"
+        "go = threading.Event()\n"
+        "def late():\n"
+        "    go.wait(60); print('late text'); display('late display'); done.set()\n"
+        "done = threading.Event()\n"
+        "threading.Thread(target=late).start(); print('early')"
+    )
+    second = rig.good("go.set(); done.wait(60); print('second')")
+    until(lambda: rig.records(first.id, "display"), "the late display")
+    assert rig.out(first.id) == b"early\nlate text\n"
+    assert rig.out(second.id) == b"second\n"
+    kinds = [record["kind"] for record in rig.records(first.id)]
+    assert kinds == ["begin", "stream", "end", "late", "stream", "display"]
+    assert rig.records(second.id, "display") == []
+
+
+def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig, python: str) -> None:
+    rig.good(
+        "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\npool.submit(int).result()"
+    )
+    second = rig.good("pool.submit(print, 'from the pool').result(); pool.shutdown()")
+    if python == sys.executable:  # ipykernel 6 has books of its own, in which a worker is its first cell's
+        assert rig.out(second.id) == b"from the pool\n"
+
+
+def test_a_child_that_outlives_its_cell_writes_to_its_file_and_no_other(rig: InsideRig) -> None:
+    first = rig.good(
+        "import os, subprocess\n"
+        "gate = os.path.abspath('gate'); os.mkfifo(gate)\n"
+        "child = subprocess.Popen(['sh', '-c', 'echo early; read line < ' + gate + '; echo late'])\n"
+        "print(1)"
+    )
+    second = rig.good(
+        "print('second'); os.write(1, b'fd\\n'); open(gate, 'w').write('go\\n'); child.wait(); os.unlink(gate)"
+    )
+    until(lambda: b"late\n" in rig.out(first.id), "the late line")
+    assert sorted(rig.out(first.id).replace(b"\n", b"")) == sorted(b"1earlylate")
+    assert rig.out(second.id) == b"second\nfd\n"
+    assert rig.records(first.id)[-1]["kind"] in {"late", "stream"}
+
+
+def test_pipes_of_cells_are_given_back(rig: InsideRig) -> None:
+    count = "import os; len(os.listdir('/dev/fd'))"
+    rig.good("print('x')")
+    before = int(rig.records(rig.good(count).id, "result")[0]["data"]["text/plain"])
+    for _ in range(20):
+        rig.good("import subprocess; subprocess.run(['echo', 'x']); print('y')")
+    assert int(rig.records(rig.good(count).id, "result")[0]["data"]["text/plain"]) <= before + 4
+
+
+def test_forked_children_print_into_the_same_file_and_corrupt_nothing(rig: InsideRig) -> None:
+    ran = rig.good(
+        "import multiprocessing, os\n"
+        "def work(number):\n"
+        "    for line in range(50): print(f'child {number} line {line}')\n"
+        "context = multiprocessing.get_context('fork')\n"
+        "children = [context.Process(target=work, args=(n,)) for n in range(4)]\n"
+        "[child.start() for child in children]\n"
+        "for line in range(50): print(f'parent line {line}')\n"
+        "[child.join() for child in children]\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    print('forked', flush=True); os._exit(0)\n"
+        "_ = os.waitpid(pid, 0)"
+    )
+    out = rig.out(ran.id).decode()
+    expected = [f"parent line {line}\n" for line in range(50)] + ["forked\n"]
+    expected += [f"child {number} line {line}\n" for number in range(4) for line in range(50)]
+    assert sorted(out) == sorted("".join(expected))  # a print is two writes: lines of several processes may interleave
+    assert all(line[:-1] in out for line in expected)
+    (end,) = rig.records(ran.id, "end")
+    assert end["at"] == len(rig.out(ran.id))
+
+
+def test_a_cell_that_dies_leaves_its_output_and_no_end(python: str, short_tmp: Path) -> None:
+    with kernel(short_tmp, ours(python)) as rig:
+        cell = rig.send("import os\nprint('last words'); os._exit(3)")
+        assert rig.process.wait(60) == 3
+        assert rig.out(cell) == b"last words\n"
+        assert [record["kind"] for record in rig.records(cell)] == ["begin", "stream"]
+
+
+def test_a_native_crash_reports_where_to_the_original_stderr(python: str, short_tmp: Path) -> None:
+    with kernel(short_tmp, ours(python)) as rig:
+        cell = rig.send("import os, signal\nprint('x'); os.kill(os.getpid(), signal.SIGSEGV)")
+        assert rig.process.wait(60) == -signal.SIGSEGV
+        assert rig.out(cell) == b"x\n"
+        assert "Segmentation fault" in rig.stderr.read_text()
+
+
+def test_nobody_reading_the_kernels_own_stdout_never_blocks_it(python: str, short_tmp: Path) -> None:
+    """D1: the original descriptors are full pipes that nobody reads."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        for _ in itertools.count():
+            os.write(writer, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    try:
+        with kernel(short_tmp, [*ours(python), "--log-level=50"], stdout=writer, stderr=writer) as rig:
+            flood = "import os, subprocess\nos.write(1, b'y' * 300_000); os.write(2, b'z' * 300_000)\n"
+            flood += "_ = subprocess.run(['head', '-c', '300000', '/dev/zero'])"
+            mine = rig.good(flood)
+            assert len(rig.out(mine.id)) == 900_000
+            rig.good(flood, px=False)
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_memory_stays_bounded_whatever_is_printed(rig: InsideRig) -> None:
+    """300 MB in many prints and in one; what is beyond the cap is counted and forgotten."""
+    peak = "import resource; resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
+
+    def rss() -> int:
+        return int(rig.records(rig.good(peak).id, "result")[0]["data"]["text/plain"])
+
+    rig.good("print('x' * 1_000_000)")
+    before = rss()
+    ran = rig.good("line = 'x' * 99_999\nfor _ in range(3000): print(line)", cap=10_000_000)
+    assert rig.records(ran.id, "capped")[0]["lost_bytes"] == 290_000_000
+    ran = rig.good("import subprocess; subprocess.run(['head', '-c', '300000000', '/dev/zero']); 0", cap=1_000_000)
+    assert rig.records(ran.id, "capped")[0]["lost_bytes"] == 299_000_000
+    assert rss() - before < 60_000
+
+
+def test_a_redirection_of_a_descriptor_by_user_code_stays_theirs(rig: InsideRig) -> None:
+    rig.good("import os\nkept = os.dup(1); target = os.open('theirs', os.O_CREAT | os.O_WRONLY); os.dup2(target, 1)")
+    second = rig.good("os.write(1, b'to the file'); print('to the cell')")
+    assert (rig.cwd / "theirs").read_bytes() == b"to the file"
+    assert rig.out(second.id) == b"to the cell\n"
+    rig.good("os.dup2(kept, 1); os.close(kept); os.close(target)")
+    third = rig.good("os.write(1, b'again ours')")
+    assert rig.out(third.id) == b"again ours"
+
+
+def test_without_descriptors_for_pipes_of_its_own_a_cell_is_captured_all_the_same(rig: InsideRig) -> None:
+    module = "sys.modules['px_inside.descriptors']"
+    rig.good(
+        f"import os, sys\ndef none(sink): raise OSError(24, 'too many')\n{module}.Pipes, kept = none, {module}.Pipes"
+    )
+    ran = rig.good("os.write(1, b'one'); print('two')")
+    rig.good(f"{module}.Pipes = kept")
+    assert rig.out(ran.id) == b"onetwo\n"
+
+
+def test_a_request_that_is_not_ours_is_published_as_ipykernel_does(
+    rig: InsideRig, python: str, short_tmp: Path
+) -> None:
+    """Same messages, same contents, all of the text, and no files."""
+    codes = [
+        "import os, sys; print('x' * 100_000); print('e', file=sys.stderr); display('d'); 1 + 1",
+        "hasattr(sys.stdout, 'buffer'), type(sys.stdout).__name__, type(sys.stdout).__module__",
+        "1 / 0",
+        "input()",
+        "type(get_ipython()).__name__, 'IPKernelApp' in get_ipython().config, sys.path, sys.argv[1:2]",
+    ]
+
+    def told(client: InsideRig, code: str) -> list[Any]:
+        ran = client.run(code, px=False)
+        messages = [(kind, _plain(content)) for kind, content in ran.messages if kind != "stream"]
+        return [messages, ran.text(), ran.text("stderr"), _plain(ran.reply)]
+
+    with kernel(short_tmp, stock(python)) as plain:
+        for code in codes:
+            assert told(rig, code) == told(plain, code)
+    assert not list(plain.cells.iterdir())
+    before = len(list(rig.cells.iterdir()))
+    rig.run("print('x')", px=False)
+    assert len(list(rig.cells.iterdir())) == before
+
+
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what differs between any two kernels."""
+    varying = {"execution_count", "traceback", "engine_info"}
+    return {name: value for name, value in content.items() if name not in varying}
+
+
+def test_a_request_whose_metadata_is_not_understood_is_run_as_any_other(rig: InsideRig) -> None:
+    for broken in ({}, 5, {"cell": "../x", "dir": "/tmp", "preview": 1, "cap": 1}, {"cell": "x"}):
+        cell = rig.ask(
+            "shell",
+            "execute_request",
+            {"code": "print('run')", "silent": False, "allow_stdin": False},
+            metadata={"px": broken},
+        )
+        assert rig.collect(cell).text() == "run\n"
+    assert "metadata.px" in rig.stderr.read_text()

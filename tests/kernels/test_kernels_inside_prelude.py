@@ -1,0 +1,337 @@
+"""The prelude: what its functions return, what they tell, and that the man page knows them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.inside_rig import InsideRig, kernel, ours
+from supervisord_py.kernels.inside import files, outputs, prelude, search, told
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAN = Path(__file__).parents[2] / "man" / "man7" / "px-prelude.7"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the status events that are published."""
+    published: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data: published.append(*data.values()))
+    return published
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[InsideRig]:
+    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
+    try:
+        with kernel(folder, ours()) as made:
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- read, write, append, diff ---------------------------------------------------------------------------------------
+
+
+def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[dict[str, Any]]) -> None:
+    assert prelude.write("new/folder/a.txt", "one\ntwo\n") == Path("new/folder/a.txt")
+    prelude.append("new/folder/a.txt", b"thr\xffee")
+    assert prelude.read("new/folder/a.txt") == "one\ntwo\nthr�ee"
+    assert prelude.read("new/folder/a.txt", 2, 1) == "two\n"
+    assert prelude.read("new/folder/a.txt", limit=0) == ""
+    assert repr(prelude.read("new/folder/a.txt", limit=2)) == "one\ntwo\n"
+    assert [event["op"] for event in events] == ["write", "append", "read", "read", "read", "read"]
+    assert events[0] == {"op": "write", "path": "new/folder/a.txt", "bytes": 8, "preview": "one\ntwo\n"}
+    assert events[3]["lines"] == 1
+
+
+def test_the_home_directory_has_its_sign(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here))
+    prelude.write("~/x", "home")
+    assert prelude.read("~/x") == (here / "x").read_text() == "home"
+
+
+@pytest.mark.parametrize(("offset", "limit"), [(0, None), (-1, 5), (1, -1)])
+def test_lines_that_cannot_be_are_refused(here: Path, offset: int, limit: int | None) -> None:
+    (here / "x").write_text("x")
+    with pytest.raises(ValueError, match="lines count from 1"):
+        prelude.read("x", offset, limit)
+
+
+def test_diff_is_of_files_or_of_texts(here: Path, events: list[dict[str, Any]]) -> None:
+    (here / "old").write_text("same\nbefore\n")
+    (here / "new").write_text("same\nafter\nmore\n")
+    assert prelude.diff("old", "new").splitlines() == [
+        "--- old",
+        "+++ new",
+        "@@ -1,2 +1,3 @@",
+        " same",
+        "-before",
+        "+after",
+        "+more",
+    ]
+    assert (events[0]["added"], events[0]["removed"]) == (2, 1)
+    assert prelude.diff("a\nb", "a\nb", texts=True) == ""
+    assert prelude.diff("-- x", "++ y", texts=True).splitlines()[2:] == ["@@ -1 +1 @@", "--- x", "+++ y"]
+    assert (events[2]["added"], events[2]["removed"]) == (1, 1)
+
+
+# -- find, grep, tree ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(here: Path) -> Path:
+    subprocess.run(["git", "init", "-q", str(here)], check=True)
+    for name, text in {
+        "src/main.py": "def main():\n    return 'needle'\n",
+        "src/deep/er/test_a.py": "# Needle\n",
+        "README.md": "needle.\n",
+        "build/out.py": "needle\n",
+        "kept.log": "needle\n",
+        "other.log": "needle\n",
+        ".hidden/x.py": "needle\n",
+        "data.bin": "\0needle\n",
+        ".gitignore": "build/\n*.log\n!kept.log\n",
+    }.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text)
+    return here
+
+
+def test_find_honours_patterns_gitignore_and_kinds(project: Path, events: list[dict[str, Any]]) -> None:
+    assert search.find("*.py") == ["src/deep/er/test_a.py", "src/main.py"]
+    assert search.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
+    assert search.find("src/*.py", project) == [f"{project}/src/main.py"]
+    assert search.find("*.log") == ["kept.log"]
+    assert search.find("*.py", ignored=True, hidden=True) == [
+        ".hidden/x.py",
+        "build/out.py",
+        "src/deep/er/test_a.py",
+        "src/main.py",
+    ]
+    assert search.find(kind="folder") == ["src", "src/deep", "src/deep/er"]
+    assert "src" in search.find(kind="any")
+    assert len(search.find(limit=2)) == 2
+    assert events[-1]["capped"] is True
+    assert events[0]["matches"] == ["src/deep/er/test_a.py", "src/main.py"]
+    assert repr(search.find("nothing.at.all")) == "(nothing)"
+
+
+def test_grep_tells_file_line_and_text(project: Path, events: list[dict[str, Any]]) -> None:
+    assert search.grep("needle") == [
+        ("README.md", 1, "needle."),
+        ("kept.log", 1, "needle"),
+        ("src/main.py", 2, "    return 'needle'"),
+    ]
+    assert str(search.grep("needle", glob="*.md")[0]) == "README.md:1: needle."
+    assert [match.path for match in search.grep("NEEDLE", "src", ignore_case=True)] == [
+        "src/deep/er/test_a.py",
+        "src/main.py",
+    ]
+    assert search.grep("needle.", literal=True) == [("README.md", 1, "needle.")]
+    assert search.grep("def", "src/main.py") == [("src/main.py", 1, "def main():")]
+    assert search.grep("needle", "data.bin") == []
+    assert len(search.grep("needle", ignored=True, hidden=True, limit=2)) == 2
+    assert events[-1]["count"] == 2
+    assert events[0]["files"] == 5
+
+
+def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str, Any]]) -> None:
+    assert search.tree(depth=2).splitlines() == [
+        "./",
+        "  README.md",
+        "  data.bin",
+        "  kept.log",
+        "  src/",
+        "    deep/",
+        "    main.py",
+    ]
+    assert search.tree(limit=2).splitlines()[-1] == "… and 5 more"
+    assert search.tree(project / "src" / "deep").splitlines() == [f"{project}/src/deep/", "  er/", "    test_a.py"]
+    assert events[1]["more"] == 5
+
+
+def test_what_is_no_folder_and_no_kind_is_refused(here: Path) -> None:
+    (here / "file").write_text("")
+    for call in (lambda: search.find("*", "file"), lambda: search.tree("nowhere")):
+        with pytest.raises(NotADirectoryError):
+            call()
+    with pytest.raises(FileNotFoundError, match="there is no nowhere"):
+        search.grep("x", "nowhere")
+    with pytest.raises(ValueError, match="kind must be one of"):
+        search.find(kind="link")
+
+
+def test_a_file_that_may_not_be_read_and_a_link_in_a_circle_do_not_end_a_search(here: Path) -> None:
+    (here / "good").write_text("needle\n")
+    (here / "circle").symlink_to(here)
+    (here / "dangling").symlink_to("nowhere")
+    assert search.grep("needle") == [("good", 1, "needle")]
+    assert search.find(kind="any") == ["circle", "dangling", "good"]
+
+
+# -- env, output, display --------------------------------------------------------------------------------------------
+
+
+def test_env_gets_sets_and_lists_without_telling_values(
+    events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_ONE", "hush")
+    assert prelude.env("SECRET_ONE") == "hush"
+    assert prelude.env("SECRET_ONE", "hush2") == os.environ["SECRET_ONE"] == "hush2"
+    assert prelude.env("NOT_THERE_AT_ALL") is None
+    assert "SECRET_ONE" in str(prelude.env()).splitlines()
+    assert "hush" not in str(events)
+    assert [event["action"] for event in events] == ["get", "set", "get", "list"]
+    assert [event.get("found") for event in events] == [True, True, False, None]
+
+
+def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
+    first = rig.good("print('é' * 100_000); import sys; print('err', file=sys.stderr)")
+    whole = rig.good(f"x = output('{first.id}'); assert x == 'é' * 100_000 + '\\nerr\\n', x[-20:]; x[-4:]")
+    assert rig.records(whole.id, "status")[0]["event"]["bytes"] == 200_005
+    rig.good(f"assert output('{first.id}', 2, 4) == 'éé'")
+    document = rig.good('print(\'{"items": [{"name": "a"}, {"name": "b"}]}\')')
+    found = rig.good(f"output('{document.id}', query='.items[].name')")
+    assert rig.records(found.id, "result")[0]["data"]["text/plain"] == "['a', 'b']"
+    silent = rig.good("pass")
+    rig.good(f"assert output('{silent.id}') == ''")
+    missing = rig.run("output('0000')").reply
+    assert missing["ename"] == "FileNotFoundError"
+    assert silent.id in missing["evalue"]
+    for wrong in ("output('../x')", f"output('{first.id}', -1)", f"output('{first.id}', query='.a')"):
+        assert rig.run(wrong).reply["ename"] in {"FileNotFoundError", "ValueError", "JSONDecodeError"}
+
+
+def test_output_outside_of_a_kernel_says_that_there_is_none() -> None:
+    with pytest.raises(FileNotFoundError, match="has not run a cell"):
+        outputs.output("abc")
+
+
+DOCUMENT = {
+    "a": [{"b": 1}, {"b": 2}],
+    "odd key": {"x-y": None},
+    "n": [[1, 2], [3]],
+    "d": {"p": {"v": 5}, "q": {"v": 6}},
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("", DOCUMENT),
+        (".", DOCUMENT),
+        (".a[0].b", 1),
+        ("a[-1].b", 2),
+        (".a[].b", [1, 2]),
+        (".a[*]", DOCUMENT["a"]),
+        ('["odd key"].x-y', None),
+        (".n[][0]", [1, 3]),
+        (".d[].v", [5, 6]),
+    ],
+)
+def test_a_path_leads_into_a_document(query: str, found: object) -> None:
+    assert outputs.follow(DOCUMENT, query) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "words"),
+    [
+        (".a[7]", LookupError, r"\.a\[7\] leads nowhere; there is: 2 elements"),
+        (".z", LookupError, "there is: a, odd key, n, d"),
+        (".a.b", LookupError, "there is list"),
+        (".d[0]", LookupError, "there is dict"),
+        (".a[0].b[]", LookupError, "int, which has no elements"),
+        (".a[", ValueError, "no path from here on"),
+        (". a", ValueError, "no path from here on"),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_what_is_there(query: str, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        outputs.follow(DOCUMENT, query)
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.text(min_size=1), st.text() | st.lists(st.text() | st.integers()) | st.integers() | st.none())
+)
+def test_a_status_event_is_small_whatever_it_is_about(fields: dict[str, Any]) -> None:
+    published: list[dict[str, Any]] = []
+    fields.pop("op", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("IPython.display.publish_display_data", lambda data: published.append(data[told.STATUS_MIME]))
+        told.tell("test", **fields)
+    (event,) = published
+    assert event["op"] == "test"
+    assert set(event) == {"op", *fields}
+    for entry in event.values():
+        assert not isinstance(entry, str) or len(entry) <= 500
+        assert not isinstance(entry, list) or (len(entry) <= 20 and all(len(each) <= 500 for each in entry))
+
+
+def test_what_is_long_is_clipped() -> None:
+    assert told.clipped("x" * 501) == "x" * 499 + "…"
+    assert len(told.listed(range(100))) == 20
+
+
+# -- names and documentation -----------------------------------------------------------------------------------------
+
+
+def test_every_name_is_there_and_help_tells_of_it(rig: InsideRig) -> None:
+    ran = rig.good("help(read)")
+    assert "Return the text of a file" in rig.out(ran.id).decode()
+    for name in prelude.__all__:
+        rig.good(name)
+
+
+@pytest.mark.parametrize("name", sorted(set(prelude.__all__) - {"display"}))
+def test_every_function_is_documented_here_and_in_the_manual(name: str) -> None:
+    function = getattr(prelude, name)
+    text = inspect.getdoc(function) or ""
+    page = re.sub(r"\\f[BIPR]|\\&", "", MAN.read_text()).replace("\\-", "-")
+    signature = re.search(rf"^{name}\((.*)\)$", page, re.MULTILINE)
+    assert signature, f"{name} is not in px-prelude.7"
+    documented = re.findall(r'(\w+)(?:=("[^"]*"|[\w-]+))?', signature[1])
+    parameters = inspect.signature(function).parameters.values()
+    assert [each for each, _ in documented] == [each.name for each in parameters]
+    for each, (_, default) in zip(parameters, documented, strict=True):
+        assert f"{each.name}:" in text or "Arguments are those of" in text
+        assert (default or "") == _shown(each.default)
+
+
+def _shown(default: object) -> str:
+    if default is inspect.Parameter.empty:
+        return ""
+    return f'"{default}"' if isinstance(default, str) else str(default)
+
+
+def test_no_function_is_documented_that_is_not_there() -> None:
+    documented = re.findall(r"^\\fB(\w+)\(", MAN.read_text(), re.MULTILINE)
+    assert sorted(documented) == sorted(set(prelude.__all__) - {"display"})
+
+
+def test_files_are_read_as_they_are_on_disk(here: Path) -> None:
+    (here / "dos").write_bytes(b"a\r\nb\r\n")
+    assert files.read("dos", 2) == "b\r\n"
+    assert sys.getdefaultencoding() == "utf-8"

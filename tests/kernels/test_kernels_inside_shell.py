@@ -1,0 +1,128 @@
+"""The prelude's `run`: exit code and output of a command, and nothing of it left after an interrupt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.inside_rig import InsideRig, kernel, ours, until
+from supervisord_py.kernels.inside import prelude, shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the status events that are published."""
+    published: list[dict[str, Any]] = []
+    monkeypatch.setattr("IPython.display.publish_display_data", lambda data: published.append(*data.values()))
+    return published
+
+
+@pytest.fixture(scope="module")
+def rig() -> Iterator[InsideRig]:
+    folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
+    try:
+        with kernel(folder, ours()) as made:
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
+    done = prelude.run("echo out; echo err >&2; exit 3")
+    assert (done.returncode, done.stdout, done.stderr, done.ok, bool(done)) == (3, "out\n", "err\n", False, False)
+    assert repr(done) == "out\nerr\n[exit code 3]"
+    assert repr(prelude.run("true")) == "[exit code 0]"
+    assert repr(prelude.run("echo x")) == "x"
+    assert str(prelude.run("echo x")) == "x\n"
+    assert (events[0]["op"], events[0]["returncode"], events[0]["stdout_chars"]) == ("run", 3, 4)
+    assert events[0]["preview"] == repr(done)
+
+
+def test_run_takes_folder_environment_and_input(here: Path) -> None:
+    (here / "sub").mkdir()
+    done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
+    assert done.stdout == f"{here}/sub\nvalue\ngiven"
+    assert prelude.run("cat").stdout == ""
+    assert prelude.run("cat", input=b"\xff").stdout == "�"
+
+
+def test_run_shows_the_ends_of_much_output(here: Path) -> None:
+    done = prelude.run("head -c 100000 /dev/zero | tr '\\0' x")
+    assert len(done.stdout) == 100_000
+    assert "[… 80000 characters …]" in repr(done)
+
+
+def test_run_does_not_wait_for_what_is_left_in_the_background(here: Path) -> None:
+    done = prelude.run("sleep 600 & echo $!")
+    os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_run_checks_where_asked(here: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        prelude.run("echo why >&2; exit 4", check=True)
+    assert (failed.value.returncode, failed.value.stderr) == (4, "why\n")
+    assert prelude.run("true", check=True).ok
+
+
+def test_run_ends_what_is_late_with_all_of_its_group(
+    here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "GRACE", 0.2)
+    command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        prelude.run(command, timeout=0.5)
+    told_of, asked = str(late.value.stdout).split()
+    assert asked == "asked"
+    until(lambda: not Path(f"/proc/{told_of}").exists(), "the end of the stubborn child")
+    assert events[0]["timed_out"] is True
+    assert events[0]["returncode"] == -signal.SIGKILL
+
+
+def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> None:
+    """As SIGINT, with time to tidy up; its own session keeps it from the kernel's."""
+    cell = rig.send("run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")")
+    until((rig.cwd / "begun").exists, "the command")
+    rig.interrupt()
+    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    assert (rig.cwd / "tidy").read_text() == "tidied\n"
+
+
+def test_a_second_interrupt_kills_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "GRACE", 600.0)
+    killer = threading.Thread(target=_interrupt_twice, args=(here / "begun", here / "asked"))
+    killer.start()
+    with pytest.raises(KeyboardInterrupt):
+        shell.run("trap 'touch asked' INT; touch begun; while :; do sleep 0.05; done")
+    killer.join()
+
+
+def _interrupt_twice(begun: Path, asked: Path) -> None:
+    for sign in (begun, asked):
+        until(sign.exists, sign.name)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_without_waitid_the_whole_grace_is_given(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS with an older Python."""
+    monkeypatch.delattr(os, "waitid")
+    monkeypatch.setattr(shell, "GRACE", 0.1)
+    with pytest.raises(subprocess.TimeoutExpired) as late:
+        shell.run("trap 'echo tidied; exit' INT; while :; do sleep 0.01; done", timeout=0.2)
+    assert late.value.stdout == "tidied\n"

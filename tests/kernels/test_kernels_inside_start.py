@@ -1,0 +1,303 @@
+"""The launcher: to everybody an ordinary ipykernel, and a start that fails says why in one line."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, InsideRig, kernel, ours, refused, stock
+from supervisord_py.kernels import inside
+from supervisord_py.kernels.inside import names
+from supervisord_py.kernels.inside.launch import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOURCES = sorted(Path(inside.__file__).parent.glob("*.py"))
+PATHS = "import json, os, sys; print(json.dumps([sys.path, sys.argv[1:], sys.flags.safe_path, os.getcwd()]))"
+
+
+@pytest.fixture(params=["ipykernel 7", "ipykernel 6"])
+def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
+    if request.param == "ipykernel 7":
+        return sys.executable
+    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
+    return str(OLDER_PYTHON)
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an interpreter that has no package at all."""
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
+    return str(folder / "bin" / "python")
+
+
+def value(rig: InsideRig, expression: str) -> str:
+    return str(rig.records(rig.good(expression).id, "result")[0]["data"]["text/plain"])
+
+
+CONFORMANCE = """
+import jupyter_kernel_test as suite, unittest
+
+
+class Conforms(suite.KernelTests):
+    kernel_name = "under-test"
+    language_name = "python"
+    file_extension = ".py"
+    code_hello_world = "print('hello, world')"
+    code_stderr = "import sys; print('test', file=sys.stderr)"
+    completion_samples = [{"text": "zi", "matches": {"zip"}}]
+    complete_code_samples = ["1", "print('hello, world')", "def f(x):\\n  return x*2\\n\\n\\n"]
+    incomplete_code_samples = ["print('''hello", "def f(x):\\n  x*2"]
+    invalid_code_samples = ["import = 7q"]
+    code_page_something = "zip?"
+    code_generate_error = "raise"
+    code_execute_result = [{"code": "1+2+3", "result": "6"}, {"code": "[n*n for n in (1, 2)]", "result": "[1, 4]"}]
+    code_display_data = [{"code": "from IPython.display import HTML; display(HTML('<b>t</b>'))", "mime": "text/html"}]
+    supported_history_operations = ("tail", "search")
+    code_history_pattern = "1?2*"
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
+
+
+if SEVEN:
+
+    class Welcomes(suite.IopubWelcomeTests):
+        kernel_name = "under-test"
+        support_iopub_welcome = True
+
+
+class Verdicts(unittest.TestResult):
+    def addSuccess(self, test):
+        print("ok", test.id())
+
+    def addSubTest(self, test, subtest, error):
+        super().addSubTest(test, subtest, error)
+        print("failed" if error else "ok", subtest.id())
+
+
+result = Verdicts()
+unittest.defaultTestLoader.loadTestsFromName("__main__").run(result)
+for verdict, found in (("failed", result.failures + result.errors), ("skipped", result.skipped)):
+    for test, why in found:
+        print(verdict, test.id(), why)
+"""
+
+
+def conformance(folder: Path, argv: list[str], *, seven: bool) -> tuple[list[str], str]:
+    """Return which tests of jupyter_kernel_test went how, and all that was said."""
+    spec = folder / "kernels" / "under-test" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    argv = [*argv, "-f", "{connection_file}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "under test", "language": "python"}))
+    program = folder / "conformance.py"
+    program.write_text(CONFORMANCE.replace("SEVEN", str(seven)))
+    environ = {**os.environ, "JUPYTER_PATH": str(folder), "HOME": str(folder), "IPYTHONDIR": str(folder / "ipython")}
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False, env=environ
+    )
+    return sorted(done.stdout.splitlines()), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_jupyters_own_conformance_suite_passes_as_with_a_stock_kernel(python: str, short_tmp: Path) -> None:
+    seven = python == sys.executable
+    verdicts, said = conformance(short_tmp / "ours", ours(python), seven=seven)
+    assert len([line for line in verdicts if line.startswith("ok __main__.Conforms")]) >= 12, said
+    assert not [line for line in verdicts if line.startswith("failed")], said
+    assert verdicts == conformance(short_tmp / "stock", stock(python), seven=seven)[0]
+
+
+@pytest.mark.parametrize("environ", [{}, {"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "/somewhere"}], ids=repr)
+def test_paths_and_arguments_are_those_of_a_stock_kernel(python: str, short_tmp: Path, environ: dict[str, str]) -> None:
+    told = []
+    for number, argv in enumerate((ours(python), stock(python))):
+        folder = short_tmp / str(number)
+        folder.mkdir()
+        with kernel(folder, argv, env={**os.environ, **environ}) as rig:
+            told.append(rig.good(PATHS, px=False).text().replace(str(folder), "FOLDER"))
+    assert told[0] == told[1]
+
+
+def test_a_file_beside_the_launcher_hides_no_module_of_the_users(short_tmp: Path) -> None:
+    with kernel(short_tmp, ours()) as rig:
+        (rig.cwd / "search.py").write_text("mine = 1\n")
+        assert value(rig, "import search; search.mine") == "1"
+        assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
+
+
+def test_ipykernels_own_arguments_are_passed_on(short_tmp: Path) -> None:
+    argv = [*ours(), "--px-no-prelude", "--IPKernelApp.exec_lines=given=7", "--no-stderr"]
+    with kernel(short_tmp, argv) as rig:
+        assert value(rig, "given") == "7"
+        assert rig.run("tree").reply["ename"] == "NameError"
+
+
+def test_history_is_kept_for_the_session_and_leaves_no_file(short_tmp: Path) -> None:
+    with kernel(short_tmp, ours(), env={**os.environ, "IPYTHONDIR": str(short_tmp / "ipython")}) as rig:
+        rig.good("2 + 3")
+        asked = rig.ask("shell", "history_request", {"hist_access_type": "tail", "n": 1, "raw": True, "output": False})
+        assert rig.message("shell", asked)["content"]["history"][0][2] == "2 + 3"
+        assert not list((short_tmp / "ipython").rglob("*.sqlite"))
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------
+
+
+def modules(folder: Path, **sources: str) -> str:
+    folder.mkdir()
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    return str(folder)
+
+
+def test_modules_offer_their_public_names_and_the_projects_replaces_the_users(short_tmp: Path) -> None:
+    users = modules(
+        short_tmp / "u",
+        a="import math\nfrom_a = 'user'\n_private = 1\n",
+        b="order = ['b']\nonly = 'user'\nread = 'mine'\n",
+        c="__all__ = ['listed']\nlisted = 1\nunlisted = 2\n",
+    )
+    projects = modules(short_tmp / "p", a="from_a = 'project'\n", d="order = 'd'\n")
+    argv = ours(sys.executable, "--px-modules", users, f"--px-modules={projects}", "--px-modules", "/not/there")
+    with kernel(short_tmp, argv) as rig:
+        assert value(rig, "from_a, only, order, read, listed") == "('project', 'user', 'd', 'mine', 1)"
+        for hidden in ("_private", "unlisted", "math"):
+            assert rig.run(hidden).reply["ename"] == "NameError"
+        assert value(rig, "__import__('sys').modules['px_module_a'].__file__") == repr(str(short_tmp / "p" / "a.py"))
+        rig.good("from_a = 'changed'; x = 1")
+        rig.good("%reset -f")
+        assert value(rig, "from_a, 'x' in globals()") == "('project', False)"
+        assert value(rig, "%who_ls") == "[]"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "detail"),
+    [
+        ("x = 1\ny = = 2\n", 2, "SyntaxError"),
+        ("def f():\n    raise ValueError('bad')\n\nf()\n", 2, "ValueError: bad"),
+        ("import json\njson.loads('{')\n", 2, "JSONDecodeError"),
+        ("raise SystemExit(0)\n", 1, "SystemExit: 0"),
+        ("import not_installed_anywhere\n", 1, "ModuleNotFoundError"),
+        ("__all__ = ['nothing']\n", None, "AttributeError"),
+        ("x = 1\0\n", None, ""),
+    ],
+)
+def test_a_broken_module_is_told_of_with_its_file_and_line(
+    source: str, line: int | None, detail: str, short_tmp: Path
+) -> None:
+    folder = modules(short_tmp / "m", broken=source)
+    code, told, _ = refused(ours(sys.executable, "--px-modules", folder), short_tmp)
+    assert code == 78
+    assert told["error"] == "module"
+    assert told["file"] == f"{folder}/broken.py"
+    assert detail in told["detail"]
+    assert told["line"] == line or line is None
+
+
+# -- what is missing -------------------------------------------------------------------------------------------------
+
+
+def test_an_interpreter_without_ipykernel_is_told_of(bare_python: str, short_tmp: Path) -> None:
+    code, told, _ = refused(ours(bare_python), short_tmp)
+    assert code == 78
+    assert told["error"] == "ipykernel"
+    assert "No module named 'ipykernel'" in told["detail"]
+    assert told["python"] == bare_python
+    assert told["version"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_an_overlay_gives_ipykernel_to_an_interpreter_that_has_none(bare_python: str, short_tmp: Path) -> None:
+    overlay = sysconfig.get_path("purelib")
+    with kernel(short_tmp, ours(bare_python, "--px-overlay", overlay)) as rig:
+        assert value(rig, "__import__('sys').executable") == repr(bare_python)
+        assert value(rig, "__import__('sys').path[-1]") == repr(overlay)
+
+
+def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: str, short_tmp: Path) -> None:
+    code, told, _ = refused(ours(bare_python, "--px-overlay", "/not/there"), short_tmp)
+    assert (code, told["error"], told["path"]) == (78, "overlay", "/not/there")
+    broken = short_tmp / "overlay" / "ipykernel"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("")
+    (broken / "debugger.py").write_text("from ipykernel import not_there\n")
+    code, told, _ = refused(ours(bare_python, "--px-overlay", str(broken.parent)), short_tmp)
+    assert (code, told["error"], told["path"]) == (78, "overlay", str(broken.parent))
+    assert "not_there" in told["detail"]
+
+
+@pytest.mark.parametrize("options", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"]], ids=repr)
+def test_an_option_of_ours_that_is_none_is_told_of(options: list[str], short_tmp: Path) -> None:
+    argv = [sys.executable, LAUNCHER, *options] if options != ["--px-modules"] else [sys.executable, LAUNCHER]
+    done = subprocess.run(
+        [*argv, *(options if options == ["--px-modules"] else [])],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=short_tmp,
+    )
+    assert done.returncode == 78
+    told = json.loads(done.stderr.removeprefix("px-launch: "))
+    assert told["error"] == "usage"
+    assert options[0].partition("=")[0] in told["detail"]
+
+
+def test_the_command_line_is_taken_apart() -> None:
+    options = Options(["-f", "k.json", "--px-modules", "a", "--px-modules=b", "--px-overlay", "o", "--debug"])
+    assert (options.modules, options.overlay, options.prelude) == (["a", "b"], "o", True)
+    assert options.rest == ["-f", "k.json", "--debug"]
+    assert Options(["--px-no-prelude"]).prelude is False
+
+
+@pytest.mark.parametrize("words", [["--px-overlay"], ["--px-modules="], ["--px-"], ["--px-no-prelude=1"]])
+def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        Options(words)
+    assert ended.value.code == 78
+    line = capsys.readouterr().err
+    assert json.loads(line.removeprefix("px-launch: "))["error"] == "usage"
+
+
+def test_a_folder_of_modules_that_cannot_be_listed_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def listdir(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(names.os, "listdir", listdir)
+    with pytest.raises(names.BrokenModuleError, match="Permission denied") as broken:
+        names.find_modules([str(tmp_path)])
+    assert (broken.value.file, broken.value.line) == (str(tmp_path), None)
+
+
+# -- what the sources may be -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_the_sources_are_python_3_8_and_import_nothing_of_the_daemon(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 8))
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+        assert not [name for name in names if name.split(".")[0] in {"supervisord_py", "px_inside"}]
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in {"removeprefix", "removesuffix"}, "new in Python 3.9"
+
+
+def test_the_writer_needs_the_standard_library_alone() -> None:
+    """The daemon imports it: nothing that takes time may come with it."""
+    program = (
+        "import sys; import supervisord_py.kernels.inside.cell_writer\n"
+        "print([name for name in sys.modules if name.split('.')[0] in {'IPython', 'ipykernel', 'zmq', 'traitlets'}])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
