@@ -1,0 +1,1 @@
+"""Which interpreter and which environment a kernel gets, and why."""

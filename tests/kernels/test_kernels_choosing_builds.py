@@ -1,0 +1,455 @@
+"""Overlays and the managed environment: built once, whole or not at all, told while it happens, never in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import sys
+import sysconfig
+import venv
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.choosing_house import TAG, ChoosingHouse, eventually, fake_python, script
+from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
+from supervisord_py.kernels.choosing import building, installers, selection, self_report
+from supervisord_py.kernels.choosing.building import BuildFailedError
+from supervisord_py.kernels.choosing.candidates import MANAGED, Source
+from supervisord_py.kernels.choosing.choice import ChooseRequest
+from supervisord_py.kernels.choosing.explanation import Verdict
+from supervisord_py.kernels.choosing.installers import (
+    Installers,
+    add_ipykernel,
+    find_installers,
+    managed_plan,
+    overlay_plan,
+)
+from supervisord_py.kernels.choosing.probe import Interpreter, read_report
+from supervisord_py.kernels.choosing.selection import Build
+from supervisord_py.kernels.choosing.self_report import report
+from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
+    made = await ChoosingHouse(short_tmp).open()
+    made.install_with(monkeypatch)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def bare(house: ChoosingHouse) -> Path:
+    """The project's interpreter, which has no ipykernel."""
+    return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
+
+
+# -- overlays ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ChoosingHouse, bare: Path) -> None:
+    overlay = house.folder / "data" / "overlays" / TAG
+    for _ in range(2):
+        choice = await house.choose()
+        assert (choice.interpreter, choice.overlay) == (str(bare), str(overlay))
+    assert choice.explanation.attempts[0].detail == f"runs, with the overlay {overlay}"
+    assert len(house.built()) == 1
+    assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
+    assert house.lines[0] == f"building an overlay with ipykernel for {bare} in {overlay} with uv"
+    assert house.lines[-1].startswith("built an overlay with ipykernel for ")
+    assert sorted(os.listdir(overlay.parent)) == [f".lock-{TAG}", TAG]
+    assert overlay.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(house: ChoosingHouse) -> None:
+    """The tests' own packages play the overlay: nothing is fetched."""
+    await asyncio.to_thread(venv.create, house.proj / ".venv", with_pip=False)
+    overlay = house.folder / "data" / "overlays" / self_report.overlay_tag()
+    overlay.parent.mkdir()
+    overlay.symlink_to(sysconfig.get_paths()["purelib"])
+    choice = await house.choose()
+    assert choice.overlay == str(overlay)
+    assert choice.interpreter == str(house.proj / ".venv" / "bin" / "python")
+    assert choice.env["VIRTUAL_ENV"] == str(house.proj / ".venv")
+    assert house.built() == []
+
+
+async def test_interpreters_of_one_abi_share_an_overlay(house: ChoosingHouse, bare: Path) -> None:
+    other = fake_python(house.folder / "other" / "bin" / "python", ipykernel=None)
+    first = await house.choose()
+    assert (await house.choose(interpreter=str(other))).overlay == first.overlay
+    assert len(house.built()) == 1
+
+
+async def test_nothing_is_built_where_it_may_not_be(house: ChoosingHouse, bare: Path) -> None:
+    remedy = f"{bare} -m pip install ipykernel"
+    for allowed in (True, False):
+        house.config = replace(house.config, managed=allowed)
+        build = Build.NEVER if allowed else Build.ALLOWED
+        with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
+            await house.choose(build=build)
+        assert caught.value.hint == remedy
+    explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    assert explanation.attempts[0].remedy == remedy
+    assert house.built() == []
+
+
+async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="echo could not resolve host; exit 2")
+    python = fake_python(house.bin / "python3")
+    choice = await house.choose()
+    assert choice.interpreter == str(python)
+    (notice,) = choice.notices
+    assert notice.startswith(
+        f"{bare} (.venv) has no ipykernel, and cannot build an overlay with ipykernel for {bare}: "
+    )
+    assert "uv exits with 2: could not resolve host" in notice
+    assert f"({bare} -m pip install ipykernel)" in notice
+
+
+async def test_a_failed_build_is_not_tried_again_at_once_but_later(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first='[ -e "$0.works" ] || exit 2')
+    for _ in range(2):
+        with pytest.raises(StartFailedError, match="fake uv") as caught:
+            await house.choose()
+        assert caught.value.hint == f"{bare} -m pip install ipykernel"
+    assert len(house.built()) == 1
+    (house.folder / "uv.works").touch()
+    monkeypatch.setattr(building, "HOLD_OFF_SECONDS", 0.0)
+    assert (await house.choose()).overlay is not None
+
+
+async def test_an_installer_that_cannot_be_started_is_a_failed_build(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "find_installers", lambda _path: Installers("/base/python", uv="/nowhere/uv"))
+    with pytest.raises(StartFailedError, match="/nowhere/uv cannot be started"):
+        await house.choose()
+
+
+async def test_a_disk_that_refuses_is_a_failed_build(house: ChoosingHouse, bare: Path) -> None:
+    (house.folder / "data" / "overlays").write_text("no folder")
+    with pytest.raises(StartFailedError, match="cannot build an overlay"):
+        await house.choose()
+
+
+async def test_a_build_that_takes_too_long_is_given_up(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="sleep 600")
+    monkeypatch.setattr(building, "BUILD_SECONDS", 0.3)
+    with pytest.raises(StartFailedError, match=r"it took longer than 0\.3 s"):
+        await house.choose()
+    assert list(await house.placement.list("kernel-env:")) == []
+
+
+async def test_without_any_installer_only_the_command_is_left(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None, pip=False)
+    monkeypatch.setattr(selection, "find_installers", lambda _path: Installers("/base/python"))
+    with pytest.raises(StartFailedError) as caught:
+        await house.choose()
+    assert caught.value.hint == f"{python} -m ensurepip && {python} -m pip install ipykernel"
+
+
+async def test_an_overlay_that_does_not_fit_is_told_and_not_built_again(house: ChoosingHouse) -> None:
+    fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None, unfit="ImportError: traitlets is too old")
+    for _ in range(2):
+        with pytest.raises(StartFailedError, match=r"does not fit \(ImportError: traitlets is too old\)"):
+            await house.choose()
+    assert len(house.built()) == 1
+
+
+async def test_an_interpreter_that_dies_after_the_build_is_told(house: ChoosingHouse, bare: Path) -> None:
+    script(bare, f'[ -d "$3/{TAG}" ] && exit 9\n' + bare.read_text())
+    with pytest.raises(StartFailedError, match="exits with 9"):
+        await house.choose()
+
+
+async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
+    now = asyncio.get_running_loop().time
+    with pytest.raises(TimedOutError) as caught:
+        await house.choose(deadline=now() + 0.5)
+    assert "goes on" in str(caught.value.hint)
+    second = asyncio.create_task(house.choose())
+    third = asyncio.create_task(house.choose())
+    (house.folder / "uv.go").touch()
+    assert (await second).overlay == (await third).overlay is not None
+    assert len(house.built()) == 1
+
+
+async def test_the_end_of_the_control_plane_ends_a_build(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="sleep 600")
+    call = asyncio.create_task(house.choose())
+    await eventually(house.built)
+    await house.choosing.close()
+    with pytest.raises(ShuttingDownError):
+        await call
+    assert list(await house.placement.list("kernel-env:")) == []
+    house.install_with(monkeypatch)
+    assert (await house.choose()).overlay is not None
+    assert not list((house.folder / "data" / "overlays").glob(".part-*"))
+
+
+async def test_a_caller_that_is_cancelled_is_cancelled(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="sleep 600")
+    call = asyncio.create_task(house.choose())
+    await eventually(house.built)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_another_process_that_builds_the_same_is_waited_for(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlays = house.folder / "data" / "overlays"
+    overlays.mkdir()
+    with (overlays / f".lock-{TAG}").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        call = asyncio.create_task(house.choose())
+        await eventually(lambda: any("another process builds" in line for line in house.lines))
+        (overlays / TAG / "ipykernel").mkdir(parents=True)
+    assert (await call).overlay == str(overlays / TAG)
+    assert house.built() == []
+
+
+async def test_what_a_dead_control_plane_left_running_is_stopped(house: ChoosingHouse) -> None:
+    key = house.placement.new_key()
+    spec = ChildSpec("kernel-env:overlay-x-0", ("/bin/sleep", "600"), "/", dict(house.environ))
+    await house.placement.spawn(key, spec)
+    await house.choosing.open()
+    assert list(await house.placement.list("kernel-env:")) == []
+    await house.choosing.open()
+
+
+async def test_a_build_sees_the_installers_settings_and_no_secrets(
+    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
+    house.environ |= {
+        "UV_CACHE_DIR": "/cache",
+        "PIP_CERT": "/cert",
+        "PYTHONPATH": "/python",
+        "PI_X": "gateway-token",
+        "OPENAI_API_KEY": "sk",
+    }
+    house.choosing = house.made()
+    await house.choose()
+    assert "env: /cache /cert,,," in house.lines
+    assert "UV_CACHE_DIR" not in (await house.choose()).env
+
+
+# -- the managed environment -------------------------------------------------------------------------------------------
+
+
+async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ChoosingHouse) -> None:
+    root = house.folder / "data" / "python"
+    with pytest.raises(StartFailedError):
+        await house.choose()
+    assert house.built() == []
+    choice = await house.choose(interpreter=MANAGED)
+    assert choice.interpreter == str(root / "bin" / "python")
+    assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
+    assert house.lines[0] == f"building the managed environment in {root} with uv"
+    assert not list(root.parent.glob(".part-*"))
+    unnamed = await house.choose()
+    assert unnamed.interpreter == choice.interpreter
+    assert unnamed.explanation.attempts[2].source is Source.MANAGED
+    assert len(house.built()) == 2
+    assert await house.choosing.ensure_managed(house.config) == choice.interpreter
+
+
+async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes_it_whole(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = house.folder / "data" / "python"
+    fake_python(root / "bin" / "python")
+    (root / "half").touch()
+    (root.parent / ".part-python").touch()
+    (root.parent / ".trash-python-0").mkdir()
+    (root.parent / ".trash-python-1").symlink_to(house.proj)
+    explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
+    assert (attempt.verdict, attempt.detail) == (Verdict.NOT_BUILT, "is half built")
+    assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
+    assert sorted(os.listdir(root.parent)) == [".lock-python", "python"]
+    assert not (root / "half").exists()
+    assert house.proj.is_dir()
+
+
+async def test_a_failed_managed_environment_is_told_with_the_commands(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="echo no network; exit 1")
+    with pytest.raises(BuildFailedError) as caught:
+        await house.choose(interpreter=MANAGED)
+    assert caught.value.detail == "cannot build the managed environment: uv exits with 1: no network"
+    assert str(house.folder / "data" / "python") in str(caught.value.hint)
+    assert caught.value.kind == "start_failed"
+    assert (house.folder / "data" / ".part-python").exists()
+
+
+async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ChoosingHouse) -> None:
+    house.config = replace(house.config, python=MANAGED)
+    assert (await house.choose()).interpreter == str(house.folder / "data" / "python" / "bin" / "python")
+    house.config = replace(house.config, managed=False)
+    with pytest.raises(ConfigError, match="turned off"):
+        await house.choose()
+    with pytest.raises(ConfigError):
+        await house.choosing.ensure_managed(house.config)
+    with pytest.raises(InvalidInputError, match="turned off"):
+        await house.choose(interpreter=MANAGED)
+
+
+# -- what is offered ---------------------------------------------------------------------------------------------------
+
+
+async def test_python_cells_are_offered_with_the_interpreter_that_would_be_taken(house: ChoosingHouse) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    found = await house.choosing.capabilities(house.config, cwd=str(house.proj))
+    assert found.expose is Expose.BOTH
+    assert found.python.program == str(python)
+    assert found.bash.program
+
+
+async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ChoosingHouse, bare: Path) -> None:
+    found = await house.choosing.capabilities(house.config, cwd=str(house.proj))
+    assert found.python.offered
+    assert "will be built" in str(found.python.reason)
+    named = await house.choosing.capabilities(replace(house.config, python=MANAGED), cwd=str(house.proj))
+    assert named.python.offered
+    assert house.built() == []
+
+
+async def test_without_python_it_degrades_to_bash_and_says_why(house: ChoosingHouse, bare: Path) -> None:
+    for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
+        found = await house.choosing.capabilities(config, cwd=str(house.proj))
+        assert found.expose is Expose.BASH
+        assert found.python.reason
+
+
+async def test_python_is_not_asked_for_where_it_is_not_wanted(house: ChoosingHouse, bare: Path) -> None:
+    found = await house.choosing.capabilities(replace(house.config, expose=Expose.BASH), cwd=str(house.proj))
+    assert found.expose is Expose.BASH
+    assert house.placement.spawned == []
+
+
+async def test_an_external_gateway_offers_python_where_it_has_an_address(house: ChoosingHouse) -> None:
+    config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
+    assert not (await house.choosing.capabilities(config)).python.offered
+    config = replace(config, gateway=replace(config.gateway, url="http://h"))
+    assert (await house.choosing.capabilities(config)).python.offered
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def interpreter(*, pip: bool = True) -> Interpreter:
+    said = {"version": [3, 12, 1], "executable": "/p q/python", "prefix": "/p q", "venv": False, "conda": True}
+    more = {"ipykernel": None, "lacking": ["zmq"], "gateway": False, "pip": pip, "packages": [], "tag": "t"}
+    found = read_report("/p q/python", json.dumps({**said, **more, "overlay_trouble": "missing"}), "/overlays")
+    assert isinstance(found, Interpreter)
+    return found
+
+
+def test_uv_is_preferred_then_the_interpreter_s_own_pip_then_ours() -> None:
+    for tools, pip, start in (
+        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", "/p q/python")),
+        (Installers("/base", pip=True), True, ("/p q/python", "-m", "pip", "install")),
+        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", "/p q/python", "install")),
+    ):
+        plan = overlay_plan(interpreter(pip=pip), tools)
+        assert plan is not None
+        (command,) = plan.commands("/place")
+        assert command[: len(start)] == start
+        assert command[-3:-1] == ("--target", "/place")
+    assert overlay_plan(interpreter(pip=False), Installers("/base")) is None
+
+
+def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
+    assert add_ipykernel(interpreter(), Installers("/b")) == "'/p q/python' -m pip install ipykernel"
+    without = interpreter(pip=False)
+    assert add_ipykernel(without, Installers("/b", uv="/uv")) == "/uv pip install --python '/p q/python' ipykernel"
+    assert add_ipykernel(without, Installers("/b", pip=True)) == "/b -m pip --python '/p q/python' install ipykernel"
+
+
+def test_the_managed_environment_can_be_made_without_uv() -> None:
+    plan = managed_plan(Path("/d/python"), Installers("/base"))
+    venv, install = plan.commands("/d/python")
+    assert venv == ("/base", "-m", "venv", "/d/python")
+    assert install[:4] == ("/d/python/bin/python", "-m", "pip", "install")
+    assert plan.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
+
+
+def test_uv_is_found_beside_the_daemon_or_on_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installers.sys, "executable", str(tmp_path / "bin" / "python"))
+    assert find_installers("/nowhere").uv is None
+    elsewhere = script(tmp_path / "path" / "uv", "")
+    assert find_installers(str(elsewhere.parent)).uv == str(elsewhere)
+    beside = script(tmp_path / "bin" / "uv", "")
+    assert find_installers(str(elsewhere.parent)).uv == str(beside)
+
+
+# -- what an interpreter says of itself --------------------------------------------------------------------------------
+
+
+def test_an_interpreter_reports_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = report(str(tmp_path))
+    assert found["version"] == list(sys.version_info[:3])
+    assert found["lacking"] == []
+    assert str(found["ipykernel"])[0].isdigit()
+    assert found["overlay_trouble"] is None
+    assert os.sep not in str(found["tag"])
+    plain = report("")
+    assert plain == found
+
+
+def test_an_interpreter_without_packages_tries_the_overlay_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(self_report, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert report(str(tmp_path))["overlay_trouble"] == "missing"
+    (tmp_path / self_report.overlay_tag()).mkdir()
+    assert report(str(tmp_path))["overlay_trouble"] is None
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", None)
+    assert "ModuleNotFoundError" in str(report(str(tmp_path))["overlay_trouble"])
+
+
+def test_packages_of_the_user_count_outside_of_virtual_environments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    monkeypatch.setattr(self_report.site, "getusersitepackages", lambda: str(tmp_path))
+    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
+    (tmp_path / "px_of_the_user").mkdir()
+    (tmp_path / "px_of_the_user" / "__init__.py").touch()
+    assert str(tmp_path) in report("")["packages"]  # type: ignore[operator]
+    assert self_report.version_of("px_of_the_user") == "unknown"
+    (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
+    assert self_report.version_of("px_of_the_user") == "1.2"
+    assert self_report.version_of("px_of_nobody") is None
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    assert self_report.user_packages() == ""

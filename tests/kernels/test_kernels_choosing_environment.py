@@ -1,0 +1,225 @@
+"""The environment of a kernel: deny beats everything, what is ours never passes, the chosen environment is active."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.kernels.choosing.environment import (
+    DEFAULT_PATH,
+    NOTHING,
+    OURS,
+    Activation,
+    Dropped,
+    Environment,
+    Filtered,
+    Inputs,
+    PrefixKind,
+    Why,
+    deactivated,
+    filtered,
+)
+from supervisord_py.kernels.config import EnvRules
+
+VENV = Activation("/work/.venv/bin", "/work/.venv", PrefixKind.VENV)
+CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", PrefixKind.CONDA)
+PLAIN = Activation("/usr/bin", "/usr", PrefixKind.PLAIN)
+ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
+
+
+def made(source: dict[str, str], activation: Activation | None = None, **inputs: object) -> Filtered:
+    rules = inputs.pop("rules", EnvRules())
+    assert isinstance(rules, EnvRules)
+    values = {name: Environment(value) if isinstance(value, dict) else value for name, value in inputs.items()}
+    return filtered(Inputs(Environment(source), **values), rules, activation)  # type: ignore[arg-type]
+
+
+def why(found: Filtered, name: str) -> Why | None:
+    return next((each.why for each in found.dropped if each.name == name), None)
+
+
+def test_allowed_names_and_prefixes_pass_and_nothing_else() -> None:
+    found = made({"HOME": "/h", "LC_TIME": "C", "PI_SESSION_FILE": "/s", "SECRET_SAUCE": "x", "HOMEPAGE": "y"})
+    assert dict(found.env) == {"HOME": "/h", "LC_TIME": "C", "PI_SESSION_FILE": "/s", "PATH": DEFAULT_PATH}
+    assert found.dropped == (Dropped("HOMEPAGE", Why.NOT_ALLOWED), Dropped("SECRET_SAUCE", Why.NOT_ALLOWED))
+    assert found.passed == ("HOME", "LC_TIME", "PATH", "PI_SESSION_FILE")
+
+
+def test_the_gateway_token_and_our_settings_never_pass_whatever_the_rules_say() -> None:
+    rules = EnvRules(allow=("PX_HOME", "NOTIFY_SOCKET"), allow_prefixes=("PI_", "PX_", "px_"), deny=())
+    ours = {
+        "PI_PYTHON_GATEWAY_TOKEN": "t0ken",
+        "PI_PYTHON_GATEWAY_URL": "http://me:pw@host",
+        "PX_KERNELS__GATEWAY_TOKEN": "t",
+        "PX_INSTANCE": "i",
+        "px_home": "/x",
+        "NOTIFY_SOCKET": "/run/x",
+        "JPY_PARENT_PID": "12",
+    }
+    for place in ({"source": ours}, {"source": {}, "extra": ours}):
+        found = made(**place, rules=rules)  # type: ignore[arg-type]
+        assert set(found.env) == {"PATH"}
+        assert {each.why for each in found.dropped} == {Why.OURS}
+
+
+def test_what_the_session_brings_needs_no_leave_but_is_denied_like_everything() -> None:
+    found = made(
+        {"HOME": "/h"},
+        extra={"JPY_SESSION_NAME": "a.ipynb", "HOME": "/other", "OPENAI_API_KEY": "k", "A=B": "", "": "x"},
+    )
+    assert found.env["JPY_SESSION_NAME"] == "a.ipynb"
+    assert found.env["HOME"] == "/other"
+    assert why(found, "OPENAI_API_KEY") is Why.DENIED
+    assert why(found, "A=B") is why(found, "") is Why.UNUSABLE
+
+
+def test_a_value_that_cannot_be_in_an_environment_is_dropped() -> None:
+    assert why(made({"HOME": "a\0b"}), "HOME") is Why.UNUSABLE
+
+
+def test_deny_beats_what_we_add_ourselves() -> None:
+    rules = EnvRules(deny=("PATH", "VIRTUAL_ENV", "PX_SOCKET"))
+    found = made({"PATH": "/bin", "HOME": "/h"}, VENV, own={"PX_SOCKET": "/s"}, rules=rules)
+    assert dict(found.env) == {"HOME": "/h"}
+
+
+def test_a_star_at_the_end_of_a_rule_is_a_prefix() -> None:
+    found = made({"AWS_X": "1", "AWS_Y": "2"}, rules=EnvRules(allow=("AWS_*",), allow_prefixes=(), deny=("AWS_Y*",)))
+    assert "AWS_X" in found.env
+    assert why(found, "AWS_Y") is Why.DENIED
+
+
+def test_a_known_secret_is_found_as_a_value_and_a_long_one_inside_a_value() -> None:
+    source = {"PI_A": "abc", "PI_B": "xabcx", "PI_C": "http://h/?token=longsecret", "PI_D": "longsecret", "PI_E": ""}
+    found = made(source, secrets=("abc", "longsecret", ""))
+    assert {name for name in source if why(found, name) is Why.SECRET} == {"PI_A", "PI_C", "PI_D"}
+    assert found.env["PI_B"] == "xabcx"
+    assert found.env["PI_E"] == ""
+
+
+def test_names_are_shown_and_values_never() -> None:
+    inputs = Inputs(Environment({"HOME": "v-source"}), Environment({"X": "v-extra"}), NOTHING, ("v-secret",))
+    text = repr(inputs) + repr(filtered(inputs, EnvRules(), VENV))
+    assert "HOME" in text
+    assert "v-" not in text
+
+
+def test_a_virtual_environment_is_active_and_the_one_that_was_active_is_not() -> None:
+    source = {
+        "PATH": "/other/bin:/usr/bin:/work/.venv/bin/:/opt/c/bin:/bin",
+        "VIRTUAL_ENV": "/other",
+        "CONDA_PREFIX": "/opt/c",
+        "CONDA_DEFAULT_ENV": "c",
+    }
+    found = made(source, VENV)
+    assert dict(found.env) == {"PATH": "/work/.venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/work/.venv"}
+    assert why(found, "CONDA_PREFIX") is why(found, "CONDA_DEFAULT_ENV") is Why.OTHER_ENVIRONMENT
+
+
+def test_a_conda_environment_keeps_its_own_name_only() -> None:
+    own = {"CONDA_PREFIX": CONDA.prefix, "CONDA_DEFAULT_ENV": "x", "VIRTUAL_ENV": "/v"}
+    assert dict(made(own, CONDA).env) == {
+        "PATH": f"{CONDA.bin}:{DEFAULT_PATH}",
+        "CONDA_PREFIX": CONDA.prefix,
+        "CONDA_DEFAULT_ENV": "x",
+    }
+    assert "CONDA_DEFAULT_ENV" not in made({"CONDA_DEFAULT_ENV": "base"}, CONDA).env
+
+
+def test_an_interpreter_outside_of_environments_has_none() -> None:
+    found = made({"PATH": "/v/bin:/bin", "VIRTUAL_ENV": "/v"}, PLAIN)
+    assert dict(found.env) == {"PATH": "/usr/bin:/bin"}
+    assert why(found, "VIRTUAL_ENV") is Why.OTHER_ENVIRONMENT
+
+
+def test_without_an_interpreter_of_ours_what_was_active_stays() -> None:
+    source = {"PATH": "/v/bin:/bin", "VIRTUAL_ENV": "/v"}
+    assert dict(made(source).env) == source
+
+
+def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
+    """D3: a daemon started from a project's shell must not serve that project's environment to all."""
+    found = deactivated(
+        {"PATH": "/a/.venv/bin:/c/bin:/bin", "VIRTUAL_ENV": "/a/.venv/", "CONDA_PREFIX": "/c", "X": "1"}
+    )
+    assert dict(found) == {"PATH": "/bin", "X": "1"}
+    base = {"PATH": "/opt/conda/bin:/bin", "CONDA_PREFIX": "/opt/conda", "CONDA_DEFAULT_ENV": "base"}
+    assert dict(deactivated(base)) == base
+    named = {"CONDA_PREFIX": "/opt/conda/envs/x", "CONDA_DEFAULT_ENV": "x"}
+    assert dict(deactivated(named)) == {}
+
+
+def test_environments_are_values() -> None:
+    assert len({Environment({"A": "1"}), Environment({"A": "1"}), Environment({"A": "2"})}) == 2
+    assert len(Environment({"A": "1"})) == 1
+
+
+OFTEN = """
+PATH HOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PI_PYTHON_GATEWAY_TOKEN PI_X LC_ALL OPENAI_API_KEY PX_SOCKET
+PX_INSTANCE XDG_DATA_HOME NOTIFY_SOCKET KERNEL_ID A=B
+"""
+NAMES = st.one_of(
+    st.sampled_from(OFTEN.split()),
+    st.just(""),
+    st.text("ABPIX_", min_size=1, max_size=5),
+)
+PATHS = st.lists(
+    st.sampled_from(["/bin", "/usr/bin", "/work/.venv/bin", "/work/.venv/bin/", "/v/bin", "", "relative", CONDA.bin]),
+    max_size=6,
+).map(":".join)
+VALUES = st.one_of(PATHS, st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s3", "supersecret", "a supersecret b"]))
+MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=12).map(Environment)
+RULES = st.builds(
+    EnvRules,
+    allow=st.lists(NAMES.filter(bool), max_size=8).map(tuple),
+    allow_prefixes=st.lists(st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3).map(tuple),
+    deny=st.lists(st.one_of(NAMES.filter(bool), st.just("P*")), max_size=5).map(tuple),
+)
+OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
+INPUTS = st.builds(Inputs, source=MAPPINGS, extra=MAPPINGS, own=OWN, secrets=st.just(("s3", "supersecret", "")))
+ACTIVATIONS = st.sampled_from([None, VENV, CONDA, PLAIN])
+
+
+def is_denied(name: str, rules: EnvRules) -> bool:
+    return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny)
+
+
+@given(INPUTS, RULES, ACTIVATIONS)
+def test_the_laws_of_the_filter_hold_for_every_environment(
+    inputs: Inputs, rules: EnvRules, activation: Activation | None
+) -> None:
+    found = filtered(inputs, rules, activation)
+    allowed = {*rules.allow, *inputs.extra, *inputs.own, *ACTIVATED}
+    for name, value in found.env.items():
+        assert not is_denied(name, rules)
+        assert name in allowed or name.startswith(rules.allow_prefixes)
+        assert name in inputs.own or not name.startswith(("PX_", "PI_PYTHON_GATEWAY_"))
+        assert name not in OURS
+        assert value != "s3"
+        assert "supersecret" not in value
+        assert name
+        assert "=" not in name
+    told = {each.name for each in found.dropped} | set(found.env)
+    assert {name for name in (*inputs.source, *inputs.extra) if not is_denied(name, rules)} <= told | ACTIVATED
+
+
+@given(INPUTS, RULES, st.sampled_from([VENV, CONDA, PLAIN]))
+def test_the_chosen_bin_leads_the_path_exactly_once(inputs: Inputs, rules: EnvRules, activation: Activation) -> None:
+    env = filtered(inputs, rules, activation).env
+    if not is_denied("PATH", rules):
+        first, *rest = env["PATH"].split(":")
+        assert first == activation.bin
+        assert activation.bin not in {entry.rstrip("/") for entry in rest}
+    marks = {"VIRTUAL_ENV": PrefixKind.VENV, "CONDA_PREFIX": PrefixKind.CONDA}
+    for name, kind in marks.items():
+        expected = activation.prefix if activation.kind is kind and not is_denied(name, rules) else None
+        assert env.get(name) == expected
+
+
+@given(INPUTS, RULES, ACTIVATIONS)
+def test_filtering_what_was_filtered_changes_nothing(
+    inputs: Inputs, rules: EnvRules, activation: Activation | None
+) -> None:
+    once = filtered(inputs, rules, activation)
+    wide = EnvRules(allow=(*rules.allow, *once.env), allow_prefixes=rules.allow_prefixes, deny=rules.deny)
+    assert filtered(Inputs(once.env, own=inputs.own, secrets=inputs.secrets), wide, activation).env == once.env
