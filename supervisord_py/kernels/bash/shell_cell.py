@@ -1,0 +1,74 @@
+"""What one shell cell is started with, and what its exit says. Pure.
+
+The code lies in a file and never in argv, where every user of the machine could read it. The wrapper is bash itself: it
+appends stdout and stderr to the cell's file, reads the code into a variable and evaluates it, so that messages read as
+those of `bash -c` (`bash: line 3: …`) and nothing is left of the wrapper when the code runs.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.process.spec import ChildSpec, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.process.spec import ExitRecord
+
+WRAPPER = (
+    'exec >>"$2" 2>&1 </dev/null; '
+    '{ IFS= read -rd "" PX_CODE || :; } <"$1" || exit 126; '
+    'set --; eval "unset PX_CODE BASH_EXECUTION_STRING; $PX_CODE"'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShellFiles:
+    """Files of one shell cell beside its records: the code, 0600, gone when the cell has ended, and its output."""
+
+    code: Path
+    out: Path
+
+
+def child_spec(launch: Launch, shell: str, files: ShellFiles) -> ChildSpec:
+    """Return the child that runs a cell: a process of its own in the session's directory and environment."""
+    return ChildSpec(
+        f"kernel:{launch.session_id}",
+        (shell, "--noprofile", "--norc", "-c", WRAPPER, "bash", str(files.code), str(files.out)),
+        launch.cwd,
+        _environment(launch.env),
+        limits=launch.limits,
+        max_rss_bytes=launch.max_rss_bytes,
+        tag=launch.tag,
+    )
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what would run code before the cell's, or trace the wrapper."""
+    return {name: value for name, value in env.items() if name not in {"BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"}}
+
+
+def outcome(record: ExitRecord) -> tuple[CellStatus, CellError | None]:
+    """Return how a cell ended, by how its shell did."""
+    verdict = record.verdict
+    if verdict is not None and verdict.reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}:
+        return CellStatus.ERROR, CellError("ResourceLimitExceeded", "memory")
+    if record.signal is not None:
+        return CellStatus.ERROR, CellError("Signal", signal_name(record.signal))
+    if record.code:
+        return CellStatus.ERROR, CellError("ExitCode", str(record.code))
+    return CellStatus.OK, None
+
+
+def signal_name(number: int) -> str:
+    """Return `SIGKILL` for 9; the bare number for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""What cells gave: their files, what is shown of them, and notebooks."""

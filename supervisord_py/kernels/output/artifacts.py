@@ -1,0 +1,122 @@
+"""Large rich outputs as files beside the cell's own: `<cell id>.<n>.<extension>`, 0600.
+
+Law: a name comes from the place of its record, so that making the same artifact again changes nothing; a file is there
+whole or not at all; no id that a client sends leads out of the session's folder.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.output.cell_log import CELL_ID, OUT
+from supervisord_py.kernels.output.mime import MIMES, extension, is_base64, joined, weight
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFile:
+    """An artifact as it lies there. `size` in bytes."""
+
+    path: Path
+    mime: str
+    size: int
+
+
+def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inline_bytes: int) -> dict[str, Any]:
+    """Return a bundle of at most about `inline_bytes`: its largest values are files, and references in their place.
+
+    Args:
+        folder: Of the session's cells.
+        cell_id: Whose output it is.
+        place: Offset of its record.
+        data: `{mime: value}`.
+        inline_bytes: What may stay.
+
+    Returns:
+        `{mime: value | {"artifact": id, "bytes": n}}`. A disk that takes no file leaves the reference, with
+        `"artifact": None` and the `error`.
+    """
+    weights = {mime: weight(value) for mime, value in data.items()}
+    total, kept = sum(weights.values()), dict(data)
+    for position, mime in sorted(enumerate(data), key=lambda each: -weights[each[1]]):
+        if total <= inline_bytes:
+            break
+        total -= weights[mime]
+        kept[mime] = _keep(folder, f"{cell_id}.{place + position}.{extension(mime)}", content(mime, data[mime]))
+    return kept
+
+
+def content(mime: str, value: Any) -> bytes:
+    """Return the bytes of the file that a value of a bundle becomes."""
+    if isinstance(value, str) and is_base64(mime):
+        try:
+            return base64.b64decode(value, validate=False)
+        except ValueError:
+            pass  # not base64 after all: kept as the text that it is
+    if mime.endswith("json"):
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return joined(value).encode("utf-8", "surrogatepass")
+
+
+def _keep(folder: Path, name: str, data: bytes) -> dict[str, Any]:
+    target = folder / name
+    reference = {"artifact": name, "bytes": len(data)}
+    try:
+        if target.stat().st_size == len(data):
+            return reference
+    except OSError:
+        pass
+    try:
+        _write_whole(target, data)
+    except OSError as error:
+        return {"artifact": None, "bytes": len(data), "error": f"not kept: {error.strerror}"}
+    return reference
+
+
+def _write_whole(target: Path, data: bytes) -> None:
+    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        draft.replace(target)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
+    """Return the artifact of that id in a session's folder: a cell's id names its complete stream output.
+
+    Raises:
+        UnknownUnitError: There is none, or it is no id of an artifact.
+    """
+    if CELL_ID.match(artifact_id):
+        path, mime = folder / f"{artifact_id}{OUT}", "application/octet-stream"
+    elif _RICH.match(artifact_id):
+        path = folder / artifact_id
+        mime = MIMES.get(artifact_id.rpartition(".")[2], "application/octet-stream")
+    else:
+        raise UnknownUnitError(f"{artifact_id!r} is not the id of an artifact", hint="ids are in the outputs of a cell")
+    try:
+        status = os.lstat(path)
+    except OSError:
+        status = None
+    if status is None or not stat.S_ISREG(status.st_mode):
+        raise UnknownUnitError(
+            f"there is no artifact {artifact_id}: it never was, or was removed by age or for space",
+            hint="`kernels.output` in the settings says how much is kept and for how long",
+        )
+    return ArtifactFile(path, mime, status.st_size)

@@ -1,0 +1,160 @@
+"""Follows a cell while it runs: bytes and records in their true order, each follower at its own speed.
+
+Law: the order of a look is size first, records second, bytes last. The writer puts a record down before the bytes that
+come after it, so every record that belongs before the size that was seen is among those read, and no byte is given
+under the wrong stream or ahead of a display that came before it. What is not taken waits in the files, not in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.kernels.output.cell_log import READ_BYTES
+from supervisord_py.kernels.output.display_text import whole_characters
+from supervisord_py.kernels.output.records import End, StreamChange
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from supervisord_py.kernels.output.bell import Bell
+    from supervisord_py.kernels.output.cell_log import CellLog
+from supervisord_py.kernels.output.records import Record
+
+_ITEMS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of one stream as they came.
+
+    Attributes:
+        stream: `stdout` or `stderr`.
+        offset: Of the first byte in the complete output.
+        data: At most 64 KiB.
+    """
+
+    stream: str
+    offset: int
+    data: bytes
+
+
+async def follow(log: CellLog, bell: Bell, offset: int = 0) -> AsyncGenerator[Piece | Record, None]:
+    """Yield pieces and records in their true order, up to the end of the cell.
+
+    Ends after the End record, or, where the writer was killed before it, when the bell is closed and everything was
+    given; a cell that never begins ends so, too. Close it (`contextlib.aclosing`) when leaving early.
+
+    Args:
+        log: The cell.
+        bell: Rung whenever there is news in its files.
+        offset: Byte from which on pieces are wanted; records that lie before it are not given, except the end.
+
+    Raises:
+        OutputGoneError: Retention took the files, or the bell was closed already and there are none.
+    """
+    reading = _Reading(log, offset, may_begin=not bell.is_closed)
+    while True:
+        rings, over = bell.rings, bell.is_closed
+        found = await asyncio.to_thread(reading.look)
+        for item in found:
+            yield item
+            if isinstance(item, End):
+                return
+        if not found and over:
+            return
+        if not found:
+            await bell.after(rings)
+
+
+class _Reading:
+    """Where one follower is in the two files."""
+
+    def __init__(self, log: CellLog, offset: int, *, may_begin: bool) -> None:
+        self._log = log
+        self._may_begin = may_begin
+        self._first = offset
+        self._position = offset
+        self._stream = "stdout"
+        self._records_offset = 0
+        self._waiting: deque[Record] = deque()
+
+    def look(self) -> list[Piece | Record]:
+        """Return the next few things, in order, [] when there is nothing new; about one piece of bytes."""
+        if self._may_begin and not self._records_offset and not self._log.exists():
+            return []
+        found: list[Piece | Record] = []
+        while len(found) < _ITEMS and sum(len(item.data) for item in found if isinstance(item, Piece)) < READ_BYTES:
+            size = self._log.size()
+            if not self._waiting:
+                records, self._records_offset = self._log.records_from(self._records_offset)
+                self._waiting.extend(records)
+            taken = self._take_due(found)
+            if found and isinstance(found[-1], End):
+                return found
+            if not taken and not self._take_piece(found, size):
+                return found
+        return found
+
+    def _take_due(self, found: list[Piece | Record]) -> bool:
+        """Take out the records that come before the next byte; say whether there was any."""
+        taken = False
+        while self._waiting and self._waiting[0].at <= self._position:
+            taken, record = True, self._waiting.popleft()
+            if isinstance(record, StreamChange):
+                self._stream = record.stream
+            if record.at >= self._first or isinstance(record, End):
+                found.append(record)
+            if isinstance(record, End):
+                break
+        return taken
+
+    def _take_piece(self, found: list[Piece | Record], size: int) -> bool:
+        """Read the next bytes, up to the next record; where none waits, all up to `size` are known."""
+        end = min(size, self._waiting[0].at) if self._waiting else size
+        length = min(READ_BYTES, end - self._position)
+        data = self._log.read(self._position, length) if length > 0 else b""
+        if data:
+            found.append(Piece(self._stream, self._position, data))
+            self._position += len(data)
+            return True
+        if self._waiting and self._log.size() <= self._position:
+            self._position = self._waiting[0].at  # the file was cut: what the record counts is not there any more
+            return True
+        return False
+
+
+class Decoder:
+    """Makes text of the pieces that one follower got, for the `output` event. One for each follower.
+
+    A character that is cut by the end of a piece is given with the next one of its stream. A piece with bytes that are
+    no UTF-8 is given as it came.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[int, bytes]] = {}
+
+    def event(self, piece: Piece) -> dict[str, Any]:
+        """Return the members of the event: `stream`, `offset` and `text`, or `base64` where it is no UTF-8."""
+        offset, held = self._open.pop(piece.stream, (piece.offset, b""))
+        data = held + piece.data
+        whole = whole_characters(data)
+        if whole < len(data):
+            self._open[piece.stream] = (offset + whole, data[whole:])
+        return _output_event(piece.stream, offset, data[:whole])
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return what is left of characters that never got their end."""
+        rest, self._open = self._open, {}
+        return [_output_event(stream, offset, data) for stream, (offset, data) in rest.items()]
+
+
+def _output_event(stream: str, offset: int, data: bytes) -> dict[str, Any]:
+    event = {"event": "output", "stream": stream, "offset": offset}
+    try:
+        return {**event, "text": data.decode()}
+    except UnicodeDecodeError:
+        return {**event, "base64": base64.b64encode(data).decode()}

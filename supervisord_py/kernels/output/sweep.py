@@ -1,0 +1,132 @@
+"""Removes the files that retention gives up, in small batches in a thread, so that nobody has to wait for it.
+
+Law: a cell's record file goes first, because it is the sign that a cell is kept; a sweep that is cut off leaves strays
+that the next one takes. Nothing is followed out of the folder: links are removed, not what they lead to. A folder that
+belongs to no session goes when nothing in it has changed for an hour, so that one that is just being made is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.kernels.output.cell_log import RECORDS
+from supervisord_py.kernels.output.retention import KeptCell, doomed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from supervisord_py.kernels.config import OutputLimits
+
+    Running = Callable[[], Collection[tuple[str, str]]]
+
+BATCH = 50
+FORGOTTEN_SECONDS = 3600.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed: cells, their bytes, and folders of sessions that nobody knows."""
+
+    cells: int = 0
+    size: int = 0
+    folders: int = 0
+
+
+async def sweep(
+    cells_dir: Path, limits: OutputLimits, *, now: float, running: Running, known: Collection[str]
+) -> Swept:
+    """Remove what is too old or too much. Never raises for the sake of a file that cannot be removed.
+
+    Args:
+        cells_dir: `cells_dir/<session id>/<cell id>.*`.
+        limits: What may stay.
+        now: Unix seconds.
+        running: Returns `(session id, cell id)` of all cells that run; asked again before each batch.
+        known: Ids of all sessions that are remembered.
+    """
+    folders = await asyncio.to_thread(_forgotten, cells_dir, known, now)
+    cells = await asyncio.to_thread(_kept, cells_dir, frozenset(running()), frozenset(folders))
+    going = doomed(cells, limits, now)
+    for start in range(0, len(going), BATCH):
+        spared = frozenset(running())
+        batch = [cell for cell in going[start : start + BATCH] if (cell.session_id, cell.cell_id) not in spared]
+        await asyncio.to_thread(_remove_cells, cells_dir, batch)
+    for name in folders:
+        await asyncio.to_thread(shutil.rmtree, cells_dir / name, ignore_errors=True)
+    swept = Swept(len(going), sum(cell.size for cell in going), len(folders))
+    if swept != Swept():
+        _log.info("cells_swept", cells=swept.cells, bytes=swept.size, folders=swept.folders)
+    return swept
+
+
+def remove_session(cells_dir: Path, session_id: str) -> None:
+    """Remove all cells of a session, its folder included; one that is not there is removed already."""
+    if session_id and "/" not in session_id and session_id not in {".", ".."}:
+        shutil.rmtree(cells_dir / session_id, ignore_errors=True)
+
+
+def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        yield from entries
+
+
+def _kept(cells_dir: Path, running: frozenset[tuple[str, str]], without: frozenset[str]) -> list[KeptCell]:
+    """Return all cells of all sessions, strays of half removed ones included."""
+    return [
+        cell
+        for folder in _entries(cells_dir)
+        if folder.is_dir(follow_symlinks=False) and folder.name not in without
+        for cell in _cells_of(folder, running)
+    ]
+
+
+def _cells_of(folder: os.DirEntry[str], running: frozenset[tuple[str, str]]) -> Iterator[KeptCell]:
+    sizes: dict[str, int] = {}
+    changes: dict[str, float] = {}
+    for entry in _entries(Path(folder.path)):
+        with contextlib.suppress(FileNotFoundError):
+            status = entry.stat(follow_symlinks=False)
+            cell_id = entry.name.partition(".")[0]
+            sizes[cell_id] = sizes.get(cell_id, 0) + status.st_blocks * 512
+            changes[cell_id] = max(changes.get(cell_id, 0.0), status.st_mtime)
+    for cell_id, size in sizes.items():
+        yield KeptCell(folder.name, cell_id, size, changes[cell_id], (folder.name, cell_id) in running)
+
+
+def _remove_cells(cells_dir: Path, cells: list[KeptCell]) -> None:
+    wanted: dict[str, set[str]] = {}
+    for cell in cells:
+        wanted.setdefault(cell.session_id, set()).add(cell.cell_id)
+    for session_id, ids in wanted.items():
+        names = [each.name for each in _entries(cells_dir / session_id) if each.name.partition(".")[0] in ids]
+        for name in sorted(names, key=lambda name: not name.endswith(RECORDS)):
+            try:
+                (cells_dir / session_id / name).unlink()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                _log.warning("cell_file_not_removed", session=session_id, file=name, errno=error.errno)
+
+
+def _forgotten(cells_dir: Path, known: Collection[str], now: float) -> list[str]:
+    """Return the folders of sessions that nobody knows and nothing has touched for an hour."""
+    found = []
+    for folder in _entries(cells_dir):
+        if not folder.is_dir(follow_symlinks=False) or folder.name in known:
+            continue
+        changes = [folder.stat(follow_symlinks=False).st_mtime]
+        for entry in _entries(Path(folder.path)):
+            with contextlib.suppress(FileNotFoundError):
+                changes.append(entry.stat(follow_symlinks=False).st_mtime)
+        if now - max(changes) > FORGOTTEN_SECONDS:
+            found.append(folder.name)
+    return found

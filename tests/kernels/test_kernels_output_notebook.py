@@ -1,0 +1,270 @@
+"""Notebooks: read, executed, exported. The library's own schema judges."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+
+from kernels.cell_folder import CELL, finish, log_of, writer_of
+from supervisord_py.errors import InvalidInputError
+from supervisord_py.kernels.cell import Cell, CellError, CellResult, CellStatus
+from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.output.notebook import (
+    Detail,
+    NotebookSession,
+    cells_of_notebook,
+    executed,
+    export,
+    notebook_outputs,
+)
+from supervisord_py.kernels.output.notebook_outputs import with_failure
+from supervisord_py.kernels.output.records import STATUS_MIME
+from supervisord_py.kernels.output.result import cell_result, show
+from supervisord_py.ledger.kernel_cells import KernelCellRow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMITS = OutputLimits(inline_bytes=1000)
+OK = CellStatus.OK
+
+
+def code(source: str | list[str], **members: Any) -> dict[str, Any]:
+    return {
+        "cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None, **members,
+    }  # fmt: skip
+
+
+def notebook(*cells: Any, minor: int = 5, **metadata: Any) -> str:
+    given = [{"id": f"id-{number}", **cell} if minor >= 5 else cell for number, cell in enumerate(cells)]
+    return json.dumps({"nbformat": 4, "nbformat_minor": minor, "metadata": metadata, "cells": given})
+
+
+def valid(text: str) -> Any:
+    made = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(made)
+    return made
+
+
+def test_code_cells_are_read_in_order_with_titles() -> None:
+    found = cells_of_notebook(
+        notebook(
+            {"cell_type": "markdown", "source": "# words", "metadata": {}},
+            code("x = 1", metadata={"title": "First"}),
+            code("  \n"),
+            code("skipped", metadata={"tags": ["skip-execution"]}),
+            code(["y = 2\n", "y"], metadata={"name": "named"}),
+            kernelspec={"name": "python3", "display_name": "P", "language": "python"},
+        )
+    )
+    assert found.cells == (Cell("x = 1", "First"), Cell("y = 2\ny", "named"))
+    assert (found.kernelspec, found.language) == ("python3", "python")
+
+
+def test_a_notebook_need_not_say_its_kernel() -> None:
+    found = cells_of_notebook(notebook(code("1")))
+    assert (found.kernelspec, found.language) == (None, None)
+    assert cells_of_notebook(notebook(code("1"), language_info={"name": "julia"})).language == "julia"
+
+
+@pytest.mark.parametrize(
+    ("text", "pointer", "words"),
+    [
+        ("", "", "line 1, column 1"),
+        ('{"nbformat": 4,\n  oops}', "", "line 2, column 3"),
+        ("[1, 2]", "", "a JSON list"),
+        ("[" * 200_000, "", "nested"),
+        ("{}", "/nbformat", "None"),
+        ('{"nbformat": true}', "/nbformat", "True"),
+        ('{"nbformat": 9, "nbformat_minor": 0, "cells": [], "metadata": {}}', "/nbformat", "9"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "/cells", "missing"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": {}}', "/cells", "no list"),
+        ('{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}', "/cells/0", "3"),
+        ('{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": [{}]}]}', "", "cell_type"),
+    ],
+)
+def test_what_is_no_notebook_is_refused_with_the_place(text: str, pointer: str, words: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        cells_of_notebook(text)
+    (error,) = caught.value.extra["errors"]
+    assert words in caught.value.detail
+    assert error["pointer"] == pointer
+    assert caught.value.hint
+
+
+def test_a_broken_cell_is_named_by_its_pointer() -> None:
+    with pytest.raises(InvalidInputError, match="/cells/1") as caught:
+        cells_of_notebook(notebook(code("1"), {"cell_type": "code", "source": 5}))
+    assert caught.value.extra["errors"][0]["pointer"].startswith("/cells/1")
+
+
+def test_an_old_notebook_is_upgraded_and_runs() -> None:
+    old = {
+        "nbformat": 3, "nbformat_minor": 0, "metadata": {"name": "old"},
+        "worksheets": [{"metadata": {}, "cells": [
+            {"cell_type": "heading", "level": 1, "source": "Head", "metadata": {}},
+            {"cell_type": "code", "input": "1+1", "language": "python", "outputs": [], "metadata": {}},
+        ]}],
+    }  # fmt: skip
+    text = json.dumps(old)
+    assert cells_of_notebook(text).cells == (Cell("1+1"),)
+    made = valid(executed(text, [CellResult(CELL, None, OK, execution_count=1)]))
+    assert (made.nbformat, made.cells[1].execution_count) == (4, 1)
+
+
+def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_path: Path) -> None:
+    old = {"output_type": "stream", "name": "stdout", "text": "old"}
+    text = notebook(
+        {"cell_type": "markdown", "source": "words", "metadata": {"a": 1}},
+        code("print('hi'); 1+1", metadata={"tags": ["x"]}, outputs=[old]),
+        code("later", execution_count=9),
+        custom={"kept": True},
+    )  # fmt: skip
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"hi\nthere\n")
+    writer.status({"op": "read"})
+    writer.result({"text/plain": "2", "application/json": {"a": [1]}}, {}, 7)
+    finish(writer, count=7)
+    result = cell_result(CELL, None, show(log_of(tmp_path), LIMITS))
+    aborted = CellResult("x", None, CellStatus.ABORTED)
+    made = valid(executed(text, [result, aborted]))
+    assert [cell.id for cell in made.cells] == ["id-0", "id-1", "id-2"]
+    assert made.metadata.custom == {"kept": True}
+    assert made.cells[0].metadata == {"a": 1}
+    assert (made.cells[1].execution_count, made.cells[1].metadata) == (7, {"tags": ["x"]})
+    assert made.cells[1].outputs == [
+        {"output_type": "stream", "name": "stdout", "text": "hi\nthere\n"},
+        {
+            "output_type": "execute_result", "metadata": {}, "execution_count": 7,
+            "data": {"text/plain": "2", "application/json": {"a": [1]}},
+        },
+    ]  # fmt: skip
+    assert (made.cells[2].outputs, made.cells[2].execution_count) == ([], None)
+
+
+def test_a_notebook_of_an_older_minor_version_stays_one(tmp_path: Path) -> None:
+    writer_of(tmp_path).close()
+    made = valid(executed(notebook(code("1"), minor=4), [CellResult(CELL, None, OK)]))
+    assert made.nbformat_minor == 4
+    assert "id" not in made.cells[0]
+
+
+def test_cells_that_lack_an_id_or_share_one_get_their_own() -> None:
+    plain = json.loads(notebook(code("a"), code("b"), code("c")))
+    plain["cells"][1]["id"] = "id-0"
+    del plain["cells"][2]["id"]
+    made = valid(executed(json.dumps(plain), []))
+    ids = [cell.id for cell in made.cells]
+    assert ids[0] == "id-0"
+    assert len(set(ids)) == 3
+    assert [cell.id for cell in valid(executed(json.dumps(plain), [])).cells] == ids
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "words"),
+    [
+        (CellStatus.ERROR, CellError("ExitCode", "3"), "ExitCode: 3"),
+        (CellStatus.TIMED_OUT, None, "timed_out: the cell ran out of its time and was ended"),
+        (CellStatus.CANCELLED, None, "cancelled: the cell was cancelled"),
+        (CellStatus.ERROR, None, "error: error"),
+    ],
+)
+def test_a_failure_without_a_traceback_is_told_in_the_notebook(
+    status: CellStatus, error: CellError | None, words: str
+) -> None:
+    made = valid(executed(notebook(code("x")), [CellResult(CELL, None, status, error=error)]))
+    (output,) = made.cells[0].outputs
+    assert (output.output_type, output.traceback) == ("error", [words])
+
+
+def test_an_exception_is_told_once() -> None:
+    told: list[dict[str, Any]] = [{"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["t"]}]
+    assert with_failure(told, CellStatus.ERROR, CellError("E", "v", ("t",))) == told
+    (output,) = with_failure([], CellStatus.ERROR, CellError("E", "v", ("t",)))
+    assert output == told[0]
+
+
+def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"image/png": "A" * 4000})
+    writer.display({"application/json": {"x": "y" * 4000}, "text/plain": ["a", "b"]})
+    writer.display({STATUS_MIME: {"op": "x"}})
+    finish(writer)
+    first, second = notebook_outputs(log_of(tmp_path), LIMITS)
+    reference = first["metadata"]["px"]["artifacts"]["image/png"]
+    assert first["data"] == {"text/plain": f"[image/png, 3000 bytes: artifact {reference['artifact']}]"}
+    assert second["data"] == {"text/plain": "ab"}
+    rich, _ = notebook_outputs(log_of(tmp_path), LIMITS, Detail.RICH)
+    assert rich["data"] == {"image/png": "A" * 4000}
+
+
+def test_full_detail_has_all_of_the_text(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"0123456789\n" * 20_000)
+    finish(writer)
+    (cut,) = notebook_outputs(log_of(tmp_path), LIMITS)
+    assert "omitted" in cut["text"]
+    (rich,) = notebook_outputs(log_of(tmp_path), LIMITS, Detail.RICH)
+    assert rich == cut
+    (full,) = notebook_outputs(log_of(tmp_path), LIMITS, Detail.FULL)
+    assert full["text"] == "0123456789\n" * 20_000
+
+
+def row(number: int, **changes: Any) -> KernelCellRow:
+    made = KernelCellRow(
+        f"{number:016x}", "s", "call", number, f"code {number}", "ok", 0.0, 0.0, execution_count=number
+    )
+    return replace(made, **changes)
+
+
+def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, f"{1:016x}")
+    writer.write("stdout", b"out \xff\n")
+    writer.display({"image/png": "A" * 4000})
+    finish(writer)
+    rows = [
+        row(1, title="The first"),
+        row(2, status="aborted"),
+        row(3, status="error", error={"name": "E", "value": "\ud800", "traceback": ["t"]}),
+        row(4, status="running", execution_count=None),
+        row(5, total_bytes=99),
+    ]
+    made = export(rows, lambda each: log_of(tmp_path, each.id), NotebookSession("s-1", "python", None), LIMITS)
+    checked = valid(json.dumps(made))
+    assert (checked.nbformat, checked.nbformat_minor) == (4, 5)
+    assert checked.metadata.kernelspec == {"name": "python3", "display_name": "Python", "language": "python"}
+    assert checked.metadata.language_info.name == "python"
+    assert [cell.source for cell in checked.cells] == ["### The first", "code 1", "code 3", "code 4", "code 5"]
+    assert checked.cells[1].metadata.title == "The first"
+    assert checked.cells[1].outputs[0].text == "out \ufffd\n"
+    assert "artifact" in checked.cells[1].outputs[1].data["text/plain"]
+    assert checked.cells[2].outputs[0].ename == "E"
+    assert checked.cells[3].outputs == []
+    assert "99 bytes of output were removed" in checked.cells[4].outputs[0].text
+    again = cells_of_notebook(json.dumps(made))
+    assert again.cells == (Cell("code 1", "The first"), Cell("code 3"), Cell("code 4"), Cell("code 5"))
+
+
+@pytest.mark.parametrize(
+    ("session", "name", "language"),
+    [
+        (NotebookSession("s", "bash"), "bash", "bash"),
+        (NotebookSession("s", "julia", "julia-1.11"), "julia-1.11", "julia"),
+    ],
+)
+def test_other_languages_are_named(tmp_path: Path, session: NotebookSession, name: str, language: str) -> None:
+    made = valid(json.dumps(export([row(1)], lambda each: log_of(tmp_path, each.id), session, LIMITS)))
+    assert made.metadata.kernelspec.name == name
+    assert made.metadata.language_info.name == language
+
+
+def test_files_that_cannot_be_read_do_not_spoil_the_rest(tmp_path: Path) -> None:
+    def log(each: KernelCellRow) -> Any:
+        raise OSError(each.id)
+
+    made = valid(json.dumps(export([row(1, total_bytes=5)], log, NotebookSession("s"), LIMITS)))
+    assert "removed" in made.cells[0].outputs[0].text

@@ -1,0 +1,369 @@
+"""The answer of a cell, from its files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.cell_folder import CELL, finish, log_of, writer_of
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.cell import CellError, CellStatus, Step
+from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.output import artifacts
+from supervisord_py.kernels.output.artifacts import content, find_artifact, spill
+from supervisord_py.kernels.output.mime import extension, joined, text_of, weight, without_colours
+from supervisord_py.kernels.output.records import STATUS_MIME
+from supervisord_py.kernels.output.result import CellOutput, cell_result, show, traceback_text, what_was_raised
+from supervisord_py.kernels.output.survey import survey
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIMITS = OutputLimits()
+PNG = base64.b64encode(b"\x89PNG" + bytes(range(256)) * 2000).decode()
+
+
+def test_a_small_cell_is_shown_whole(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"hello\nworld")
+    writer.result({"text/plain": "2"}, {}, 3)
+    finish(writer, count=3)
+    found = show(log_of(tmp_path), LIMITS)
+    assert found.text == "hello\nworld\n2\n"
+    assert found.outputs == (
+        {"output_type": "stream", "name": "stdout", "text": "hello\nworld"},
+        {"output_type": "execute_result", "data": {"text/plain": "2"}, "metadata": {}, "execution_count": 3},
+    )
+    assert (found.truncated, found.artifact, found.total_bytes, found.total_lines) == (False, CELL, 11, 2)
+    assert (found.shown_bytes, found.error, found.notices) == (11, None, ())
+    assert found.end is not None
+
+
+def test_a_cell_that_gave_nothing_has_no_artifact_and_no_words(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    finish(writer)
+    found = show(log_of(tmp_path), LIMITS)
+    assert (found.text, found.outputs, found.artifact, found.total_lines) == ("", (), None, 0)
+
+
+def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path)
+    assert show(log, LIMITS) == CellOutput()
+    monkeypatch.setattr(type(log), "exists", lambda _: True)  # it goes between the two looks
+    assert "not kept" in show(log, LIMITS).notices[0]
+
+
+def test_fifty_megabytes_are_shown_by_their_ends_within_little_memory(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    for number in range(500):
+        writer.write("stdout", b"".join(b"%012d\n" % line for line in range(number * 8000, number * 8000 + 8000)))
+    finish(writer)
+    tracemalloc.start()
+    try:
+        found = show(log_of(tmp_path), LIMITS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 1024 * 1024
+    assert (found.total_bytes, found.total_lines, found.truncated) == (52_000_000, 4_000_000, True)
+    head, marker, tail = found.text.partition("… [")[0], found.text.split("\n… ")[1].split(" …\n")[0], found.text
+    assert head.startswith("000000000000\n")
+    assert tail.endswith(f"{3_999_999:012d}\n")
+    assert len(found.text.encode()) < LIMITS.preview_bytes + 100
+    lines = found.text.count("\n") - 1
+    assert marker == f"[{52_000_000 - found.shown_bytes} bytes, {4_000_000 - lines} lines omitted; artifact {CELL}]"
+    assert found.shown_bytes == lines * 13
+
+
+def test_an_exception_is_in_the_text_without_its_colours_and_among_the_outputs_with_them(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.error("ValueError", "no", ["\x1b[31mTraceback\x1b[0m", "ValueError: no"])
+    writer.end("error", execution_count=1, duration=0.1, error={"name": "ValueError", "value": "no", "traceback": []})
+    found = show(log_of(tmp_path), LIMITS)
+    assert found.text == "Traceback\nValueError: no\n"
+    (error,) = found.outputs
+    assert (error["output_type"], error["ename"], error["traceback"][0]) == (
+        "error", "ValueError", "\x1b[31mTraceback\x1b[0m",
+    )  # fmt: skip
+    assert found.error is not None
+    assert found.error.name == "ValueError"
+    assert traceback_text(CellError("E", "v")) == "E: v\n"
+
+
+def test_the_error_of_a_killed_cell_is_the_one_that_it_raised_last(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.error("E", "v", [])
+    found = show(log_of(tmp_path), LIMITS)
+    assert (found.error, found.end) == (CellError("E", "v"), None)
+
+
+def test_an_error_without_a_name_gives_way_to_the_one_that_has_it() -> None:
+    nameless, named = CellError("NoneType", "None"), CellError("ValueError", "no")
+    assert what_was_raised(nameless, named) is named
+    assert what_was_raised(None, named, CellError("Later", "")) is named
+    assert what_was_raised(None, nameless) is nameless
+    assert what_was_raised(None, None) is None
+
+
+def test_words_of_a_rich_output_are_markdown_then_plain_then_html() -> None:
+    def never(_: str) -> str:
+        raise AssertionError
+
+    assert text_of({"text/html": "<b>h</b>", "text/plain": "p", "text/markdown": "m"}, never) == "m\n"
+    assert text_of({"text/html": "<b>h</b>", "text/plain": "p\n"}, never) == "p\n"
+    assert text_of({"text/html": ["<b>", "h"]}, str.upper) == "<B>H\n"
+    assert text_of({"text/html": ""}, str) == ""
+    assert text_of({"image/png": "x"}, never) == ""
+
+
+def test_html_alone_becomes_markdown(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"text/html": "<h1>Head</h1><p>a <b>bold</b> word</p><table><tr><th>x</th></tr></table>"})
+    finish(writer)
+    text = show(log_of(tmp_path), LIMITS).text
+    assert "# Head" in text
+    assert "**bold**" in text
+    assert "<b>" not in text
+
+
+def test_importing_the_room_costs_no_library() -> None:
+    code = (
+        "import sys, supervisord_py.kernels.output.result, supervisord_py.kernels.output.notebook,"
+        "supervisord_py.kernels.output.follow, supervisord_py.kernels.output.sweep,"
+        "supervisord_py.kernels.bash.backend;"
+        "print([name for name in ('nbformat','markdownify','bs4','traitlets','zmq','jupyter_client')"
+        " if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_status_events_come_alone_whichever_way_they_were_recorded(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.status({"op": "read"})
+    writer.close()
+    line = {"kind": "display", "at": 0, "data": {STATUS_MIME: {"op": "find"}, "text/plain": "x"}}
+    with log_of(tmp_path).records_path.open("ab") as file:
+        file.write(json.dumps(line).encode() + b"\n")
+    found = show(log_of(tmp_path), LIMITS)
+    assert [output["data"] for output in found.outputs] == [
+        {STATUS_MIME: {"op": "read"}},
+        {STATUS_MIME: {"op": "find"}},
+    ]
+    assert found.text == ""
+
+
+def test_an_update_is_shown_in_the_place_of_its_display(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"text/plain": "0 %"}, {"v": 1}, "bar")
+    writer.write("stdout", b"work\n")
+    for percent in (50, 100):
+        writer.display({"text/plain": f"{percent} %"}, {"v": percent}, "bar", update=True)
+    writer.display({"text/plain": "again"}, {}, "bar")
+    finish(writer)
+    found = show(log_of(tmp_path), LIMITS)
+    assert found.text == "100 %\nwork\nagain\n"
+    assert found.outputs[0] == {"output_type": "display_data", "data": {"text/plain": "100 %"}, "metadata": {"v": 100}}
+
+
+def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"text/plain": "one"}, {}, "elsewhere", update=True)
+    writer.display({"text/plain": "two"}, {}, "elsewhere", update=True)
+    writer.display({"text/plain": "nameless"}, {}, None, update=True)
+    finish(writer)
+    assert show(log_of(tmp_path), LIMITS).text == "two\n"
+
+
+@pytest.mark.parametrize(
+    ("wait", "after", "text"),
+    [(False, False, ""), (False, True, "new\n"), (True, False, "old\nshown\n"), (True, True, "new\n")],
+)
+def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, text: str) -> None:  # noqa: FBT001
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"old\n")
+    writer.display({"text/plain": "shown"}, {}, "d")
+    writer.clear(wait=wait)
+    if after:
+        writer.write("stdout", b"new\n")
+    finish(writer)
+    found = show(log_of(tmp_path), LIMITS)
+    assert (found.text, found.truncated) == (text, False)
+    assert found.total_bytes == (8 if after else 4)
+
+
+def test_a_waiting_clear_is_done_by_a_display_and_by_bytes_of_a_cell_that_runs(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    for number in range(3):
+        writer.clear(wait=True)
+        writer.display({"text/plain": f"frame {number}"})
+    assert show(log_of(tmp_path), LIMITS).text == "frame 2\n"
+    writer.clear(wait=True)
+    writer.write("stdout", b"by bytes")
+    assert show(log_of(tmp_path), LIMITS).text == "by bytes"
+    writer.close()
+
+
+def test_a_clear_just_before_bytes_of_the_same_stream_counts(tmp_path: Path) -> None:
+    """Nothing but the size of the file tells that something came after the clear."""
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"old")
+    writer.clear(wait=True)
+    writer.write("stdout", b"new")
+    assert survey(log_of(tmp_path).records(), 6).visible_from == 3
+    assert survey(log_of(tmp_path).records(), 3).visible_from == 0
+    writer.close()
+
+
+def test_output_beyond_the_cap_is_told(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, cap=4)
+    writer.write("stdout", b"0123456789")
+    finish(writer)
+    found = show(log_of(tmp_path), LIMITS)
+    assert (found.text, found.truncated, found.total_bytes) == ("0123", True, 4)
+    assert "6 bytes" in found.notices[0]
+
+
+def test_a_large_rich_output_is_a_file_and_a_reference(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"image/png": PNG, "text/plain": "<Figure>"})
+    finish(writer)
+    for _ in range(2):  # showing it again changes nothing
+        found = show(log_of(tmp_path), LIMITS)
+        (output,) = found.outputs
+        reference = output["data"]["image/png"]
+        assert output["data"]["text/plain"] == "<Figure>"
+        kept = find_artifact(tmp_path, reference["artifact"])
+        assert (kept.mime, kept.size, reference["bytes"]) == ("image/png", 512_004, 512_004)
+        assert kept.path.read_bytes() == base64.b64decode(PNG)
+        assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
+    assert found.text == "<Figure>\n"
+    assert sum(path.suffix == ".png" for path in tmp_path.iterdir()) == 1
+
+
+def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    for number in range(700):
+        writer.display({"text/plain": f"{number} " + "x" * 5000})
+    finish(writer)
+    limits = replace(LIMITS, inline_bytes=6000)
+    found = show(log_of(tmp_path), limits)
+    assert len(found.outputs) == 500
+    assert found.notices == ("200 of 700 rich outputs are not listed: only the first and the last are",)
+    inline = [output for output in found.outputs if isinstance(output["data"]["text/plain"], str)]
+    assert 30 <= len(inline) <= 45
+    assert "699 " in str(find_artifact(tmp_path, found.outputs[-1]["data"]["text/plain"]["artifact"]).path.read_text())
+    assert len(found.text.encode()) < LIMITS.preview_bytes + 100
+
+
+# -- artifacts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mime", "value", "data", "ending"),
+    [
+        ("image/png", base64.b64encode(b"abc").decode(), b"abc", "png"),
+        ("image/jpeg", "not base64 at all é", "not base64 at all é".encode(), "jpg"),
+        ("image/svg+xml", "<svg/>", b"<svg/>", "svg"),
+        ("application/json", {"a": "é"}, '{"a": "é"}'.encode(), "json"),
+        ("application/vnd.plotly.v1+json", [1], b"[1]", "application-vnd-plotly-v1-json"),
+        ("text/plain", ["a\n", "b"], b"a\nb", "txt"),
+        ("text/plain", "\ud800", b"\xed\xa0\x80", "txt"),
+        ("///", {"a": 1}, b'{"a": 1}', "bin"),
+    ],
+)
+def test_a_value_becomes_the_file_that_it_means(mime: str, value: Any, data: bytes, ending: str) -> None:
+    assert content(mime, value) == data
+    assert extension(mime) == ending
+    assert weight(value) > 0
+
+
+def test_the_largest_values_of_a_bundle_go_first(tmp_path: Path) -> None:
+    data = {"text/plain": "p" * 10, "text/html": "h" * 1000, "application/json": ["j" * 500]}
+    kept = spill(tmp_path, CELL, 70, data, 600)
+    assert kept == {**data, "text/html": {"artifact": f"{CELL}.71.html", "bytes": 1000}}
+    assert spill(tmp_path, CELL, 70, data, 5000) == data
+
+
+def test_a_disk_that_takes_no_file_leaves_a_reference_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artifacts, "_write_whole", full)
+    kept = spill(tmp_path, CELL, 0, {"text/html": "h" * 1000}, 10)
+    error = "not kept: No space left on device"
+    assert kept == {"text/html": {"artifact": None, "bytes": 1000, "error": error}}
+
+
+def test_an_artifact_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "replace", full)
+    assert spill(tmp_path, CELL, 0, {"text/html": "h" * 1000}, 10)["text/html"]["artifact"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_stream_is_an_artifact_by_the_cells_own_id(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"abc")
+    writer.close()
+    found = find_artifact(tmp_path, CELL)
+    assert (found.path.read_bytes(), found.mime, found.size) == (b"abc", "application/octet-stream", 3)
+
+
+@pytest.mark.parametrize(
+    "artifact_id",
+    ["", ".", "..", "../secret", f"../{CELL}", f"{CELL}.0.png/../../x", "/etc/passwd", f"{CELL}.jsonl", "x\0y", "a.1"],
+)
+def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifact_id: str) -> None:
+    writer_of(tmp_path / "session").close()
+    (tmp_path / "secret").write_text("s")
+    with pytest.raises(UnknownUnitError):
+        find_artifact(tmp_path / "session", artifact_id)
+
+
+def test_links_are_no_artifacts(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    os.symlink(tmp_path / "secret", tmp_path / f"{CELL}.1.png")
+    with pytest.raises(UnknownUnitError, match="there is no artifact"):
+        find_artifact(tmp_path, f"{CELL}.1.png")
+
+
+def test_values_are_one_text_and_colours_can_go() -> None:
+    assert joined({"a": 1}) == '{"a": 1}'
+    assert joined(["a", 1]) == '["a", 1]'
+    assert without_colours("\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x1b\\") == "red link"
+
+
+# -- the result ------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_takes_from_the_end_record_what_is_not_given(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"x")
+    writer.end("error", execution_count=4, duration=0.25, error={"name": "E", "value": "v"})
+    output = show(log_of(tmp_path), LIMITS)
+    result = cell_result(CELL, "title", output, notices=("told",), steps=(Step("sigint", 0.0),))
+    assert (result.status, result.error) == (CellStatus.ERROR, CellError("E", "v"))
+    assert (result.execution_count, result.duration_seconds) == (4, 0.25)
+    assert (result.text, result.artifact, result.total_bytes, result.total_lines) == ("x", CELL, 1, 1)
+    assert (result.notices, result.steps[0].action, result.title) == (("told",), "sigint", "title")
+    other = cell_result(CELL, None, output, status=CellStatus.TIMED_OUT, duration_seconds=9.0, execution_count=5)
+    assert (other.status, other.duration_seconds, other.execution_count) == (CellStatus.TIMED_OUT, 9.0, 5)
+
+
+def test_a_cell_without_an_end_did_not_end_well() -> None:
+    result = cell_result(CELL, None, CellOutput())
+    assert (result.status, result.duration_seconds, result.execution_count) == (CellStatus.ERROR, None, None)
