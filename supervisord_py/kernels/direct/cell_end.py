@@ -1,0 +1,129 @@
+"""Waiting for the end of one cell: its reply and the end of its output, or the death of the kernel, whatever comes.
+
+Law: this always ends. The reply is the kernel's word; where it is missing, the `end` record in the cell's files is;
+where both are missing and the kernel is dead, its state is lost; where it lives and says that it is idle, it is told
+that it gave no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.kernels import end_record
+from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
+from supervisord_py.kernels.replies import reply_of, reply_of_end
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.backend import ExecuteRequest
+    from supervisord_py.kernels.direct.conversation import Exchange
+    from supervisord_py.process.spec import ExitRecord
+
+    Died = asyncio.Future[ExitRecord | None]
+
+IDLE_SECONDS = 1.0
+"""How long the end of output may come after the reply."""
+REPLY_SECONDS = 2.0
+"""How long a reply may come after the end of output: it is sent before it."""
+LAST_WORDS_SECONDS = 0.05
+"""How long a reply that a kernel sent right before its death may be on its way."""
+POLL_SECONDS = 0.25
+PROBE_SECONDS = 1.0
+"""How long the files may lag behind a shell that has worked off all requests before ours."""
+
+
+async def wait_for_end(exchange: Exchange, died: Died) -> None:
+    """Return when the reply and the end of output came, or one of them and the other is late, or the kernel died."""
+    either: set[asyncio.Future[Any]] = {exchange.reply, exchange.idle, died}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    late: list[asyncio.Future[Any]] = [it for it in (exchange.reply, exchange.idle) if not it.done()]
+    if died.done():
+        await asyncio.wait({exchange.reply}, timeout=LAST_WORDS_SECONDS)
+    elif late:
+        patience = IDLE_SECONDS if exchange.reply.done() else REPLY_SECONDS
+        await asyncio.wait({*late, died}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def reply_in_files(request: ExecuteRequest) -> Reply | None:
+    """Return what the `end` record of the cell says, if there is one."""
+    record = await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id)
+    return None if record is None else reply_of_end(record)
+
+
+async def conclude(exchange: Exchange, died: Died, request: ExecuteRequest, unit: str) -> Reply:
+    """Return the word on a cell for which `wait_for_end` has returned.
+
+    Raises:
+        KernelGoneError: It died before the cell ended.
+    """
+    if exchange.reply.done():
+        reply = reply_of(exchange.reply.result())
+        return replace(reply, iopub_lost=not exchange.idle.done() and not died.done())
+    if (found := await reply_in_files(request)) is not None:
+        return found
+    if died.done():
+        raise gone(unit, died)
+    return no_answer()
+
+
+async def follow(exchange: Exchange, probe: Exchange, died: Died, request: ExecuteRequest, unit: str) -> Reply:
+    """Wait for the end of a cell that an earlier control plane sent to a kernel which records by itself.
+
+    Args:
+        exchange: Of the cell; wakes us, its files are the truth.
+        probe: A later request on shell: its reply means that the cell is over.
+        died: As in the handle.
+        request: The cell.
+        unit: `kernel:…`.
+
+    Raises:
+        KernelGoneError: It died before the cell ended.
+    """
+    loop, over_by = asyncio.get_running_loop(), float("inf")
+    while (found := await reply_in_files(request)) is None:
+        if exchange.reply.done() or died.done():
+            return replace(await conclude(exchange, died, request, unit), iopub_lost=False)
+        if loop.time() > over_by:
+            return await _never_ended(request)
+        if probe.reply.done() and over_by == float("inf"):
+            over_by = loop.time() + PROBE_SECONDS
+        signs: set[asyncio.Future[Any]] = {
+            it for it in (exchange.reply, exchange.idle, probe.reply, died) if not it.done()
+        }
+        await asyncio.wait(signs, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    return found
+
+
+async def _never_ended(request: ExecuteRequest) -> Reply:
+    """The kernel is idle, and the files tell no end: the cell never reached it, or its files were taken away."""
+    if await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id, "begin") is None:
+        return Reply(CellStatus.ABORTED, notice="the cell never reached the kernel: it was not run")
+    return no_answer()
+
+
+def no_answer() -> Reply:
+    """Return the word on a cell that the kernel is done with without having said how it ended."""
+    text = "The kernel became idle without an answer: whether the cell ran to its end is not known."
+    return Reply(CellStatus.ERROR, CellError("NoReply", text), lossy=True, notice=text)
+
+
+def gone(unit: str, died: Died) -> KernelGoneError:
+    """Return the error of a cell whose kernel is dead."""
+    record = died.result()
+    if record is None:
+        return KernelGoneError(f"{unit} is gone; how it ended is not known", unit=unit)
+    end = KernelEnd(outcome(record, None, True), record)  # noqa: FBT003  its name there
+    return KernelGoneError(
+        f"{unit} {how_it_ended(end)} while the cell ran",
+        hint="its variables are lost; the next call starts it anew",
+        unit=unit,
+        record=record,
+        reason=end.reason.value if end.reason else Reason.EXIT.value,
+        code=end.code,
+        signal=end.signal,
+    )

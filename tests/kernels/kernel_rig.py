@@ -1,0 +1,152 @@
+"""A real keeper and a real placement for tests of kernels, with short private folders. Control planes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from process.real_keeper import RealKeeper
+from supervisord_py.kernels.backend import ExecuteRequest, Launch
+from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.process.local import LocalPlacement
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from supervisord_py.kernels.backend import KernelBackend, KernelHandle, Started
+
+PATIENCE = 60.0
+STOCK = (sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}")
+"""argv of a kernel that knows nothing of us, as a kernelspec gives it."""
+
+
+async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Return the first true value of `condition`; fail in the end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        await asyncio.sleep(0.005)
+    return value
+
+
+def no_news() -> None:
+    """Be woken, and go on sleeping."""
+
+
+class KernelRig:
+    """The keeper, the placement of its present control plane, and what was started through them."""
+
+    def __init__(self, folder: Path, keeper: RealKeeper) -> None:
+        self.folder = folder
+        self.keeper = keeper
+        self.placement: LocalPlacement
+        self.config = KernelsConfig(
+            run_dir=folder / "run",
+            cells_dir=folder / "cells",
+            data_dir=folder / "data",
+            modules_dir=folder / "modules",
+            gateway=GatewayConfig(dir=folder / "gateway"),
+        )
+        self.spawned: list[Started] = []
+        self._handles: list[KernelHandle] = []
+
+    async def connect(self) -> LocalPlacement:
+        """Be the next control plane."""
+        channel = await asyncio.to_thread(self.keeper.channel)
+        self.placement = await LocalPlacement.connect(
+            channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
+        )
+        return self.placement
+
+    async def replace(self) -> LocalPlacement:
+        """Die as a control plane, and be the next one: what the keeper holds lives on."""
+        for handle in self._handles:
+            await handle.close()
+        self._handles.clear()
+        self.placement.close()
+        self.keeper.end_control()
+        return await self.connect()
+
+    def launch(self, session: str = "s-000000", **changes: Any) -> Launch:
+        """Return what starts a kernel with the tests' own interpreter, in a folder of its own."""
+        cwd, cells = self.folder / "cwd", self.folder / "cells" / session
+        cwd.mkdir(exist_ok=True)
+        cells.mkdir(mode=0o700, parents=True, exist_ok=True)
+        home = str(self.folder)
+        env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": home, "IPYTHONDIR": f"{home}/ipy"}
+        made = Launch(session, self.placement.new_key(), sys.executable, str(cwd), env, cells)
+        return replace(made, **changes)
+
+    def stock(self, session: str = "stock-000000", **changes: Any) -> Launch:
+        """Return what starts a stock ipykernel, which does not know our launcher."""
+        spec = {"interpreter": None, "kernelspec": "stock", "kernelspec_argv": STOCK, **changes}
+        return self.launch(session, **spec)
+
+    def deadline(self, seconds: float = PATIENCE) -> float:
+        """Return that time of the loop's clock."""
+        return asyncio.get_running_loop().time() + seconds
+
+    async def start(self, backend: KernelBackend, launch: Launch) -> Any:
+        """Start a kernel; its connections are closed with the rig."""
+
+        async def note(started: Started) -> None:
+            self.spawned.append(started)
+
+        handle = await backend.start(launch, deadline=self.deadline(), on_spawned=note)
+        self._handles.append(handle)
+        return handle
+
+    async def attach(self, backend: KernelBackend, launch: Launch) -> Any:
+        """Take a kernel over; its connections are closed with the rig."""
+        child = await self.placement.attach(launch.instance)
+        assert child is not None
+        handle = await backend.attach(launch, child)
+        if handle is not None:
+            self._handles.append(handle)
+        return handle
+
+    def request(self, launch: Launch, code: str, **changes: Any) -> ExecuteRequest:
+        """Return a cell with a fresh id."""
+        made = ExecuteRequest(uuid.uuid4().hex[:16], code, launch.cells_dir, 64 * 1024, 1 << 32)
+        return replace(made, **changes)
+
+    def out(self, request: ExecuteRequest) -> bytes:
+        """Return the complete output of a cell."""
+        path = request.cells_dir / f"{request.cell_id}.out"
+        return path.read_bytes() if path.exists() else b""
+
+    def records(self, request: ExecuteRequest, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return the records of a cell, or those of one kind."""
+        path = request.cells_dir / f"{request.cell_id}.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        return [it for it in found if kind is None or it["kind"] == kind]
+
+    async def close(self) -> None:
+        """Let go of everything; the keeper ends what it holds."""
+        for handle in self._handles:
+            await handle.close()
+        self.placement.close()
+
+
+@asynccontextmanager
+async def kernel_house(folder: Path) -> AsyncIterator[KernelRig]:
+    """Start a keeper in a short folder (`short_tmp`), be its control plane, and end both."""
+    keeper = RealKeeper(folder)
+    rig = KernelRig(folder, keeper)
+    try:
+        await rig.connect()
+        try:
+            yield rig
+        finally:
+            await rig.close()
+    finally:
+        await asyncio.to_thread(keeper.close)

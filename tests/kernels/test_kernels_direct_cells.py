@@ -1,0 +1,209 @@
+"""Cells in real kernels through the direct backend: with our launcher, and with one that knows nothing of us."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.direct import cell_end
+from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct.channels import open_channels
+from supervisord_py.kernels.direct.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
+    from supervisord_py.kernels.direct.handle import DirectHandle
+
+IPYKERNEL_6 = Path(__file__).parents[2] / ".venv" / "peers" / "ipykernel6" / "bin" / "python"
+KINDS = ["ours", "ours-6", "stock"]
+
+
+class Kernel:
+    """A kernel that runs, and what it was started from."""
+
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+        self.rig = rig
+        self.launch = launch
+        self.handle = handle
+
+    async def run(self, code: str, wake: Callable[[], None] = no_news, **changes: Any) -> tuple[Reply, ExecuteRequest]:
+        request = self.rig.request(self.launch, code, **changes)
+        async with asyncio.timeout(PATIENCE):
+            return await self.handle.execute(request, wake), request
+
+
+@pytest.fixture(params=KINDS)
+async def kernel(
+    request: pytest.FixtureRequest, short_tmp: Path, require: Callable[[object, str], None]
+) -> AsyncIterator[Kernel]:
+    async with kernel_house(short_tmp) as rig:
+        if request.param == "ours-6":
+            require(IPYKERNEL_6.exists(), "an interpreter with ipykernel 6 (make peers)")
+            launch = rig.launch(interpreter=str(IPYKERNEL_6))
+        else:
+            launch = rig.stock() if request.param == "stock" else rig.launch()
+        yield Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
+
+
+async def test_cells_end_ok_or_with_their_error_and_keep_state(kernel: Kernel) -> None:
+    reply, request = await kernel.run("x = 20\nprint('hello')\nx + 1")
+    assert (reply.status, reply.error, reply.execution_count) == (CellStatus.OK, None, 1)
+    assert kernel.rig.out(request) == b"hello\n"
+    (result,) = kernel.rig.records(request, "result")
+    assert result["data"]["text/plain"] == "21"
+    (end,) = kernel.rig.records(request, "end")
+    assert (end["status"], end["execution_count"], end["ask_exit"]) == ("ok", 1, False)
+    reply, request = await kernel.run("1 / 0")
+    assert reply.status is CellStatus.ERROR
+    assert reply.error is not None
+    assert (reply.error.name, reply.error.value) == ("ZeroDivisionError", "division by zero")
+    assert reply.error.traceback
+    (end,) = kernel.rig.records(request, "end")
+    assert end["error"]["name"] == "ZeroDivisionError"
+    reply, _ = await kernel.run("assert x == 20")
+    assert reply.status is CellStatus.OK
+
+
+async def test_input_is_answered_with_an_error(kernel: Kernel) -> None:
+    """Nobody could answer: stdin is not connected, and the kernel is told so."""
+    reply, _ = await kernel.run("input('who? ')")
+    assert reply.error is not None
+    assert reply.error.name == "StdinNotImplementedError"
+
+
+@pytest.mark.parametrize("way", ["lines", "one-print", "fd", "child"])
+async def test_fifty_megabytes_are_complete(kernel: Kernel, way: str) -> None:
+    """The output matrix: the hash of what is on disk is that of what was printed."""
+    line = b"0123456789abcdef" * 624 + b"0123456789abcde\n"
+    whole = line * 5243
+    program = {
+        "lines": f"for _ in range(5243): print('{line.decode().rstrip()}')",
+        "one-print": f"print(('{line.decode().rstrip()}' + chr(10)) * 5243, end='')",
+        "fd": f"import os\nfor _ in range(5243):\n data = b'{line.decode().rstrip()}' + bytes([10])\n"
+        " while data: data = data[os.write(1, data):]",
+        "child": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', "
+        f"\"for _ in range(5243): print('{line.decode().rstrip()}')\"], check=True)",
+    }[way]
+    assert len(whole) > 50 * 1024 * 1024
+    reply, request = await kernel.run(program)
+    assert reply.status is CellStatus.OK, reply
+    assert not reply.lossy
+    await eventually(lambda: len(kernel.rig.out(request)) >= len(whole), "the last of the output")
+    assert hashlib.sha256(kernel.rig.out(request)).digest() == hashlib.sha256(whole).digest()
+
+
+async def test_whoever_waits_is_woken_while_the_cell_runs(kernel: Kernel) -> None:
+    """News are in the files when the waker is called."""
+    seen: list[int] = []
+    request = kernel.rig.request(
+        kernel.launch,
+        "import time\nprint('first', flush=True)\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)",
+    )
+    news = asyncio.Event()
+
+    def wake() -> None:
+        seen.append(len(kernel.rig.out(request)))
+        news.set()
+
+    running = asyncio.ensure_future(kernel.handle.execute(request, wake))
+    await eventually(lambda: seen and seen[-1] == len("first\n"), "news of the first line")
+    assert not running.done()
+    Path(kernel.launch.cwd, "go").touch()
+    async with asyncio.timeout(PATIENCE):
+        assert (await running).status is CellStatus.OK
+
+
+async def test_a_cell_that_calls_exit_says_so_and_the_process_ends(kernel: Kernel) -> None:
+    """D11: not a crash."""
+    reply, _ = await kernel.run("exit()")
+    assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
+    async with asyncio.timeout(PATIENCE):
+        record = await asyncio.shield(kernel.handle.died)
+    assert record is not None
+    assert (record.code, record.signal) == (0, None)
+
+
+async def test_a_cell_behind_the_failing_one_of_another_client_is_aborted(kernel: Kernel) -> None:
+    assert kernel.handle.connection_file is not None
+    channels = await open_channels(kernel.handle.connection_file)
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n1 / 0"
+    await channels.send("shell", jupyter_request("execute_request", code=code, stop_on_error=True))
+    await eventually(lambda: kernel.handle.foreign_busy, "the other client's cell")
+    used_at = kernel.handle.foreign_used_at
+    assert used_at is not None
+    request = kernel.rig.request(kernel.launch, "never = 1")
+    running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
+    await eventually(lambda: request.cell_id in kernel.handle._line.talk._under_way, "the cell to be sent")
+    Path(kernel.launch.cwd, "go").touch()
+    async with asyncio.timeout(PATIENCE):
+        reply = await running
+    assert reply.status is CellStatus.ABORTED
+    assert reply.error is None
+    assert not kernel.handle.foreign_busy
+    await channels.close()
+    reply, _ = await kernel.run("assert 'never' not in dir()")
+    assert reply.status is CellStatus.OK
+
+
+async def test_what_a_stock_kernel_loses_is_told(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faster than can be written, or without the word that all of it came: the reply says that it is lossy."""
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.stock()
+        stock = Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
+        with monkeypatch.context() as tight:
+            tight.setattr(stock.handle._recording, "_queue_bytes", 100)
+            reply, _ = await stock.run("print('x' * 1000)")
+        assert (reply.status, reply.lossy, reply.iopub_lost) == (CellStatus.OK, True, False)
+        assert reply.notice is not None
+        assert "missing" in reply.notice
+        with monkeypatch.context() as deaf:
+            deaf.setattr(cell_end, "IDLE_SECONDS", 0.05)
+            deaf.setattr(Message, "is_status", lambda *_: False)
+            reply, _ = await stock.run("1")
+        assert (reply.status, reply.lossy, reply.iopub_lost) == (CellStatus.OK, True, True)
+        reply, _ = await stock.run("1")
+        assert not reply.lossy
+
+
+async def test_ping_answers_while_idle_and_not_while_a_cell_runs(kernel: Kernel) -> None:
+    assert await kernel.handle.ping(PATIENCE)
+    request = kernel.rig.request(
+        kernel.launch,
+        "print(1, flush=True)\nimport time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)",
+    )
+    running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
+    await eventually(lambda: kernel.rig.out(request), "the beginning of the cell")
+    assert not await kernel.handle.ping(0.2)
+    Path(kernel.launch.cwd, "go").touch()
+    async with asyncio.timeout(PATIENCE):
+        await running
+    assert await kernel.handle.ping(PATIENCE)
+
+
+async def test_the_end_is_orderly_and_leaves_no_file(kernel: Kernel) -> None:
+    file = kernel.handle.connection_file
+    assert file is not None
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert json.loads(file.read_text())["transport"] == "ipc"
+    await kernel.run("import atexit, pathlib\natexit.register(lambda: pathlib.Path('polite').touch())")
+    assert await kernel.handle.shutdown(PATIENCE, "stopped") == ()
+    assert Path(kernel.launch.cwd, "polite").exists()
+    assert not file.parent.exists()
+    assert kernel.handle.died.done()
+    assert await kernel.handle.shutdown(1.0, "stopped") == ()
+
+
+def jupyter_request(kind: str, **content: Any) -> dict[str, Any]:
+    """Return a front end's message."""
+    header = {"msg_id": "front-1", "msg_type": kind, "session": "front", "username": "u", "version": "5.4", "date": ""}
+    return {"header": header, "parent_header": {}, "metadata": {}, "content": {"silent": False, **content}}

@@ -1,0 +1,221 @@
+"""A Jupyter front end on the channels of a living kernel, and what happens when it reads slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from supervisord_py.errors import InvalidInputError, OverloadedError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct.channels import open_channels
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.direct.channels import Channels
+    from supervisord_py.kernels.direct.handle import DirectHandle
+
+
+class Front:
+    """A front end of one kernel."""
+
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle, channels: Channels) -> None:
+        self.rig = rig
+        self.launch = launch
+        self.handle = handle
+        self.channels = channels
+        self.heard: list[tuple[str, dict[str, Any]]] = []
+
+    async def ask(self, kind: str, msg_id: str, channel: str = "shell", **content: Any) -> None:
+        header = {"msg_id": msg_id, "msg_type": kind, "session": "front", "username": "u", "version": "5.4", "date": ""}
+        await self.channels.send(channel, {"header": header, "parent_header": {}, "metadata": {}, "content": content})
+
+    async def run(self, code: str, msg_id: str, **content: Any) -> None:
+        await self.ask("execute_request", msg_id, code=code, silent=False, **content)
+
+    async def until(self, condition: Callable[[str, dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the first message that fits, of those heard and of those to come: channels are in no order."""
+        if (found := next((it for channel, it in self.heard if condition(channel, it)), None)) is not None:
+            return found
+        async with asyncio.timeout(PATIENCE):
+            async for channel, message, _ in self.channels:
+                self.heard.append((channel, message))
+                if condition(channel, message):
+                    return message
+        raise AssertionError("the channels were closed")
+
+    async def idle(self, msg_id: str) -> None:
+        """Read on until a request of ours is over."""
+        await self.until(
+            lambda _, it: (
+                it["msg_type"] == "status"
+                and it["content"]["execution_state"] == "idle"
+                and it["parent_header"].get("msg_id") == msg_id
+            )
+        )
+
+
+@pytest.fixture
+async def front(short_tmp: Path) -> AsyncIterator[Front]:
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.launch()
+        handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
+        channels = await open_channels(handle.connection_file, limit_bytes=256 * 1024)
+        front = Front(rig, launch, handle, channels)
+        await front.ask("kernel_info_request", "hello")
+        await front.idle("hello")
+        yield front
+        await channels.close()
+
+
+async def test_a_front_end_sees_its_own_cells_and_ours(front: Front) -> None:
+    await front.run("x = 5\nprint('for the front end')", "front-1")
+    reply = await front.until(lambda channel, it: channel == "shell" and it["msg_type"] == "execute_reply")
+    assert reply["content"]["status"] == "ok"
+    assert reply["msg_id"] == reply["header"]["msg_id"]
+    assert isinstance(reply["header"]["date"], str)
+    json.dumps(reply)
+    await front.idle("front-1")
+    request = front.rig.request(front.launch, "print(x)")
+    assert (await front.handle.execute(request, no_news)).status is CellStatus.OK
+    await front.idle(request.cell_id)
+    texts = [it["content"]["text"] for _, it in front.heard if it["msg_type"] == "stream"]
+    assert "".join(texts) == "for the front end\n5\n"
+    assert front.rig.out(request) == b"5\n"
+
+
+async def test_a_front_end_may_answer_input(front: Front) -> None:
+    await front.run("print(input('name? '))", "front-1", allow_stdin=True)
+    asked = await front.until(lambda channel, it: channel == "stdin" and it["msg_type"] == "input_request")
+    assert asked["content"]["prompt"] == "name? "
+    await front.ask("input_reply", "front-2", "stdin", value="Ada")
+    said = await front.until(lambda _, it: it["msg_type"] == "stream")
+    assert said["content"]["text"] == "Ada\n"
+
+
+async def test_a_client_of_jupyter_joins_by_the_connection_file(front: Front) -> None:
+    """What `jupyter console --existing` does; and our reading of iopub does not disturb it."""
+    from jupyter_client.asynchronous.client import AsyncKernelClient
+
+    request = front.rig.request(front.launch, "shared = 'ours'")
+    await front.handle.execute(request, no_news)
+    client = AsyncKernelClient()
+    client.load_connection_file(str(front.handle.connection_file))
+    client.start_channels()
+    texts: list[str] = []
+    try:
+        await client.wait_for_ready(timeout=PATIENCE)
+
+        def hear(message: dict[str, Any]) -> None:
+            if message["msg_type"] == "stream":
+                texts.append(message["content"]["text"])
+
+        reply = await client.execute_interactive("print(shared)", output_hook=hear, timeout=PATIENCE)
+    finally:
+        client.stop_channels()
+        client.context.destroy(linger=0)
+    assert reply["content"]["status"] == "ok"
+    assert "".join(texts) == "ours\n"
+
+
+async def test_its_use_keeps_the_kernel_from_looking_idle(front: Front) -> None:
+    before = front.handle.foreign_used_at
+    assert before is not None  # it said hello
+    await front.run("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)", "front-1")
+    await eventually(lambda: front.handle.foreign_busy, "the foreign cell")
+    (front.rig.folder / "cwd" / "go").touch()
+    await eventually(lambda: not front.handle.foreign_busy, "the end of the foreign cell")
+    assert front.handle.foreign_used_at is not None
+    assert front.handle.foreign_used_at > before
+
+
+async def test_a_front_end_that_stalls_gets_a_gap_and_everything_that_matters(front: Front) -> None:
+    """What is left out is counted; status and replies come all; our own reading is not disturbed."""
+    line = "x" * 1023 + "\n"
+    total = 4096 * len(line)
+    await front.run(f"for _ in range(4096): print({line!r}, end='')", "front-1")
+    waiting = front.channels._mailbox
+    await eventually(lambda: not front.handle.foreign_busy and front.handle.foreign_used_at, "the end of the flood")
+    await eventually(lambda: waiting.waiting_bytes, "something that waits")
+    assert waiting.waiting_bytes < 2 * 256 * 1024
+    await front.idle("front-1")
+    await front.until(lambda channel, it: channel == "shell" and it["msg_type"] == "execute_reply")
+    texts = [it["content"]["text"] for _, it in front.heard if it["msg_type"] == "stream"]
+    gaps = [text for text in texts if "left out" in text]
+    shown = sum(len(text) for text in texts if text not in gaps)
+    dropped = sum(int(text.split("[px: ")[1].split()[0]) for text in gaps)
+    assert gaps
+    assert shown + dropped >= total
+
+
+async def test_messages_that_are_none_are_refused(front: Front) -> None:
+    with pytest.raises(InvalidInputError):
+        await front.channels.send("iopub", {"header": {}, "parent_header": {}, "metadata": {}, "content": {}})
+    with pytest.raises(InvalidInputError, match="content"):
+        await front.channels.send("shell", {"header": {}, "parent_header": {}, "metadata": {}})
+    assert await front.handle.ping(PATIENCE)
+
+
+async def test_closing_ends_the_iteration(front: Front) -> None:
+    reading = asyncio.ensure_future(front.until(lambda _, it: it["msg_type"] == "never"))
+    await front.ask("kernel_info_request", "again")
+    await eventually(lambda: len(front.heard) > 3, "some messages")
+    await front.channels.close()
+    with pytest.raises(AssertionError, match="closed"):
+        await reading
+    await front.ask("kernel_info_request", "into nothing")
+    await front.channels.close()
+
+
+async def test_a_front_end_that_is_gone_is_given_up(front: Front) -> None:
+    """Replies are never dropped, so one that never reads must end."""
+    for number in range(40):
+        await front.run(
+            "from IPython.core.getipython import get_ipython\n"
+            "get_ipython().payload_manager.write_payload({'source': 'page', 'data': {'text/plain': 'y' * 100000}})",
+            f"front-{number}",
+        )
+    await eventually(lambda: front.channels._mailbox.overrun, "more than anybody leaves")
+    with pytest.raises(OverloadedError):
+        await front.idle("never")
+
+
+@pytest.mark.slow
+async def test_a_gigabyte_leaves_the_daemon_small(front: Front) -> None:
+    """Ours is on disk and is not published; a flood of another client is read and dropped."""
+    await front.channels.close()
+    process = psutil.Process(os.getpid())
+    before = process.memory_info().rss
+    peak = 0
+    watching = True
+
+    async def watch() -> None:
+        nonlocal peak
+        while watching:
+            peak = max(peak, process.memory_info().rss)
+            await asyncio.sleep(0.01)
+
+    watcher = asyncio.ensure_future(watch())
+    request = front.rig.request(front.launch, "line = 'z' * 1048575\nfor _ in range(1024): print(line)")
+    async with asyncio.timeout(PATIENCE):
+        assert (await front.handle.execute(request, no_news)).status is CellStatus.OK
+    assert (request.cells_dir / f"{request.cell_id}.out").stat().st_size == 1 << 30
+    other = await open_channels(front.handle.connection_file)  # type: ignore[arg-type]
+    front.channels = other
+    await front.run("for _ in range(256): print(line, flush=True)", "flood")
+    await eventually(lambda: front.handle.foreign_busy, "the flood")
+    await other.close()
+    await eventually(lambda: not front.handle.foreign_busy, "the end of the flood")
+    watching = False
+    await watcher
+    assert peak - before < 150 * 1024 * 1024

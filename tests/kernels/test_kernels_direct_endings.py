@@ -1,0 +1,217 @@
+"""How kernels end and how cells are ended: deaths are told truly, interrupts keep the kernel where they can."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from process.real_keeper import alive
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.direct.backend import DirectBackend
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
+    from supervisord_py.kernels.direct.handle import DirectHandle
+
+BEGUN = "kept = 42\nopen('begun', 'w').close()\nprint('begun', flush=True)\n"
+"""A file, because what a stock kernel prints comes out only when its threads may run."""
+
+
+class Kernel:
+    """A kernel that runs, and a cell in it."""
+
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+        self.rig = rig
+        self.launch = launch
+        self.handle = handle
+        self.request: ExecuteRequest
+
+    async def begin(self, code: str) -> asyncio.Future[Reply]:
+        """Send a cell and return when it runs."""
+        mark = Path(self.launch.cwd, "begun")
+        mark.unlink(missing_ok=True)
+        self.request = self.rig.request(self.launch, BEGUN + code)
+        running = asyncio.ensure_future(self.handle.execute(self.request, no_news))
+        await eventually(lambda: mark.exists() or running.done(), "the cell's begin")
+        return running
+
+    async def works(self) -> None:
+        """Return when the cell has used a moment of CPU: whatever came before its loop is over."""
+        child = self.handle.started.child
+        assert child is not None
+        process = psutil.Process(child.identity.pid)
+        before = process.cpu_times().user
+        await eventually(lambda: process.cpu_times().user > before + 0.3, "the loop")
+
+    async def said(self) -> list[str]:
+        """Return the further lines that the cell has printed, once there are some."""
+        return list(await eventually(lambda: self.rig.out(self.request).decode().splitlines()[1:], "more output"))
+
+
+@pytest.fixture(params=["ours", "stock"])
+async def kernel(request: pytest.FixtureRequest, short_tmp: Path) -> AsyncIterator[Kernel]:
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.stock() if request.param == "stock" else rig.launch()
+        yield Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
+
+
+async def ended(running: asyncio.Future[Reply]) -> Reply:
+    async with asyncio.timeout(PATIENCE):
+        return await running
+
+
+# -- deaths ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "signum"),
+    [
+        ("import os; os._exit(3)", 3, None),
+        ("import ctypes; ctypes.string_at(0)", None, signal.SIGSEGV),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", None, signal.SIGKILL),
+    ],
+)
+async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
+    kernel: Kernel, code: str, exit_code: int | None, signum: int | None
+) -> None:
+    running = await kernel.begin(code)
+    with pytest.raises(KernelGoneError) as caught:
+        await ended(running)
+    record = caught.value.record
+    assert record is not None
+    assert (record.code, record.signal) == (exit_code, signum)
+    assert (caught.value.extra["code"], caught.value.extra["signal"]) == (exit_code, signum)
+    assert kernel.handle.died.result() is record
+    if kernel.handle.capabilities.kernel_spool:
+        assert kernel.rig.out(kernel.request) == b"begun\n"
+    with pytest.raises(KernelGoneError):
+        await kernel.handle.execute(kernel.rig.request(kernel.launch, "1"), no_news)
+    assert not await kernel.handle.ping(PATIENCE)
+    assert await kernel.handle.interrupt() == "gone"
+    assert await kernel.handle.terminate() == "gone"
+    assert await kernel.handle.shutdown(5.0, "stopped") == ()
+
+
+async def test_the_death_of_an_idle_kernel_is_told(kernel: Kernel) -> None:
+    child = kernel.handle.started.child
+    assert child is not None
+    os.kill(child.identity.pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        record = await asyncio.shield(kernel.handle.died)
+    assert record is not None
+    assert record.signal == signal.SIGKILL
+
+
+async def test_the_loss_of_the_keeper_is_the_end_of_its_kernels(kernel: Kernel) -> None:
+    """How they ended is not to be had, and nobody waits for it."""
+    running = await kernel.begin("import time; time.sleep(600)")
+    os.kill(kernel.rig.keeper.process.pid, signal.SIGKILL)
+    with pytest.raises(KernelGoneError, match="not known"):
+        await ended(running)
+    assert kernel.handle.died.result() is None
+
+
+# -- interrupts: the matrix of the notes, as far as one rung goes ---------------------------------------------------
+
+YIELDING = {
+    "python loop": "while True: pass",
+    "sleep": "import time; time.sleep(600)",
+    "socket": "import socket; a, b = socket.socketpair(); a.recv(1)",
+    "await": "import asyncio; await asyncio.sleep(600)",
+    "child": "import subprocess; subprocess.run(['sleep', '600'])",
+    "child of its own session": "import subprocess; subprocess.run(['sleep', '600'], start_new_session=True)",
+    "numpy": "import numpy\na = numpy.ones(10)\nwhile True: a = a * 1.0",
+    "regex": "import re; re.match('(a+)+$', 'a' * 40 + 'b')",
+}
+
+
+@pytest.mark.parametrize("name", list(YIELDING))
+async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(kernel: Kernel, name: str) -> None:
+    running = await kernel.begin(YIELDING[name])
+    assert await kernel.handle.interrupt() == "sigint+nudge"
+    reply = await ended(running)
+    assert reply.status is CellStatus.ERROR
+    assert reply.error is not None
+    assert reply.error.name in {"KeyboardInterrupt", "CancelledError"}
+    after = kernel.rig.request(kernel.launch, "assert kept == 42")
+    assert (await ended(asyncio.ensure_future(kernel.handle.execute(after, no_news)))).status is CellStatus.OK
+
+
+async def test_a_loop_in_c_never_yields_and_is_terminated(kernel: Kernel) -> None:
+    running = await kernel.begin("sum(range(10**14))")
+    await kernel.works()
+    assert await kernel.handle.interrupt() == "sigint+nudge"
+    done, _ = await asyncio.wait({running}, timeout=0.3)
+    assert not done
+    assert await kernel.handle.terminate() == "sigterm"
+    with pytest.raises(KernelGoneError) as caught:
+        await ended(running)
+    assert caught.value.record is not None
+    assert caught.value.record.signal == signal.SIGTERM
+
+
+async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
+    for _ in range(3):
+        await kernel.handle.interrupt()
+    assert await kernel.handle.ping(PATIENCE)
+    running = await kernel.begin("1")
+    assert (await ended(running)).status is CellStatus.OK
+
+
+@pytest.mark.parametrize("reason", ["cancelled", None])
+async def test_who_swallows_everything_is_killed_with_all_that_it_started(kernel: Kernel, reason: str | None) -> None:
+    """Escapees included: a daemon in a session of its own, that bears the mark."""
+    code = """
+import os, signal, subprocess, sys
+for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen(['sh', '-c', 'trap "" TERM INT; sleep 600; sleep 600'], start_new_session=True)
+print(child.pid, flush=True)
+while True: pass
+"""
+    running = await kernel.begin(code)
+    (text,) = await kernel.said()
+    escapee = int(text)
+    await kernel.handle.interrupt()
+    await kernel.handle.terminate()
+    done, _ = await asyncio.wait({running}, timeout=0.3)
+    assert not done
+    assert await kernel.handle.kill(reason) == "sigkill"
+    with pytest.raises(KernelGoneError) as caught:
+        await ended(running)
+    record = caught.value.record
+    assert record is not None
+    assert record.signal == signal.SIGKILL
+    assert (record.verdict.reason if record.verdict else None) == reason
+    assert not alive(escapee)
+
+
+async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.stock(interrupt_mode="message")
+        kernel = Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
+        running = await kernel.begin("import time; time.sleep(600)")
+        assert await kernel.handle.interrupt() == "interrupt_request"
+        reply = await ended(running)
+        assert reply.error is not None
+        assert reply.error.name == "KeyboardInterrupt"
+
+
+async def test_a_shutdown_of_a_busy_kernel_ends_its_cell_too(kernel: Kernel) -> None:
+    running = await kernel.begin("import time; time.sleep(600)")
+    assert await kernel.handle.shutdown(0.4, "evicted_lru") == ()
+    assert not Path(str(kernel.handle.connection_file)).exists()
+    with pytest.raises(KernelGoneError) as caught:
+        await ended(running)
+    assert caught.value.record is not None
+    assert caught.value.extra["reason"] == "evicted_lru"

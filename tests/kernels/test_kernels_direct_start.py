@@ -1,0 +1,284 @@
+"""Starts of kernels that do not come up: each says why and what to do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.kernel_rig import PATIENCE, eventually, kernel_house
+from process.real_keeper import alive
+from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.kernels.direct import place, startup
+from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
+from supervisord_py.process.output import OutputReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.backend import Launch, Started
+
+
+@pytest.fixture
+async def rig(short_tmp: Path) -> AsyncIterator[KernelRig]:
+    async with kernel_house(short_tmp) as made:
+        yield made
+
+
+def program(rig: KernelRig, name: str, script: str) -> str:
+    """Return the path of an executable shell script."""
+    path = rig.folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+async def failing(rig: KernelRig, launch: Launch, seconds: float = PATIENCE) -> PxError:
+    """Start what does not come up, check that nothing is left, and return the error."""
+
+    async def note(started: Started) -> None:
+        rig.spawned.append(started)
+
+    backend = DirectBackend(rig.placement, rig.config)
+    with pytest.raises(PxError) as caught:
+        await backend.start(launch, deadline=rig.deadline(seconds), on_spawned=note)
+    await nothing_left(rig, launch)
+    return caught.value
+
+
+async def nothing_left(rig: KernelRig, launch: Launch) -> None:
+    assert not place.folder_of(rig.config.run_dir, launch.session_id).exists()
+    child = await rig.placement.attach(launch.instance)
+    if child is not None:
+        async with asyncio.timeout(PATIENCE):
+            await rig.placement.wait(launch.instance)
+        assert not alive(child.identity.pid)
+        await rig.placement.release(launch.instance)
+
+
+async def test_a_start_tells_its_process_first_and_how_long_each_phase_took(rig: KernelRig) -> None:
+    launch = rig.launch(tag="note", max_rss_bytes=1 << 31)
+    handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
+    (started,) = rig.spawned
+    assert started is handle.started
+    assert started.child is not None
+    assert (started.child.unit, started.child.tag) == ("kernel:s-000000", "note")
+    assert set(started.phases) == {"place", "spawn", "told", "connect", "ready"}
+    assert handle.capabilities.kernel_spool
+
+
+async def test_an_interpreter_that_is_not_there(rig: KernelRig) -> None:
+    error = await failing(rig, rig.launch(interpreter="/nowhere/python"))
+    assert isinstance(error, StartFailedError)
+    assert (error.extra["reason"], error.extra["stage"]) == ("spawn_failed", "exec")
+    assert rig.spawned == []
+
+
+async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
+    python = program(rig, "bare python", f'exec {sys.executable} -S "$@"')
+    error = await failing(rig, rig.launch(interpreter=python))
+    assert isinstance(error, StartFailedError)
+    assert error.hint == f"run `'{python}' -m pip install ipykernel`"
+    assert "ipykernel" in error.detail
+    assert (error.extra["reason"], error.extra["code"]) == ("early_exit", 78)
+
+
+async def test_a_broken_module_is_named_with_its_line(rig: KernelRig) -> None:
+    folder = rig.folder / "modules"
+    folder.mkdir()
+    (folder / "bad.py").write_text("x = 1\nimport no_such_module\n")
+    error = await failing(rig, rig.launch(modules=(str(folder),)))
+    assert isinstance(error, ConfigError)
+    assert f"{folder}/bad.py:2" in error.detail
+    assert "no_such_module" in error.detail
+    assert (error.extra["file"], error.extra["line"]) == (str(folder / "bad.py"), 2)
+
+
+async def test_a_program_that_ends_before_it_answers_tells_its_last_words(rig: KernelRig) -> None:
+    argv = (program(rig, "dies", "echo one >&2; echo two >&2; exit 3"), "{connection_file}")
+    error = await failing(rig, rig.stock(kernelspec_argv=argv))
+    assert isinstance(error, StartFailedError)
+    assert "exited with code 3" in error.detail
+    assert "two" in error.detail
+    assert error.extra["stderr_tail"] == "one\ntwo\n"
+    assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == ("early_exit", 3, None)
+
+
+async def test_a_log_that_cannot_be_read_hides_nothing(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_args: object) -> bytes:
+        raise OSError("the disk is broken")
+
+    monkeypatch.setattr(OutputReader, "tail_bytes", broken)
+    monkeypatch.setattr(startup, "LAST_WORDS_SECONDS", 0.0)
+    error = await failing(rig, rig.stock(kernelspec_argv=(program(rig, "dies", "exit 3"), "{connection_file}")))
+    assert (error.extra["code"], error.extra["stderr_tail"]) == (3, "")
+
+
+async def test_a_program_that_is_killed_before_it_answers(rig: KernelRig) -> None:
+    argv = (program(rig, "dies", "kill -SEGV $$"), "{connection_file}")
+    error = await failing(rig, rig.stock(kernelspec_argv=argv))
+    assert (error.extra["signal"], error.extra["code"]) == (signal.SIGSEGV, None)
+    assert "wrote nothing" in error.detail
+
+
+async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(rig: KernelRig) -> None:
+    script = "echo waiting >&2; setsid sleep 600 & echo $! > pids; sleep 600"
+    argv = (program(rig, "hangs", script), "{connection_file}")
+    error = await failing(rig, rig.stock(kernelspec_argv=argv), seconds=0.5)
+    assert isinstance(error, ReadinessTimeoutError)
+    assert error.extra["reason"] == "readiness_timeout"
+    assert "waiting" in error.extra["stderr_tail"]
+    assert "does not answer" in error.detail
+    assert not alive(int((rig.folder / "cwd" / "pids").read_text()))
+
+
+async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
+    launch = rig.stock(kernelspec_argv=(program(rig, "hangs", "sleep 600"), "{connection_file}"))
+    spawned = asyncio.Event()
+
+    async def note(_started: Started) -> None:
+        spawned.set()
+
+    backend = DirectBackend(rig.placement, rig.config)
+    starting = asyncio.ensure_future(backend.start(launch, deadline=rig.deadline(), on_spawned=note))
+    async with asyncio.timeout(PATIENCE):
+        await spawned.wait()
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await nothing_left(rig, launch)
+
+
+async def test_a_start_whose_teller_fails_leaves_nothing(rig: KernelRig) -> None:
+    """The ledger took no row: then there shall be no process."""
+    launch = rig.launch()
+
+    async def note(_started: Started) -> None:
+        raise ConfigError("the ledger is full")
+
+    with pytest.raises(ConfigError, match="ledger is full"):
+        await DirectBackend(rig.placement, rig.config).start(launch, deadline=rig.deadline(), on_spawned=note)
+    await nothing_left(rig, launch)
+
+
+async def test_a_kernelspec_without_a_connection_file_is_refused(rig: KernelRig) -> None:
+    error = await failing(rig, rig.stock(kernelspec_argv=("/bin/true",)))
+    assert isinstance(error, ConfigError)
+    assert "{connection_file}" in error.detail
+
+
+async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
+    from dataclasses import replace
+
+    deep = rig.folder / ("d" * 90)
+    rig.config = replace(rig.config, run_dir=deep)
+    error = await failing(rig, rig.launch())
+    assert isinstance(error, ConfigError)
+    assert str(deep) in error.detail
+    assert error.hint is not None
+    room = int(error.hint.split("at most ")[1].split()[0])
+    fitting = Path("/" + "d" * (room - 1))
+    assert len(os.fsencode(place.folder_of(fitting, rig.launch().session_id) / "s-1")) == place.SOCKET_PATH_MAX
+
+
+async def test_a_run_folder_that_cannot_be_made(rig: KernelRig) -> None:
+    (rig.config.run_dir / place.FOLDER).write_text("in the way")
+    error = await failing(rig, rig.launch())
+    assert isinstance(error, StartFailedError)
+    assert error.extra["stage"] == "connection_file"
+
+
+async def test_a_connection_file_that_cannot_be_written_leaves_no_folder(
+    rig: KernelRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_connection: place.Connection) -> None:
+        raise OSError(28, "no space")
+
+    monkeypatch.setattr(place, "_write", full)
+    error = await failing(rig, rig.launch())
+    assert error.extra["errno"] == 28
+
+
+def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp: Path) -> None:
+    """So that a front end's sockets find it; another session, or another runtime directory, has others."""
+    first = place.make(short_tmp, "s-1", "a.1")
+    (first.folder / "s-1").touch()
+    place.remove(first.folder)
+    second = place.make(short_tmp, "s-1", "a.2")
+    third = place.make(short_tmp, "s-1", "a.3")  # a dead predecessor's folder is in the way
+    assert (second.address, second.key) == (third.address, third.key) == (first.address, first.key)
+    assert os.listdir(third.folder) == [place.FILE]
+    assert place.read(third.file).instance == "a.3"
+    assert place.make(short_tmp, "s-2", "b.1").key != first.key
+    assert place.make(short_tmp / "other", "s-1", "a.1").key != first.key
+    secret = short_tmp / place.FOLDER / place.SECRET
+    assert secret.stat().st_mode & 0o777 == 0o600
+    secret.write_bytes(b"cut short")
+    assert place.make(short_tmp, "s-1", "a.4").key != first.key
+    assert len(secret.read_bytes()) == place.SECRET_BYTES
+
+
+async def test_an_end_that_comes_late_leaves_its_replacement_alone(rig: KernelRig) -> None:
+    """The folder is the session's: a second stop of the first instance must not take the second one's sockets away."""
+    backend = DirectBackend(rig.placement, rig.config)
+    first = await rig.start(backend, rig.launch())
+    key = place.read(first.connection_file).key
+    assert await first.shutdown(5.0, "replaced") == ()
+    second = await rig.start(backend, rig.launch())
+    assert second.connection_file == first.connection_file
+    assert place.read(second.connection_file).key == key
+    assert await first.shutdown(0.0, "replaced") == ()
+    assert second.connection_file.exists()
+    assert await second.ping(PATIENCE)
+    assert await second.shutdown(5.0, "stopped") == ()
+    assert not second.connection_file.parent.exists()
+
+
+async def test_folders_that_nobody_owns_are_swept(rig: KernelRig) -> None:
+    backend = DirectBackend(rig.placement, rig.config)
+    await sweep_stale(rig.config.run_dir, ())
+    launch = rig.launch()
+    handle = await rig.start(backend, launch)
+    place.make(rig.config.run_dir, "dead", "dead.instance")
+    (rig.config.run_dir / place.FOLDER / "empty").mkdir()
+    await sweep_stale(rig.config.run_dir, {launch.instance})
+    ours = place.folder_of(rig.config.run_dir, launch.session_id).name
+    assert sorted(os.listdir(rig.config.run_dir / place.FOLDER)) == [place.SECRET, ours]
+    assert await handle.ping(PATIENCE)
+
+
+async def test_the_backend_is_well_while_the_keeper_is_there(rig: KernelRig) -> None:
+    backend = DirectBackend(rig.placement, rig.config)
+    await backend.preload()
+    assert await backend.health() is None
+    specs: dict[str, Any] = dict(await backend.specs())
+    assert specs["python3"]["language"] == "python"
+    assert specs["python3"]["resource_dir"]
+    await backend.close(stop=False)
+    os.kill(rig.keeper.process.pid, signal.SIGKILL)
+    await eventually(lambda: rig.placement.lost, "the loss of the keeper")
+    assert "keeper" in str(await backend.health())
+
+
+async def test_what_is_asked_for_reaches_the_log_of_the_daemon(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`debug_startup` tells phases, `trace` types and sizes, and neither tells what was said."""
+    from dataclasses import replace
+
+    import structlog
+
+    rig.config = replace(rig.config, debug_startup=True, trace=True)
+    with structlog.testing.capture_logs() as logs:
+        launch = rig.launch()
+        handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
+        await handle.execute(rig.request(launch, "secret = 1"), lambda: None)
+    phases = next(it for it in logs if it["event"] == "kernel_startup")
+    assert phases["ready_ms"] > 0
+    sent = next(it for it in logs if it["event"] == "kernel_message" and it["type"] == "execute_request")
+    assert (sent["way"], sent["channel"]) == ("sent", "shell")
+    assert "secret" not in str(logs)

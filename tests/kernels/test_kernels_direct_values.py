@@ -1,0 +1,280 @@
+"""The pure parts of the direct backend: messages, mailboxes, foreign use, words of failures, command lines, replies."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.kernels import end_record, launch_command, replies, start_failure
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.direct import mailbox, message
+from supervisord_py.kernels.direct.mailbox import Gap, Letter, Mailbox
+from supervisord_py.kernels.direct.message import Message
+from supervisord_py.kernels.foreign_requests import ForeignRequests
+from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.process.spec import Reason
+
+LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
+
+
+def parts(kind: str = "stream", parent: str = "p", size: int = 0) -> list[bytes]:
+    header = json.dumps({"msg_type": kind, "msg_id": "m"}).encode()
+    return [header, json.dumps({"msg_id": parent, "session": "s"}).encode(), b"{}", b"x" * size]
+
+
+def made(kind: str = "stream", parent: str = "p", size: int = 0) -> Message:
+    found = message.read(parts(kind, parent, size))
+    assert found is not None
+    return found
+
+
+def test_importing_the_backend_is_cheap() -> None:
+    """The control plane imports it at its start: zmq and jupyter_client come with the first kernel."""
+    code = (
+        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.recorder; "
+        "print(*sorted({'zmq', 'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert run.stdout == "\n"
+
+
+# -- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_read_as_far_as_it_is_needed() -> None:
+    status = message.read([*parts("status")[:3], b'{"execution_state": "idle"}', b"buffer"])
+    assert status is not None
+    assert (status.type, status.parent_id, status.parent_session) == ("status", "p", "s")
+    assert status.is_status("idle")
+    assert not status.is_status("busy")
+    assert not made("stream").is_status("idle")
+    assert status.size == sum(map(len, status.parts))
+
+
+@given(st.lists(st.binary(max_size=20), max_size=6))
+def test_what_is_no_message_is_none_and_never_an_error(pieces: list[bytes]) -> None:
+    assert message.read(pieces) is None
+    assert message.load(b"".join(pieces)) == {} or isinstance(message.load(b"".join(pieces)), dict)
+
+
+def test_a_reply_with_the_bytes_of_an_undecodable_name_is_read_all_the_same() -> None:
+    content = message.load(b'{"status":"error","evalue":"no file caf\xe9"}')
+    assert content == {"status": "error", "evalue": os.fsdecode(b"no file caf\xe9")}
+
+
+def test_odd_content_is_empty() -> None:
+    for text in (b"[1]", b"{", b"\xff", b"[" * 100_000):
+        assert message.load(text) == {}
+    nobody = message.read([b'{"msg_type": "status"}', b"{}", b"{}", b"{}"])
+    assert nobody is not None
+    assert (nobody.parent_id, nobody.parent_session) == ("", "")
+
+
+# -- mailboxes ------------------------------------------------------------------------------------------------------
+
+LETTERS = st.tuples(
+    st.sampled_from(["stream", "display_data", "status", "execute_reply"]),
+    st.sampled_from(["iopub", "shell"]),
+    st.sampled_from(["p", "q"]),
+    st.integers(0, 400),
+)
+
+
+@given(st.lists(st.one_of(LETTERS, st.none()), max_size=60))
+def test_a_mailbox_is_bounded_and_accounts_for_every_byte(steps: list[Any]) -> None:
+    """None takes; everything else is put. Order holds, what matters is never dropped, gaps count what was."""
+    box, put, got = Mailbox(1000), list[tuple[str, Message]](), list[Letter | Gap]()
+    for step in steps:
+        if step is None:
+            if (found := box.take()) is not None:
+                got.append(found)
+            continue
+        kind, channel, parent, size = step
+        put.append((channel, made(kind, parent, size)))
+        box.put(*put[-1])
+        output = [it.message.size for it in box._waiting if isinstance(it, Letter) and is_output(it)]
+        assert sum(output) <= 1000
+        assert box.overrun is (box.waiting_bytes > mailbox.OVERRUN * 1000)
+    while (found := box.take()) is not None:
+        got.append(found)
+    assert box.waiting_bytes == 0
+    kept = [it.message for it in got if isinstance(it, Letter)]
+    assert [id(it) for it in kept] == [id(it) for _, it in put if any(it is each for each in kept)]
+    important = [it for channel, it in put if channel == "shell" or it.type not in mailbox.OUTPUT]
+    assert all(any(it is each for each in kept) for it in important)
+    lost = sum(it.dropped_bytes for it in got if isinstance(it, Gap))
+    assert sum(it.size for it in kept) + lost == sum(it.size for _, it in put)
+
+
+def is_output(letter: Letter) -> bool:
+    return letter.channel == "iopub" and letter.message.type in mailbox.OUTPUT
+
+
+def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_request() -> None:
+    box = Mailbox(300)
+    for parent in "ppq":
+        box.put("iopub", made("stream", parent, 400))
+    box.put("iopub", made("status", "q"))
+    first, second, third = box.take(), box.take(), box.take()
+    assert isinstance(first, Gap)
+    assert isinstance(second, Gap)
+    assert isinstance(third, Letter)
+    assert (first.first.parent_id, second.first.parent_id, third.message.type) == ("p", "q", "status")
+    assert first.dropped_bytes == 2 * second.dropped_bytes
+    assert box.take() is None
+
+
+# -- foreign requests -----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.sampled_from(["busy", "idle", "starting"]), st.sampled_from("abc"))))
+def test_foreign_use_lasts_from_busy_to_idle(steps: list[tuple[str, str]]) -> None:
+    use, open_ = ForeignRequests(), set[str]()
+    assert use.used_at is None
+    for number, (state, request) in enumerate(steps):
+        use.note(state, request, float(number))
+        open_ = open_ | {request} if state == "busy" else open_ - {request} if state == "idle" else open_
+        assert use.busy is bool(open_)
+        assert use.used_at == number
+    use.settle()
+    assert not use.busy
+
+
+# -- command lines --------------------------------------------------------------------------------------------------
+
+
+def test_our_launcher_gets_its_options_in_order() -> None:
+    launch = replace(LAUNCH, overlay="/o", modules=("/user", "/project"), prelude=False)
+    program, script, *options = launch_command.command(launch, "/run/c.json")
+    assert program == "/opt/my env/bin/python"
+    assert Path(script).name == "launch.py"
+    words = "-f /run/c.json --px-overlay /o --px-modules /user --px-modules /project --px-no-prelude"
+    assert options == words.split()
+    assert launch_command.command(LAUNCH, "/c")[2:] == ("-f", "/c")
+
+
+def test_a_kernelspec_gets_its_connection_file() -> None:
+    spec = replace(LAUNCH, interpreter=None, kernelspec="ir", kernelspec_argv=("R", "--args", "{connection_file}"))
+    assert launch_command.command(spec, "/run/c.json") == ("R", "--args", "/run/c.json")
+    for argv in (None, (), ("R",)):
+        with pytest.raises(ConfigError, match="'ir'"):
+            launch_command.command(replace(spec, kernelspec_argv=argv), "/run/c.json")
+
+
+# -- words of failures ----------------------------------------------------------------------------------------------
+
+
+def tail(**said: Any) -> str:
+    return f"noise\npx-launch: {json.dumps(said)}\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words", "hint"),
+    [
+        ({"error": "ipykernel", "detail": "No module", "version": "3.9"}, StartFailedError, "3.9", "pip install"),
+        ({"error": "overlay", "detail": "no folder", "path": "/o"}, StartFailedError, "/o", "remove /o"),
+        ({"error": "module", "detail": "E: x", "file": "/m.py", "line": 4}, ConfigError, "/m.py:4", "/m.py:4"),
+        ({"error": "module", "detail": "E: x", "file": "/m.py", "line": None}, ConfigError, "/m.py: E", "/m.py"),
+        ({"error": "old_python", "detail": "too old"}, StartFailedError, "too old", "--python"),
+        ({"error": "usage", "detail": "what?"}, StartFailedError, "what?", "daemon restart"),
+        ({"error": "news"}, StartFailedError, "exited with code", "pxctl logs"),
+    ],
+)
+def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
+    said: dict[str, Any], kind: type, words: str, hint: str
+) -> None:
+    error = start_failure.early_exit(LAUNCH, KernelEnd(Reason.EARLY_EXIT, None, tail(**said)))
+    assert type(error) is kind
+    assert error.hint is not None
+    assert hint in error.hint
+    if "detail" in said:
+        assert words in error.detail
+    assert error.unit == "kernel:s-abcdef"
+    assert error.extra["reason"] == "early_exit"
+
+
+def test_a_launcher_that_said_nothing_that_can_be_read() -> None:
+    for text in ("", "px-launch: {", "px-launch: 3", "no px-launch: {}"):
+        assert start_failure.launcher_said(text) == {}
+    assert start_failure.launcher_said(tail(error="a") + tail(error="b"))["error"] == "b"
+
+
+def test_a_start_that_took_too_long_says_what_was_seen() -> None:
+    error = start_failure.not_ready(LAUNCH, 2.0, "it does not answer", "last words")
+    assert isinstance(error, ReadinessTimeoutError)
+    assert "within 2.0 s: it does not answer" in error.detail
+    assert error.extra["stderr_tail"] == "last words"
+
+
+# -- replies and end records ----------------------------------------------------------------------------------------
+
+
+def test_a_reply_and_an_end_record_say_the_same() -> None:
+    told = {"ename": "E", "evalue": "v", "traceback": ["a", "b"]}
+    reply = replies.reply_of({"status": "error", "execution_count": 3, **told})
+    error = {"name": "E", "value": "v", "traceback": ["a", "b"]}
+    assert reply == replies.reply_of_end({"status": "error", "execution_count": 3, "ask_exit": False, "error": error})
+    assert (reply.status, reply.execution_count) == (CellStatus.ERROR, 3)
+    leave = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": False}]}
+    assert replies.reply_of(leave).asked_exit
+    assert replies.reply_of_end({"status": "ok", "ask_exit": True}).asked_exit
+    stay = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": True}, {"source": "page"}, 3]}
+    assert not replies.reply_of(stay).asked_exit
+    assert replies.reply_of({"status": "aborted"}).status is CellStatus.ABORTED
+
+
+@given(st.dictionaries(st.sampled_from(["status", "traceback", "payload", "execution_count", "error"]), st.integers()))
+def test_odd_replies_are_read_all_the_same(content: dict[str, Any]) -> None:
+    assert replies.reply_of(content).status is CellStatus.ABORTED
+    assert replies.reply_of_end(content).status is CellStatus.ABORTED
+
+
+LINES = st.lists(
+    st.one_of(
+        st.sampled_from(["begin", "stream", "late", "end"]).map(lambda kind: json.dumps({"kind": kind})),
+        st.sampled_from(['{"kind": "end"', '["end"]', '{"kind": "x", "y": "end"}']),
+        st.integers(0, 10**6).map(lambda number: json.dumps({"kind": "end", "n": number})),
+        st.text(string.ascii_letters + '"{}', max_size=30),
+        st.integers(1, 300).map(lambda size: json.dumps({"kind": "display", "data": "end" * size})),
+    ),
+    max_size=30,
+)
+
+
+@given(lines=LINES, torn=st.text(string.ascii_letters, max_size=40), block=st.integers(1, 200))
+def test_the_last_whole_end_is_found_from_behind(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], torn: str, block: int
+) -> None:
+    folder = tmp_path_factory.mktemp("cells")
+    (folder / "c.jsonl").write_text("".join(f"{line}\n" for line in lines) + torn)
+    expected = None
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and record.get("kind") == "end":
+            expected = record
+    before, end_record.BLOCK_BYTES = end_record.BLOCK_BYTES, block
+    try:
+        assert end_record.find(folder, "c") == expected
+    finally:
+        end_record.BLOCK_BYTES = before
+
+
+def test_a_cell_without_files_has_no_end(tmp_path: Path) -> None:
+    assert end_record.find(tmp_path, "none") is None
+    (tmp_path / "folder.jsonl").mkdir()
+    assert end_record.find(tmp_path, "folder") is None
