@@ -1,0 +1,344 @@
+"""Connections that break, servers that fall silent, lost replies: what is known is said, nothing is sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kernels.gateway_fake import fake_server
+from kernels.gateway_house import House
+from kernels.kernel_rig import eventually, kernel_house
+from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.config import GatewayConfig
+from supervisord_py.kernels.gateway import conversation, handle, websocket
+from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway.pulse import Pulse
+from supervisord_py.kernels.recorder import CellRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.gateway_fake import FakeServer
+    from supervisord_py.kernels.gateway.wire import Message
+
+from dataclasses import replace
+
+QUIET = 0.05
+
+
+@asynccontextmanager
+async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
+    """Have a kernel at a server that does what it is told to; it is asked about its kernel often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handle, "Pulse", partial(Pulse, quiet=QUIET))
+        patch.setattr(handle, "DELETE_PAUSES", (0.0, 0.0))
+        async with kernel_house(folder) as rig, fake_server(**how) as server:
+            gateway = GatewayConfig(dir=folder / "gateway", url=server.url)
+            backend = GatewayExternal(replace(rig.config, gateway=gateway, trace=True), daemon=rig.keeper.daemon_id)
+            house = House(rig, backend)
+            try:
+                await house.open()
+                server.asked.clear()
+                yield house, server
+            finally:
+                await backend.close(stop=True)
+
+
+def output(text: str) -> dict[str, str]:
+    return {"name": "stdout", "text": text}
+
+
+async def print_and_end(server: FakeServer, message: Message) -> None:
+    await server.say("stream", output("all of it\n"), to=message)
+    await server.end_cell(message)
+
+
+async def nothing(server: FakeServer, message: Message) -> None:
+    """Run on."""
+
+
+@pytest.mark.parametrize("v1", [True, False])
+async def test_both_framings_carry_a_cell(v1: bool, short_tmp: Path) -> None:  # noqa: FBT001
+    async with talking(short_tmp, v1=v1, on_execute=print_and_end) as (house, _):
+        ran = await house.run("print('all of it')")
+        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)
+
+
+async def test_a_break_between_cells_costs_nothing(short_tmp: Path) -> None:
+    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
+        await house.run("1")
+        await server.cut()
+        ran = await house.run("2")
+        assert (ran.reply.status, ran.reply.lossy) == (CellStatus.OK, False)
+        assert server.executed == ["1", "2"]
+
+
+async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
+    """The rest of its output and its reply come over the second connection; what came between is not known."""
+
+    async def break_in_the_middle(server: FakeServer, message: Message) -> None:
+        await server.say("stream", output("first "), to=message)
+        await server.cut()
+        await eventually(lambda: server.sockets, "the second connection")
+        await server.say("stream", output("second"), to=message)
+        await server.end_cell(message)
+
+    async with talking(short_tmp, on_execute=break_in_the_middle) as (house, server):
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"first second", True)
+        assert "connection to the gateway broke" in str(ran.reply.notice)
+        assert server.executed == ["1"], "it is never sent again"
+
+
+async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> None:
+    async def end_unheard(server: FakeServer, message: Message) -> None:
+        await server.cut()
+
+    async with talking(short_tmp, on_execute=end_unheard) as (house, server):
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.reply.lossy) == (CellStatus.ERROR, True)
+        assert ran.reply.error is not None
+        assert ran.reply.error.name == "ReplyLost"
+        assert ran.records[-1]["kind"] == "end"
+        assert server.executed == ["1"]
+        assert not house.handle.died.done(), "the variables are kept"
+
+
+async def test_an_idle_server_alone_takes_no_reply_away(short_tmp: Path) -> None:
+    """A kernel that is held up idles for its server; without a break the reply is still to come."""
+    async with talking(short_tmp, on_execute=nothing) as (house, server):
+        _, task = house.begin("1")
+        await eventually(lambda: len([each for each in server.asked if each.startswith("GET")]) > 3, "some looks")
+        assert not task.done()
+        server.state = None
+        with pytest.raises(KernelGoneError):
+            await task
+
+
+@pytest.mark.parametrize(("state", "words"), [(None, "does not know it any more"), ("dead", "calls it dead")])
+async def test_silence_is_asked_about(state: str | None, words: str, short_tmp: Path) -> None:
+    """No message ever says so: the server is asked, and 404 or `dead` ends the cell."""
+    async with talking(short_tmp, on_execute=nothing) as (house, server):
+        _, task = house.begin("1")
+        await eventually(lambda: server.executed, "the cell")
+        server.state = state
+        with pytest.raises(KernelGoneError, match=words):
+            await task
+
+
+@pytest.mark.parametrize("state", ["restarting", "autorestarting", "dead", "starting"])
+async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, short_tmp: Path) -> None:
+    async def restart(server: FakeServer, message: Message) -> None:
+        await server.say("status", {"execution_state": state})
+
+    async with talking(short_tmp, on_execute=restart) as (house, server):
+        with pytest.raises(KernelGoneError, match=state):
+            await house.run("1")
+        assert house.handle.died.done()
+        assert await house.handle.shutdown(1.0, "exit") == ()
+        assert server.state is None, "the new process under the old id is deleted"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "does not know it any more"), (401, "requires authentication"), (503, "status 503")]
+)
+async def test_a_connection_that_cannot_come_back_ends_the_kernel(
+    status: int, words: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "GIVE_UP_SECONDS", 0.2)
+    async with talking(short_tmp, on_execute=nothing) as (house, server):
+        _, task = house.begin("1")
+        await eventually(lambda: server.executed, "the cell")
+        kernel = house.handle.plan.held.kernel
+        server.answers = {
+            f"GET /api/kernels/{kernel}/channels": (status, ""),
+            f"GET /api/kernels/{kernel}": (status, ""),
+        }
+        await server.cut()
+        with pytest.raises(KernelGoneError, match=words):
+            await task
+
+
+async def test_what_is_sent_in_a_break_goes_when_the_connection_is_back(short_tmp: Path) -> None:
+    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
+        kernel = house.handle.plan.held.kernel
+        server.answers = {f"GET /api/kernels/{kernel}": (503, "")}
+        await server.cut()
+        await eventually(lambda: f"GET /api/kernels/{kernel}" in server.asked, "an attempt")
+        _, task = house.begin("1")
+        server.answers = {}
+        assert (await asyncio.wait_for(task, 60)).status is CellStatus.OK
+        assert server.executed == ["1"]
+
+
+async def test_nonsense_on_the_wire_is_passed_over(short_tmp: Path) -> None:
+    async def nonsense(server: FakeServer, message: Message) -> None:
+        for frame in ("", "{", "[]", '{"header": 5}', "\ud7ff"):
+            await server.sockets[0].send_str(frame)
+        await server.sockets[0].send_bytes(b"\xff" * 40)
+        await print_and_end(server, message)
+
+    async with talking(short_tmp, on_execute=nonsense) as (house, _):
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)
+
+
+async def test_d8_the_next_message_is_read_when_the_last_was_dealt_with(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk makes the server wait, instead of filling our memory."""
+    go, taken = threading.Event(), []
+    take = CellRecorder.take
+
+    def slow(self: CellRecorder, msg_type: str, content: dict[str, Any]) -> bool:
+        taken.append(len(content["text"]))
+        go.wait(60)
+        return take(self, msg_type, content)
+
+    monkeypatch.setattr(CellRecorder, "take", slow)
+
+    async def flood(server: FakeServer, message: Message) -> None:
+        for _ in range(3):
+            await server.say("stream", output("x" * 3_000_000), to=message)
+        await server.end_cell(message)
+
+    async with talking(short_tmp, on_execute=flood) as (house, _):
+        request, task = house.begin("1")
+        await eventually(lambda: taken, "the first message")
+        assert await house.handle.ping(0.1) is False, "the answer waits behind them"
+        assert taken == [3_000_000]
+        go.set()
+        assert (await asyncio.wait_for(task, 60)).status is CellStatus.OK
+        assert len(house.rig.out(request)) == 9_000_000
+
+
+async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> None:
+    later = asyncio.Event()
+
+    async def end_later(server: FakeServer, message: Message) -> None:
+        await server.say("stream", output("early "), to=message)
+        await later.wait()
+        await server.say("stream", output("late"), to=message)
+        await server.end_cell(message)
+
+    async with talking(short_tmp, on_execute=end_later) as (house, server):
+        request, task = house.begin("1")
+        await eventually(lambda: house.rig.out(request), "output")
+        task.cancel()
+        await asyncio.wait([task])
+        later.set()
+        await eventually(lambda: house.rig.records(request, "end"), "the end on disk")
+        assert house.rig.out(request) == b"early late"
+        server.on_execute = print_and_end
+        assert (await house.run("2")).out == b"all of it\n"
+
+
+async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "IDLE_SECONDS", 0.05)
+
+    async def no_idle(server: FakeServer, message: Message) -> None:
+        await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
+
+    async with talking(short_tmp, on_execute=no_idle) as (house, _):
+        ran = await house.run("1")
+        assert (ran.reply.status, ran.reply.iopub_lost, ran.reply.lossy) == (CellStatus.OK, True, True)
+
+
+async def test_output_after_the_end_is_still_recorded_for_a_while(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "REMEMBERED_CELLS", 2)
+    sent: list[Message] = []
+
+    async def note_and_end(server: FakeServer, message: Message) -> None:
+        sent.append(message)
+        await print_and_end(server, message)
+
+    async with talking(short_tmp, on_execute=note_and_end) as (house, server):
+        first = await house.run("1")
+        await server.say("stream", output("late"), to=sent[0])
+        await eventually(lambda: house.rig.out(first.request).endswith(b"late"), "late output")
+        assert house.rig.records(first.request, "late")
+        for code in ("2", "3"):
+            await house.run(code)
+        await server.say("stream", output("too late"), to=sent[0])
+        assert await house.handle.ping(30)
+        assert not house.rig.out(first.request).endswith(b"too late")
+
+
+async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
+    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
+        assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
+        theirs = house.handle.talk.request("execute_request", {})
+        theirs = replace(theirs, header={**theirs.header, "session": "somebody else's"})
+        await server.say("status", {"execution_state": "busy"}, to=theirs)
+        await eventually(lambda: house.handle.foreign_busy, "the news")
+        assert house.handle.foreign_used_at is not None
+        await server.say("status", {"execution_state": "idle"}, to=theirs)
+        await eventually(lambda: not house.handle.foreign_busy, "the news")
+
+
+@pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "unreachable")])
+async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
+    async with talking(short_tmp) as (house, server):
+        server.answers = {f"POST /api/kernels/{house.handle.plan.held.kernel}/interrupt": (status, "")}
+        assert await house.handle.interrupt() == action
+        assert house.handle.died.done() is (action == "gone")
+
+
+async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
+    """A server that is just restarting the kernel answers 500; its note stays until it is known to be gone."""
+    async with talking(short_tmp) as (house, server):
+        key = f"DELETE /api/kernels/{house.handle.plan.held.kernel}"
+        server.answers = {key: (500, "")}
+        assert await house.handle.kill() == "delete"
+        assert server.asked.count(key) == len(handle.DELETE_PAUSES)
+        assert house.handle.died.done(), "nobody works with it any more"
+        await house.handle.shutdown(0.0, "stopped")
+        assert len(await house.backend.held()) == 1
+        server.answers = {}
+        assert await house.backend.sweep() == 1
+        assert await house.backend.held() == ()
+        assert server.state is None
+
+
+async def test_messages_are_traced_by_type_and_size_and_not_by_content(short_tmp: Path) -> None:
+    async with talking(short_tmp, on_execute=print_and_end) as (house, _):
+        with capture_logs() as logs:
+            await house.run("print('all of it')")
+    traced = [each for each in logs if each["event"] == "kernel_message"]
+    assert {(each["way"], each["type"]) for each in traced} >= {("out", "execute_request"), ("in", "stream")}
+    assert not any("all of it" in str(each) for each in logs)
+
+
+async def test_a_closed_handle_lets_nobody_wait(short_tmp: Path) -> None:
+    async with talking(short_tmp, on_execute=nothing) as (house, server):
+        _, task = house.begin("1")
+        await eventually(lambda: server.executed, "the cell")
+        await house.handle.close()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        with pytest.raises(KernelGoneError):
+            await house.handle.ask("kernel_info_request", {}, 5)
+        assert server.state == "idle", "the kernel lives on"
+
+
+async def test_a_kernel_that_dies_before_it_is_ready_fails_the_start(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, fake_server(is_mute=True, state="dead") as server:
+        backend = GatewayExternal(
+            replace(rig.config, gateway=GatewayConfig(dir=short_tmp / "gateway", url=server.url)), daemon="d"
+        )
+        with pytest.raises(StartFailedError, match="ended before it was ready"):
+            await rig.start(backend, rig.launch())
+        await backend.close(stop=True)

@@ -1,0 +1,412 @@
+"""The pure decisions about kernels at servers: progress of a cell, outcomes, refusals, first code, command lines."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError, UnknownUnitError
+from supervisord_py.kernels import gateway
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.gateway.cell_progress import CellProgress, Heard, rate_limited, state_lost
+from supervisord_py.kernels.gateway.gateway_command import gateway_argv, gateway_env, kernel_argv, kernelspec
+from supervisord_py.kernels.gateway.init_code import fact, harmless, init_code, kernel_variables
+from supervisord_py.kernels.gateway.outcome import PRELUDE, outcome_of, outcome_unknown
+from supervisord_py.kernels.gateway.refusals import Place, message_of, refused, shown_url, unreachable
+from supervisord_py.kernels.gateway.wire import Message
+from supervisord_py.kernels.launch_command import LAUNCHER
+from supervisord_py.process.spec import ResourceLimit
+
+WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
+
+
+def said(kind: str, content: dict[str, Any] | None = None, *, channel: str = "iopub", to: str = "c1") -> Message:
+    return Message(channel, {"msg_type": kind}, {"msg_id": to}, content=content or {})
+
+
+IDLE = said("status", {"execution_state": "idle"})
+REPLY = said("execute_reply", {"status": "ok", "execution_count": 1}, channel="shell")
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [(REPLY, IDLE), (IDLE, REPLY)])
+def test_a_cell_is_over_when_reply_and_idle_came_in_any_order(order: tuple[Message, Message]) -> None:
+    progress = CellProgress("c1")
+    progress.take(order[0])
+    assert not progress.is_over
+    progress.take(order[1])
+    assert progress.is_over
+
+
+def test_only_the_first_reply_counts() -> None:
+    progress = CellProgress("c1")
+    assert progress.take(REPLY) is Heard.REPLY
+    assert progress.take(replace(REPLY, content={"status": "error"})) is Heard.NOTHING
+    assert progress.reply == REPLY.content
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        replace(REPLY, parent={"msg_id": "other"}),
+        replace(IDLE, parent={}),
+        said("kernel_info_reply", channel="shell"),
+        said("input_request", channel="stdin"),
+        said("status", {"execution_state": "busy"}),
+    ],
+)
+def test_what_is_about_something_else_changes_nothing(message: Message) -> None:
+    progress = CellProgress("c1")
+    assert progress.take(message) is Heard.NOTHING
+    assert progress == CellProgress("c1")
+
+
+def test_output_is_news() -> None:
+    assert CellProgress("c1").take(said("stream", {"name": "stderr", "text": "x"})) is Heard.NEWS
+    assert CellProgress("c1").take(said("px_tick", {"total": 1})) is Heard.NEWS
+
+
+def test_a_servers_warning_is_no_output_of_the_cell() -> None:
+    progress = CellProgress("c1")
+    assert progress.take(said("stream", {"name": "stderr", "text": WARNING})) is Heard.HELD_BACK
+    assert progress.held_back == ["IOPub data rate exceeded"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"name": "stderr", "text": WARNING}, "IOPub data rate exceeded"),
+        ({"name": "stderr", "text": "\nIOPub message rate exceeded.\nmore"}, "IOPub message rate exceeded"),
+        ({"name": "stdout", "text": WARNING}, None),
+        ({"name": "stderr", "text": "it says: IOPub data rate exceeded."}, None),
+        ({"name": "stderr", "text": 5}, None),
+        ({}, None),
+    ],
+)
+def test_a_rate_limit_is_known_by_the_servers_own_words(content: dict[str, Any], sentence: str | None) -> None:
+    assert rate_limited(content) == sentence
+
+
+@pytest.mark.parametrize("state", ["restarting", "autorestarting", "dead"])
+def test_a_server_says_that_the_state_is_lost(state: str) -> None:
+    assert state_lost(said("status", {"execution_state": state}, to="")) == state
+
+
+@pytest.mark.parametrize(
+    "message", [IDLE, said("status", {"execution_state": "dead"}, channel="shell"), said("stream", {"text": "dead"})]
+)
+def test_nothing_else_says_that_the_state_is_lost(message: Message) -> None:
+    assert state_lost(message) is None
+
+
+# -- outcome -----------------------------------------------------------------------------------------------------------
+
+
+def over(**changes: Any) -> CellProgress:
+    return CellProgress(**{"msg_id": "c1", "reply": {"status": "ok"}, "idle": True, **changes})
+
+
+def test_a_whole_cell_is_not_lossy() -> None:
+    reply = outcome_of(over(), spool=False, broken=False)
+    assert (reply.status, reply.lossy, reply.iopub_lost, reply.notice) == (CellStatus.OK, False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("progress", "broken", "words"),
+    [
+        (over(held_back=["IOPub data rate exceeded"]), False, "IOPub data rate exceeded"),
+        (over(), True, "connection to the gateway broke"),
+        (over(idle=False), False, "end of the output was not seen"),
+        (over(is_altered=True), False, "came altered"),
+    ],
+)
+def test_what_may_be_missing_is_said(progress: CellProgress, broken: bool, words: str) -> None:  # noqa: FBT001
+    reply = outcome_of(progress, spool=False, broken=broken)
+    assert reply.lossy
+    assert words in str(reply.notice)
+    assert reply.iopub_lost is (not progress.idle)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.booleans(), st.booleans(), st.lists(st.just("IOPub data rate exceeded"), max_size=1))
+def test_a_kernel_that_writes_by_itself_is_never_lossy(idle: bool, broken: bool, held: list[str]) -> None:  # noqa: FBT001
+    reply = outcome_of(over(idle=idle, held_back=held), spool=True, broken=broken)
+    assert (reply.lossy, reply.notice, reply.iopub_lost) == (False, None, not idle)
+
+
+def test_text_that_stands_for_other_bytes_is_noticed() -> None:
+    progress = CellProgress("c1")
+    progress.take(said("stream", {"name": "stdout", "text": "fine"}, to="c1"))
+    assert not progress.is_altered
+    progress.take(said("stream", {"name": "stdout", "text": "a\ufffdb"}, to="c1"))
+    assert progress.is_altered
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "missed"),
+    [
+        ("NameError", "name 'read' is not defined", "read"),
+        ("NameError", "name 'reed' is not defined", None),
+        ("ValueError", "name 'read' is not defined", None),
+        ("NameError", "read", None),
+    ],
+)
+def test_a_helper_that_an_external_kernel_has_not_is_named(name: str, value: str, missed: str | None) -> None:
+    progress = over(reply={"status": "error", "ename": name, "evalue": value, "traceback": []})
+    reply = outcome_of(progress, spool=False, broken=False)
+    assert not reply.lossy
+    assert (f"no prelude: `{missed}`" in str(reply.notice)) is (missed is not None)
+    assert outcome_of(progress, spool=True, broken=False).notice is None
+
+
+def test_the_helpers_named_are_those_of_the_prelude() -> None:
+    tree = ast.parse((Path(gateway.__file__).parents[1] / "inside" / "prelude.py").read_text())
+    (names,) = [
+        each.value for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
+    ]
+    assert set(ast.literal_eval(names)) == PRELUDE | {"display"}
+
+
+def test_a_lost_reply_is_an_error_that_says_so() -> None:
+    reply = outcome_unknown("http://h")
+    assert (reply.status, reply.lossy) == (CellStatus.ERROR, True)
+    assert reply.error is not None
+    assert reply.error.name == "ReplyLost"
+    assert "perhaps it never ran" in reply.error.value
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+URL = "http://user:secret@h:1/base/?token=hidden#x"
+PLACE = Place(URL, "kernels.gateway_token")
+
+
+def test_an_address_is_shown_without_secrets() -> None:
+    assert shown_url(URL) == "http://h:1/base"
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(401, ""), (403, '{"message": "Forbidden"}'), (403, "<html>"), (302, "/login?next=x")]
+)
+def test_a_refusal_without_a_token_names_the_setting(status: int, body: str) -> None:
+    error = refused(PLACE, status, body, "start a kernel")
+    assert isinstance(error, ConfigError)
+    assert "requires authentication" in error.detail
+    for name in ("kernels.gateway_token", "PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN"):
+        assert name in str(error.hint)
+
+
+def test_a_refused_token_is_told_from_a_missing_one() -> None:
+    error = refused(replace(PLACE, has_token=True), 401, "", "start a kernel")
+    assert "does not accept the token of kernels.gateway_token" in error.detail
+
+
+def test_our_own_gateway_never_asks_the_user_for_a_token() -> None:
+    error = refused(replace(PLACE, is_ours=True), 401, "", "start a kernel")
+    assert isinstance(error, StartFailedError)
+    assert error.hint == "pxctl logs kernel:gateway"
+
+
+def test_a_limit_of_kernels_is_an_overload() -> None:
+    error = refused(PLACE, 403, '{"reason": "Forbidden", "message": "Resource Limit"}', "start a kernel")
+    assert isinstance(error, OverloadedError)
+    assert error.extra["retry_after_seconds"] > 0
+
+
+def test_a_forbidden_with_a_reason_of_its_own_is_told_in_its_words() -> None:
+    error = refused(PLACE, 403, '{"message": "User root is not authorized"}', "start a kernel")
+    assert isinstance(error, StartFailedError)
+    assert "User root is not authorized" in error.detail
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (404, UnknownUnitError, "status 404"),
+        (500, StartFailedError, "failed to start a kernel: it returned status 500: broken"),
+        (400, StartFailedError, "refused to start a kernel: it returned status 400: broken"),
+        (301, ConfigError, "sends us elsewhere"),
+    ],
+)
+def test_every_other_status_is_told(status: int, kind: type[Exception], words: str) -> None:
+    error = refused(PLACE, status, '{"message": "broken"}', "start a kernel")
+    assert isinstance(error, kind)
+    assert words in error.detail
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from((301, 302, 400, 401, 403, 404, 500, 503)), st.booleans(), st.booleans())
+def test_no_refusal_shows_a_secret(status: int, has_token: bool, is_ours: bool) -> None:  # noqa: FBT001
+    place = replace(PLACE, has_token=has_token, is_ours=is_ours)
+    for error in (refused(place, status, "", "start a kernel"), unreachable(place, "timeout")):
+        text = json.dumps(error.problem())
+        assert "secret" not in text
+        assert "hidden" not in text
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ('{"message": " why ", "reason": "r"}', "why"),
+        ('{"message": "", "reason": "r"}', "r"),
+        ('{"message": 5}', ""),
+        ("[]", ""),
+        ("<html>", ""),
+        (json.dumps({"message": "x" * 999}), "x" * 300),
+    ],
+)
+def test_a_servers_message_is_taken_from_its_json(body: str, words: str) -> None:
+    assert message_of(body) == words
+
+
+# -- first code --------------------------------------------------------------------------------------------------------
+
+NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", fullmatch=True)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(NAMES, st.text(max_size=8)))
+def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str]) -> None:
+    for passed in (harmless(env), kernel_variables(env, "/w", "me")):
+        for name in passed:
+            assert not any(word in name.upper() for word in ("TOKEN", "SECRET", "PASSW", "KEY", "COOKIE", "CREDENTIAL"))
+    assert set(harmless(env)) <= set(env)
+
+
+def test_the_harmless_part_is_chosen_by_name() -> None:
+    env = {"LANG": "C", "TZ": "UTC", "LC_ALL": "C", "PI_MODE": "x", "PI_API_KEY": "s", "PATH": "/bin", "HOME": "/root"}
+    assert set(harmless(env)) == {"LANG", "TZ", "LC_ALL", "PI_MODE"}
+
+
+def test_what_enterprise_gateway_would_refuse_is_left_out() -> None:
+    env = {
+        "KERNEL_A": "a$b",
+        "KERNEL_B": "`x`",
+        "KERNEL_C": "1\n2",
+        "KERNEL_D": "x" * 4097,
+        "KERNEL_E": "fine",
+        "PATH": "p",
+    }
+    assert kernel_variables(env, "/w", "me") == {
+        "KERNEL_E": "fine",
+        "KERNEL_USERNAME": "me",
+        "KERNEL_WORKING_DIR": "/w",
+    }
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(max_size=30), st.dictionaries(st.sampled_from(("LANG", "PI_X", "PATH")), st.text(max_size=20)))
+def test_first_code_is_python_whatever_is_in_it(cwd: str, env: dict[str, str]) -> None:
+    ast.parse(init_code(cwd, env, "d.1", "kernel:s"))
+
+
+def test_first_code_goes_where_it_is_told_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setattr("sys.path", ["/x"])
+    for name in ("LANG", "PX_INSTANCE", "PX_UNIT"):
+        monkeypatch.setenv(name, "before")
+    names: dict[str, Any] = {}
+    exec(init_code(str(tmp_path), {"LANG": "xx"}, "d.1", "kernel:s"), names)  # noqa: S102 - what a kernel would do
+    import sys
+
+    assert (os.getcwd(), sys.path[0]) == (str(tmp_path), str(tmp_path))
+    assert (os.environ["LANG"], os.environ["PX_INSTANCE"]) == ("xx", "d.1")
+    assert set(names) == {"__builtins__"}
+
+
+def test_first_code_survives_a_directory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", ["/x"])
+    monkeypatch.setenv("PX_INSTANCE", "before")
+    monkeypatch.setenv("PX_UNIT", "before")
+    exec(init_code("/nowhere/at/all", {}, "d.1", "kernel:s"), {})  # noqa: S102
+
+    assert sys.path == ["/x"]
+
+
+@pytest.mark.parametrize(
+    "told", [{}, {"pid": 5}, {"pid": {"status": "error"}}, {"pid": {"data": []}}, {"pid": {"data": {"text/plain": 5}}}]
+)
+def test_an_answer_that_is_none_is_none(told: dict[str, object]) -> None:
+    assert fact(told, "pid") is None
+
+
+def test_an_answer_is_given_as_python_wrote_it() -> None:
+    assert fact({"pid": {"data": {"text/plain": "17"}}}, "pid") == "17"
+
+
+# -- command lines -----------------------------------------------------------------------------------------------------
+
+
+def launch(**changes: Any) -> Launch:
+    made = Launch("s-000000", "d.1", "/py", "/w", {"PATH": "/bin", "PRICE": "5$HOME"}, Path("/cells"))
+    return replace(made, **changes)
+
+
+def test_a_gateway_is_private_unrationed_culled_and_restarts_nothing() -> None:
+    argv = gateway_argv("/py", 1234, max_kernels=9, cull_idle_seconds=60.4)
+    assert argv[:3] == ("/py", "-m", "kernel_gateway")
+    for option in (
+        "--KernelGatewayApp.ip=127.0.0.1",
+        "--KernelGatewayApp.port=1234",
+        "--KernelGatewayApp.port_retries=0",
+        "--KernelGatewayApp.allow_origin=",
+        "--KernelGatewayApp.max_kernels=9",
+        "--ZMQChannelsWebsocketConnection.limit_rate=False",
+        "--MappingKernelManager.cull_idle_timeout=60",
+        "--KernelRestarter.restart_limit=0",
+        "--KernelManager.transport=ipc",
+    ):
+        assert option in argv
+
+
+def test_a_gateways_environment_has_the_token_and_nothing_of_the_project() -> None:
+    env = gateway_env(
+        {"PATH": "/p", "VIRTUAL_ENV": "/v", "PYTHONPATH": "/x", "LC_ALL": "C"}, "tok", Path("/s"), Path("/r")
+    )
+    assert env["KG_AUTH_TOKEN"] == "tok"  # noqa: S105
+    assert (env["PATH"], env["LC_ALL"], env["JUPYTER_PATH"], env["JUPYTER_RUNTIME_DIR"]) == ("/p", "C", "/s", "/r")
+    assert not {"VIRTUAL_ENV", "PYTHONPATH"} & set(env)
+    assert not any("tok" in word for word in gateway_argv("/py", 1, max_kernels=1, cull_idle_seconds=0))
+
+
+def test_a_kernelspec_names_the_projects_interpreter_and_its_own_environment() -> None:
+    spec = json.loads(kernelspec(launch(interrupt_mode="message")))
+    assert spec["argv"] == ["/py", str(LAUNCHER), "-f", "{connection_file}"]
+    assert (spec["language"], spec["interrupt_mode"]) == ("python", "message")
+    assert (spec["env"]["PX_INSTANCE"], spec["env"]["PX_UNIT"]) == ("d.1", "kernel:s-000000")
+    assert Template(spec["env"]["PRICE"]).safe_substitute({"HOME": "/root"}) == "5$HOME"
+
+
+def test_every_option_of_a_launch_reaches_the_launcher() -> None:
+    made = launch(overlay="/o", modules=("/u", "/p"), prelude=False)
+    options = ("--px-overlay", "/o", "--px-modules", "/u", "--px-modules", "/p", "--px-no-prelude")
+    assert kernel_argv(made)[4:] == options
+
+
+def test_limits_are_set_before_the_kernel_is_there() -> None:
+    argv = kernel_argv(launch(limits=(ResourceLimit("nofile", 64, 128),)))
+    assert argv[:4] == ("/py", "-I", "-S", "-c")
+    assert json.loads(argv[5]) == [["nofile", 64, 128]]
+    assert argv[6:] == ("/py", str(LAUNCHER), "-f", "{connection_file}")
+
+
+def test_another_languages_kernel_is_started_as_its_kernelspec_says() -> None:
+    made = launch(
+        interpreter=None, kernelspec_argv=("/R", "{connection_file}"), limits=(ResourceLimit("nofile", 1, 1),)
+    )
+    assert kernel_argv(made) == ("/R", "{connection_file}")
+    assert kernel_argv(replace(made, kernelspec_argv=None)) == ()
+    assert json.loads(kernelspec(made))["language"] == ""

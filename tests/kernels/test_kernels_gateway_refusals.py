@@ -1,0 +1,216 @@
+"""Servers that refuse, are not there, or are something else: each is told so, and no secret is in the telling."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.gateway_fake import answer_and_hang_up, fake_server
+from kernels.kernel_rig import kernel_house
+from supervisord_py.errors import ConfigError, InvalidInputError, OverloadedError, PxError, StartFailedError
+from supervisord_py.kernels.config import GatewayConfig
+from supervisord_py.kernels.gateway.client import GatewayClient
+from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway.refusals import GatewayUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.kernel_rig import KernelRig
+
+SECRET = "s3cr3t-t0ken"  # noqa: S105 - of nothing
+
+
+@asynccontextmanager
+async def client_of(url: str, token: str | None = SECRET) -> AsyncIterator[GatewayClient]:
+    made = GatewayClient(url, token, "kernels.gateway_token")
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def refusal(url: str, token: str | None = SECRET, seconds: float = 5.0) -> PxError:
+    """Return the error that a preflight ends with; it holds no secret."""
+    async with client_of(url, token) as client:
+        with pytest.raises(PxError) as caught:
+            await client.preflight(seconds)
+    assert SECRET not in str(caught.value.problem())
+    return caught.value
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_server_that_wants_a_token_names_the_setting(status: int) -> None:
+    async with fake_server(answers={"GET /api/kernelspecs": (status, "")}) as server:
+        missing, wrong = await refusal(server.url, None), await refusal(server.url)
+    assert isinstance(missing, ConfigError)
+    assert "requires authentication" in missing.detail
+    assert "does not accept the token of kernels.gateway_token" in wrong.detail
+    for error in (missing, wrong):
+        assert "PX_KERNELS__GATEWAY_TOKEN" in str(error.hint)
+        assert "PI_PYTHON_GATEWAY_TOKEN" in str(error.hint)
+        assert error.extra["setting"] == "kernels.gateway_token"
+
+
+async def test_a_server_that_sends_to_its_login_page_wants_a_token() -> None:
+    async with fake_server(answers={"GET /api/kernelspecs": (302, "/login?next=%2Fapi")}) as server:
+        assert "requires authentication" in (await refusal(server.url, None)).detail
+
+
+async def test_the_token_travels_in_a_header_and_in_no_address() -> None:
+    async with fake_server() as server:
+        async with client_of(server.url) as client:
+            await client.preflight()
+            assert server.headers["Authorization"] == f"token {SECRET}"
+            channel = await client.connect("k-1", "sess", 5)
+            await channel.close()
+        assert server.headers["Authorization"] == f"token {SECRET}"
+        assert not any(SECRET in each for each in server.asked)
+
+
+async def test_a_token_in_the_address_that_jupyter_prints_is_taken_out_of_it() -> None:
+    async with fake_server() as server, client_of(f"{server.url}/?token={SECRET}", None) as client:
+        await client.preflight()
+        assert server.headers["Authorization"] == f"token {SECRET}"
+        assert not any(SECRET in each for each in server.asked)
+        assert client.place.shown == server.url
+
+
+async def test_credentials_in_the_address_are_used_and_not_shown() -> None:
+    async with fake_server() as server:
+        async with client_of(server.url.replace("//", f"//me:{SECRET}@"), None) as client:
+            await client.preflight()
+        assert server.headers["Authorization"].startswith("Basic ")
+        assert SECRET not in client.place.shown
+
+
+async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        error = await refusal(url.replace("//", f"//me:{SECRET}@") + f"/?token={SECRET}", None)
+    assert isinstance(error, GatewayUnreachableError)
+    assert f"The gateway at {url} is not reachable" in error.detail
+    assert f"curl {url}/api" in str(error.hint)
+
+
+async def test_a_server_that_does_not_answer_in_time_is_told_so() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        error = await refusal(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.05)
+    assert "(timeout: no answer within 0.05 s)" in error.detail
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"", "closed the connection without an answer"),
+        (b"SSH-2.0-OpenSSH_9\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort", "its answer broke off"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n<ht>", "no Jupyter server"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "no Jupyter server"),
+    ],
+    ids=["nothing", "ssh", "cut", "page", "list"],
+)
+async def test_what_is_no_jupyter_server_is_told_so(answer: bytes, words: str) -> None:
+    server = await asyncio.start_server(partial(answer_and_hang_up, answer=answer), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert words in (await refusal(f"http://127.0.0.1:{port}")).detail
+
+
+@pytest.mark.parametrize("url", ["localhost:8888", "ftp://h", "http://", "not an address", "http://h:port"])
+def test_an_address_that_is_none_is_an_error_of_the_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"kernels\.gateway_url"):
+        GatewayClient(url, None, "kernels.gateway_token")
+
+
+# -- through the backend -----------------------------------------------------------------------------------------------
+
+
+def external(rig: KernelRig, url: str | None, token: str | None = None) -> GatewayExternal:
+    gateway = GatewayConfig(dir=rig.folder / "gateway", url=url, token=token)
+    return GatewayExternal(replace(rig.config, gateway=gateway), daemon=rig.keeper.daemon_id)
+
+
+async def test_without_an_address_the_setting_is_named(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig:
+        with pytest.raises(ConfigError, match=r"kernels\.gateway_url is not set"):
+            await rig.start(external(rig, None), rig.launch(kernelspec="python3"))
+
+
+async def test_an_unknown_kernelspec_is_told_with_the_nearest(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, fake_server() as server:
+        backend = external(rig, server.url)
+        with pytest.raises(InvalidInputError) as caught:
+            await rig.start(backend, rig.launch(kernelspec="pyton3"))
+        await backend.close(stop=True)
+    assert "python3" in str(caught.value.hint)
+    assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
+    assert "POST /api/kernels" not in server.asked
+
+
+async def test_a_full_server_is_an_overload_and_no_kernel_is_left(short_tmp: Path) -> None:
+    full = (403, '{"reason": "Forbidden", "message": "Resource Limit"}')
+    async with kernel_house(short_tmp) as rig, fake_server(answers={"POST /api/kernels": full}) as server:
+        backend = external(rig, server.url)
+        with pytest.raises(OverloadedError):
+            await rig.start(backend, rig.launch())
+        await backend.close(stop=True)
+        assert await backend.held() == ()
+
+
+async def test_a_kernel_that_does_not_answer_in_time_is_deleted_again(short_tmp: Path) -> None:
+    """The websocket never opens: the start ends at its deadline, and the server's kernel with it."""
+    async with kernel_house(short_tmp) as rig, fake_server(is_mute=True) as server:
+        backend = external(rig, server.url)
+        launch = rig.launch()
+        with pytest.raises(StartFailedError, match="not reachable"):
+            await backend.start(launch, deadline=rig.deadline(0.5), on_spawned=_ignore)
+        await backend.close(stop=True)
+        assert any(each.endswith("/channels") for each in server.asked)
+        assert server.state is None, "it was deleted"
+        assert await backend.held() == ()
+
+
+async def test_a_start_whose_answer_never_came_is_undone_by_the_id_that_was_proposed(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, fake_server() as server:
+        proposed: list[str] = []
+        backend = external(rig, server.url)
+
+        async def slow(self: object, body: dict[str, str], seconds: float) -> str:
+            proposed.append(body["kernel_id"])
+            await asyncio.Event().wait()
+            return ""
+
+        starting = asyncio.create_task(rig.start(backend, rig.launch()))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GatewayClient, "create", slow)
+            while not proposed:
+                await asyncio.sleep(0)
+            starting.cancel()
+            await asyncio.wait([starting])
+            await backend.close(stop=True)
+        assert f"DELETE /api/kernels/{proposed[0]}" in server.asked
+
+
+async def test_health_and_specs_are_the_servers(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig, fake_server() as server:
+        backend = external(rig, server.url)
+        assert await backend.health() is None
+        assert await backend.specs() == {"python3": {"language": "python"}}
+        server.answers["GET /api/kernelspecs"] = (500, "")
+        assert "status 500" in str(await backend.health())
+        await backend.close(stop=True)
+
+
+async def _ignore(_: object) -> None:
+    pass

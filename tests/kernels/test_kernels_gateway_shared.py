@@ -1,0 +1,456 @@
+"""The shared gateway: one for all who share its directory, private, replaced only when it is really gone."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import stat
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import psutil
+import pytest
+
+from kernels.gateway_fake import fake_server
+from kernels.gateway_house import House
+from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS
+from kernels.kernel_rig import kernel_house
+from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.gateway import leftovers, roster, shared
+from supervisord_py.kernels.gateway.gateway_files import GatewayFiles, GatewayRecord
+from supervisord_py.kernels.gateway.local import GatewayLocal, gateway_python
+from supervisord_py.kernels.gateway.opening import remaining
+from supervisord_py.process import identity
+from supervisord_py.process.spec import ChildSpec, ResourceLimit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from kernels.kernel_rig import KernelRig
+
+    Require = Callable[[object, str], None]
+
+OLD_KERNEL = ENTERPRISE.parents[2] / "ipykernel6" / "bin" / "python"
+UNIT = "kernel:gateway"
+
+
+@asynccontextmanager
+async def local_house(folder: Path, **gateway: Any) -> AsyncIterator[House]:
+    """A keeper and a backend over it; `gateway` replaces its settings."""
+    async with kernel_house(folder) as rig:
+        settings = replace(rig.config.gateway, **gateway)
+        backend = GatewayLocal(rig.placement, replace(rig.config, gateway=settings))
+        house = House(rig, backend)
+        try:
+            yield house
+        finally:
+            await house.backend.close(stop=True)
+
+
+def record_of(house: House) -> GatewayRecord:
+    """Return what is written of the gateway."""
+    record = GatewayFiles(house.rig.config.gateway.dir).read()
+    assert record is not None
+    return record
+
+
+async def gateways_of(rig: KernelRig) -> list[int]:
+    """Return the pids of gateways that the keeper holds."""
+    return [each.identity.pid for each in await rig.placement.list(UNIT) if each.unit == UNIT and each.exit is None]
+
+
+def lives(pid: int) -> bool:
+    return identity.start_time(pid) is not None
+
+
+# -- what was wrong with the first design ------------------------------------------------------------------------------
+
+
+async def test_d1_output_that_nobody_reads_stops_no_kernel(short_tmp: Path) -> None:
+    """Children write far more than a pipe holds, to the descriptors that they inherit from the gateway."""
+    async with local_house(short_tmp) as house:
+        await house.open()
+        code = "import os, subprocess\nfor n in range(4): subprocess.run(['head', '-c', '200000', '/dev/zero'])"
+        ran = await house.run(code)
+        assert (ran.reply.status, len(ran.out)) == (CellStatus.OK, 800_000)
+        assert (await house.run("1 + 1")).reply.status is CellStatus.OK
+
+
+async def test_d2_without_the_token_or_from_a_foreign_origin_nobody_gets_in(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        handle = await house.open()
+        record = record_of(house)
+        token = Path(record.token_file).read_text()
+        channels = f"{record.url}/api/kernels/{handle.plan.held.kernel}/channels"
+        ours, foreign = {"Authorization": f"token {token}"}, {"Origin": "http://evil.example"}
+        async with aiohttp.ClientSession() as http:
+            for headers in ({}, foreign, {"Authorization": "token wrong"}):
+                async with http.post(f"{record.url}/api/kernels", json={"name": "python3"}, headers=headers) as answer:
+                    assert answer.status == 401
+                    assert answer.headers.get("Access-Control-Allow-Origin") in (None, "")
+                with pytest.raises(aiohttp.WSServerHandshakeError):
+                    await http.ws_connect(channels, headers=headers)
+            with pytest.raises(aiohttp.WSServerHandshakeError):
+                await http.ws_connect(channels, headers={**ours, **foreign})
+            async with http.get(f"{record.url}/api/kernels", headers=ours) as answer:
+                assert len(await answer.json()) == 1, "nobody made another one"
+
+
+async def test_d2_the_token_is_in_no_argv_no_log_and_no_kernel(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        await house.open()
+        record = record_of(house)
+        token = Path(record.token_file).read_text()
+        assert stat.S_IMODE(os.stat(record.token_file).st_mode) == 0o600
+        assert token not in (house.rig.config.gateway.dir / "gateway.json").read_text()
+        assert not any(token in word for word in psutil.Process(record.pid).cmdline())
+        ran = await house.run(f"import os; print({token!r} in os.environ.values(), sorted(os.environ))")
+        known = {*house.launch.env, "PX_INSTANCE", "PX_UNIT"}
+        seen, names = ran.out.decode().split(" ", 1)
+        assert seen == "False"
+        assert not {"KG_AUTH_TOKEN", "JUPYTER_PATH", "JUPYTER_RUNTIME_DIR"} & set(json.loads(names.replace("'", '"')))
+        assert known <= set(json.loads(names.replace("'", '"')))
+        log = b"".join(path.read_bytes() for path in Path(house.rig.keeper.log_dir).rglob("*.log"))
+        assert token.encode() not in log
+
+
+async def test_d3_each_session_has_the_interpreter_of_its_project(short_tmp: Path, require: Require) -> None:
+    require(OLD_KERNEL.exists(), NEEDS_PEERS)
+    async with local_house(short_tmp) as house:
+        code = "import ipykernel, sys; print(sys.prefix, ipykernel.__version__.split('.')[0])"
+        await house.open("new-000000")
+        new = await house.run(code)
+        await house.open("old-000000", interpreter=str(OLD_KERNEL))
+        old = await house.run(code)
+        assert new.out.decode().split() == [sys.prefix, "7"]
+        assert old.out.decode().split() == [str(OLD_KERNEL.parents[1]), "6"]
+        assert len(await gateways_of(house.rig)) == 1
+
+
+async def test_d6_a_start_that_fails_touches_no_other_sessions_kernel(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        other = await house.open()
+        await house.run("kept = 1")
+        theirs, before = house.launch, await gateways_of(house.rig)
+        with pytest.raises(StartFailedError, match="status 500"):
+            await house.open("bad-000000", interpreter="/nowhere/python")
+        house.handle, house.launch = other, theirs
+        assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "1"}
+        assert await gateways_of(house.rig) == before
+
+
+async def test_d9_the_token_goes_to_nobody_but_the_gateways_own_process(short_tmp: Path) -> None:
+    """A record whose port another process listens on is stale; that process is asked nothing."""
+    async with local_house(short_tmp) as house, fake_server() as squatter:
+        files = GatewayFiles(house.rig.config.gateway.dir)
+        files.prepare()
+        who = identity.identity_of(house.rig.keeper.process.pid)
+        assert who is not None
+        token = files.write_token("other.one", "secret")
+        files.write(
+            GatewayRecord(
+                squatter.url, who.pid, who.start_time, who.boot_id, str(token), "/py", 1.0, "other", "other.one"
+            )
+        )
+        await house.open()
+        assert squatter.asked == []
+        assert record_of(house).url != squatter.url
+        assert lives(who.pid), "a process that is not ours is left alone"
+        assert not token.exists()
+
+
+async def test_d10_no_other_user_can_listen_to_a_kernel(short_tmp: Path) -> None:
+    """Kernels talk over sockets in a private directory.
+
+    The one TCP port that ipykernel opens takes the output of forked processes, by a secret, and gives nothing.
+    """
+    async with local_house(short_tmp) as house:
+        await house.open()
+        runtime = house.rig.config.run_dir / "gw"
+        assert stat.S_IMODE(runtime.stat().st_mode) & 0o777 == 0o700
+        (file,) = runtime.glob("kernel-*.json")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert json.loads(file.read_text())["transport"] == "ipc"
+        assert len([each for each in runtime.glob("kernel-*-ipc-*") if each.is_socket()]) == 5
+
+
+# -- one gateway for all -----------------------------------------------------------------------------------------------
+
+
+async def test_all_sessions_of_a_daemon_use_one_gateway_also_when_they_start_at_once(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        launches = [house.rig.launch(f"s{number}-000000") for number in range(3)]
+        handles = await asyncio.gather(*(house.rig.start(house.backend, each) for each in launches))
+        assert len(await gateways_of(house.rig)) == 1
+        assert len({each.plan.held.facts[0] for each in handles}) == 3
+
+
+async def test_two_daemons_share_one_gateway(short_tmp: Path) -> None:
+    """The second finds the first one's; its owner leaves it running while it is used; its end is noticed at once."""
+    (short_tmp / "a").mkdir()
+    (short_tmp / "b").mkdir()
+    async with kernel_house(short_tmp / "a") as first, kernel_house(short_tmp / "b") as second:
+        backends = []
+        for rig in (first, second):
+            config = replace(rig.config, gateway=replace(rig.config.gateway, dir=short_tmp / "gateway"))
+            backends.append(GatewayLocal(rig.placement, config))
+        mine, theirs = House(first, backends[0]), House(second, backends[1])
+        await mine.open()
+        await theirs.open()
+        assert await gateways_of(second) == []
+        assert len(await gateways_of(first)) == 1
+        await mine.run("x = 'mine'")
+        await theirs.run("x = 'theirs'")
+        assert (await mine.run("print(x)")).out == b"mine\n"
+        assert await theirs.backend.held() == ()
+        await mine.backend.close(stop=True)
+        assert (await theirs.run("print(x)")).out == b"theirs\n", "its owner has left it to us"
+        _, task = await theirs.begin_and_wait("import time; time.sleep(600)")
+        (pid,) = await gateways_of(first)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(KernelGoneError, match="shared gateway is gone"):
+            await asyncio.wait_for(task, 60)
+        await theirs.open("again-000000")
+        assert (await theirs.run("1")).reply.status is CellStatus.OK
+        assert len(await gateways_of(second)) == 1, "now it is ours"
+        await theirs.backend.close(stop=True)
+        assert await gateways_of(second) == []
+
+
+async def test_a_gateway_is_found_again_by_the_next_control_plane(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        await house.open()
+        before = record_of(house)
+        await house.backend.close(stop=False)
+        await house.rig.replace()
+        house.backend = GatewayLocal(house.rig.placement, house.rig.config)
+        await house.open("t-000000")
+        assert record_of(house) == before
+        assert await gateways_of(house.rig) == [before.pid]
+        await house.backend.close(stop=True)
+        assert await gateways_of(house.rig) == []
+        assert not GatewayFiles(house.rig.config.gateway.dir).metadata.exists()
+
+
+async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        key = house.rig.placement.new_key()
+        spec = ChildSpec(UNIT, (sys.executable, "-c", "import time; time.sleep(600)"), "/", {"PATH": "/bin"})
+        stray = await house.rig.placement.spawn(key, spec)
+        GatewayFiles(house.rig.config.gateway.dir).prepare()
+        GatewayFiles(house.rig.config.gateway.dir).write(
+            GatewayRecord("http://127.0.0.1:1", 1, 1, "gone", "/t", "/py", 1.0, house.rig.keeper.daemon_id, "gone.one")
+        )
+        await house.open()
+        assert stray.identity.pid not in await gateways_of(house.rig)
+        assert not lives(stray.identity.pid)
+
+
+@pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"start_time": 1}, {"token_file": "/nowhere"}])
+async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[str, Any], short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        await house.open()
+        before = record_of(house)
+        files = GatewayFiles(house.rig.config.gateway.dir)
+        await house.backend.close(stop=False)
+        files.write(replace(before, **change))
+        house.backend = GatewayLocal(house.rig.placement, house.rig.config)
+        await house.open("t-000000")
+        assert record_of(house).instance != before.instance
+        assert not lives(before.pid), "ours is stopped before another one is started"
+
+
+async def test_a_gateway_that_does_not_answer_is_replaced_once(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "HEALTH_SECONDS", 0.2)
+    async with local_house(short_tmp) as house:
+        first = await house.open()
+        (pid,) = await gateways_of(house.rig)
+        os.kill(pid, signal.SIGSTOP)
+        house.backend.reconfigure(replace(house.rig.config, stop_seconds=0.2))
+        assert "does not answer" in str(await house.backend.health())
+        patience = iter([0.2])
+        monkeypatch.setattr(roster, "remaining", lambda deadline: next(patience, None) or remaining(deadline))
+        await house.open("t-000000")
+        await asyncio.wait_for(asyncio.shield(first.died), 60)
+        assert await house.backend.health() is None
+        assert (await house.run("1")).reply.status is CellStatus.OK
+        assert await gateways_of(house.rig) != [pid]
+
+
+async def test_the_end_of_the_gateway_is_the_end_of_its_kernels_at_once(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        handle = await house.open()
+        _, task = await house.begin_and_wait("import time; time.sleep(600)")
+        (pid,) = await gateways_of(house.rig)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(KernelGoneError, match="shared gateway is gone: it was killed by signal 9"):
+            await asyncio.wait_for(task, 60)
+        assert await handle.shutdown(0.0, "exit") == ()
+        await house.open("t-000000")
+        assert (await house.run("1")).reply.status is CellStatus.OK
+
+
+# -- starts that fail --------------------------------------------------------------------------------------------------
+
+
+async def test_an_interpreter_without_kernel_gateway_is_told_with_the_command(
+    short_tmp: Path, require: Require
+) -> None:
+    require(OLD_KERNEL.exists(), NEEDS_PEERS)
+    async with kernel_house(short_tmp) as rig:
+        backend = GatewayLocal(rig.placement, rig.config, python=lambda _: str(OLD_KERNEL))
+        with pytest.raises(StartFailedError, match="has no kernel_gateway") as caught:
+            await rig.start(backend, rig.launch())
+        assert caught.value.hint == f"{OLD_KERNEL} -m pip install jupyter_kernel_gateway"
+        await backend.close(stop=True)
+        assert await rig.placement.list("") == ()
+
+
+def script(folder: Path, text: str) -> str:
+    """Return a program that is taken for an interpreter."""
+    path = folder / "program"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("echo no good >&2; exit 3", StartFailedError, r"exited during startup \(code 3\)"),
+        ("kill -9 $$", StartFailedError, r"exited during startup \(signal 9\)"),
+        ("echo port already in use >&2; exit 1", StartFailedError, "found its port taken 3 times"),
+        ("sleep 600", ReadinessTimeoutError, "did not answer in time"),
+    ],
+    ids=["exit", "signal", "port", "silent"],
+)
+async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
+    text: str, kind: type[StartFailedError], words: str, short_tmp: Path
+) -> None:
+    async with kernel_house(short_tmp) as rig:
+        config = replace(
+            rig.config, gateway=replace(rig.config.gateway, start_seconds=0.3 if "sleep" in text else 30.0)
+        )
+        program = script(short_tmp, text)
+        backend = GatewayLocal(rig.placement, config, python=lambda _: program)
+        with pytest.raises(kind, match=words) as caught:
+            await rig.start(backend, rig.launch())
+        if "no good" in text:
+            assert "no good" in caught.value.extra["stderr_tail"]
+        await backend.close(stop=True)
+        assert await rig.placement.list("") == ()
+        assert not GatewayFiles(config.gateway.dir).metadata.exists()
+
+
+async def test_a_call_that_cannot_wait_leaves_the_start_of_the_gateway_to_the_next(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        launch = house.rig.launch()
+        with pytest.raises(ReadinessTimeoutError, match="did not answer in time"):
+            await house.backend.start(launch, deadline=house.rig.deadline(0.0), on_spawned=_ignore)
+        await house.open("t-000000")
+        assert len(await gateways_of(house.rig)) == 1
+
+
+async def test_a_lock_that_another_daemon_holds_is_told(short_tmp: Path) -> None:
+    async with local_house(short_tmp, lock_seconds=0.05) as house:
+        folder = house.rig.config.gateway.dir
+        folder.mkdir(mode=0o700)
+        fd = os.open(folder / "gateway.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(TimedOutError, match="Timed out waiting for shared gateway lock"):
+            await house.open()
+        os.close(fd)
+        await house.open()
+
+
+async def test_a_runtime_directory_that_is_too_long_for_sockets_is_told(short_tmp: Path) -> None:
+    async with kernel_house(short_tmp) as rig:
+        backend = GatewayLocal(rig.placement, replace(rig.config, run_dir=short_tmp / ("x" * 80)))
+        with pytest.raises(ConfigError, match="too long for the sockets"):
+            await rig.start(backend, rig.launch())
+        await backend.close(stop=True)
+
+
+async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(short_tmp: Path) -> None:
+    modules = short_tmp / "modules"
+    modules.mkdir()
+    (modules / "broken.py").write_text("x = 1\nraise RuntimeError('no')\n")
+    async with local_house(short_tmp) as house:
+        with pytest.raises(ConfigError) as caught:
+            await house.open(modules=(str(modules),))
+        assert (caught.value.extra["file"], caught.value.extra["line"]) == (str(modules / "broken.py"), 2)
+        assert await house.backend.held() == ()
+        await house.open("t-000000")
+
+
+# -- what a kernel is given --------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_has_its_directory_environment_and_limits(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        env = {"PRICE": "5$HOME ${HOME}", "OMP_NUM_THREADS": "3"}
+        await house.open(env=env, limits=(ResourceLimit("nofile", 777, 888),))
+        ran = await house.run(
+            "import os, resource\n"
+            "print(os.getcwd(), os.environ['PRICE'], os.environ['OMP_NUM_THREADS'], os.environ['PX_INSTANCE'],"
+            " resource.getrlimit(resource.RLIMIT_NOFILE)[1], sep='|')"
+        )
+        assert ran.out.decode().strip().split("|") == [
+            house.launch.cwd,
+            "5$HOME ${HOME}",
+            "3",
+            house.launch.instance,
+            "888",
+        ]
+        specs = list((house.rig.config.gateway.dir / "kernelspecs" / "kernels").iterdir())
+        assert specs == [], "the kernelspec, with the environment in it, is gone when it has served"
+
+
+async def test_a_stock_kernel_in_the_shared_gateway_is_recorded_by_us(short_tmp: Path) -> None:
+    async with local_house(short_tmp) as house:
+        house.launch = house.rig.stock()
+        house.handle = await house.rig.start(house.backend, house.launch)
+        assert not house.handle.capabilities.kernel_spool
+        ran = await house.run("print('hello'); 5")
+        assert (ran.out, ran.kinds(), ran.reply.lossy) == (b"hello\n", ["begin", "result", "end"], False)
+        assert "python3" in await house.backend.specs()
+
+
+async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path) -> None:
+    """Also what put itself into a session of its own, out of the gateway's reach."""
+    async with local_house(short_tmp) as house:
+        handle = await house.open()
+        ran = await house.run(
+            "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+        )
+        pid = int(ran.out)
+        assert lives(pid)
+        assert await handle.shutdown(1.0, "stopped") == ()
+        assert not lives(pid)
+        assert leftovers.marked(house.launch.instance) == ()
+
+
+async def test_a_gateway_is_run_by_the_daemons_python_where_that_can(
+    monkeypatch: pytest.MonkeyPatch, short_tmp: Path
+) -> None:
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.launch(interpreter="/project/python")
+        assert gateway_python(launch) == sys.executable
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+        assert gateway_python(launch) == "/project/python"
+        assert gateway_python(replace(launch, interpreter=None)) == sys.executable
+
+
+async def _ignore(_: object) -> None:
+    pass

@@ -1,0 +1,106 @@
+"""Messages on a kernel's websocket: whatever is packed comes back, whatever is broken is a ValueError."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisord_py.kernels.gateway import wire
+from supervisord_py.kernels.gateway.wire import Message
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(st.text(), JSON, max_size=3)
+MESSAGES = st.builds(
+    Message,
+    channel=st.sampled_from(("shell", "control", "stdin", "iopub")),
+    header=OBJECTS,
+    parent=OBJECTS,
+    metadata=OBJECTS,
+    content=OBJECTS,
+    buffers=st.lists(st.binary(max_size=20), max_size=3).map(tuple),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MESSAGES)
+def test_a_message_survives_the_v1_framing(message: Message) -> None:
+    assert wire.unpack_v1(wire.pack_v1(message)) == message
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MESSAGES)
+def test_a_message_survives_the_older_framing(message: Message) -> None:
+    frame = wire.pack_json(message)
+    assert isinstance(frame, bytes) == bool(message.buffers)
+    assert wire.unpack_json(frame) == message
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_a_value_error(frame: bytes) -> None:
+    for unpack in (wire.unpack_v1, wire.unpack_json):
+        try:
+            assert isinstance(unpack(frame), Message)
+        except ValueError:
+            continue
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(MESSAGES, st.data())
+def test_a_frame_with_wrong_bytes_is_a_message_or_a_value_error(message: Message, data: st.DataObject) -> None:
+    """Offsets that lie, JSON that breaks off: no other exception ever."""
+    for pack, unpack in ((wire.pack_v1, wire.unpack_v1), (wire.pack_json, wire.unpack_json)):
+        packed = pack(message)
+        frame = bytearray(packed if isinstance(packed, bytes) else packed.encode())
+        at = data.draw(st.integers(0, len(frame) - 1))
+        frame[at] = data.draw(st.integers(0, 255))
+        cut = data.draw(st.integers(0, len(frame)))
+        try:
+            unpack(bytes(frame[:cut]))
+        except ValueError:
+            continue
+
+
+@pytest.mark.parametrize("text", ["[]", "1", '"x"', "null", '{"header": 1}', "{", '{"content": []}x', "[" * 100_000])
+def test_text_that_is_no_message_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        wire.unpack_json(text)
+
+
+def test_both_framings_are_those_of_the_real_server() -> None:
+    """What jupyter_server writes is read, and what we write it reads."""
+    base = pytest.importorskip("jupyter_server.services.kernels.connection.base")
+    message = Message("shell", {"msg_id": "1"}, {"p": 1}, {"m": 2}, {"c": "ü"}, (b"\x00\x01",))
+    channel, parts = base.deserialize_msg_from_ws_v1(wire.pack_v1(message))
+    assert channel == "shell"
+    assert [json.loads(part) for part in parts[:4]] == [{"msg_id": "1"}, {"p": 1}, {"m": 2}, {"c": "ü"}]
+    assert parts[4:] == [b"\x00\x01"]
+    assert wire.unpack_v1(base.serialize_msg_to_ws_v1(parts, "shell")) == message
+    frame = wire.pack_json(message)
+    read = base.deserialize_binary_message(frame)
+    assert (read["channel"], read["content"], list(read["buffers"])) == ("shell", {"c": "ü"}, [b"\x00\x01"])
+    assert wire.unpack_json(base.serialize_binary_message(read)) == message
+
+
+def test_a_request_carries_its_id_session_and_date() -> None:
+    made = wire.request("execute_request", {"code": "1"}, msg_id="a1", session="s", date="2026-01-01T00:00:00Z")
+    assert made.header == {
+        "msg_id": "a1",
+        "msg_type": "execute_request",
+        "username": "pxd",
+        "session": "s",
+        "date": "2026-01-01T00:00:00Z",
+        "version": "5.3",
+    }
+    assert (made.channel, made.type, made.parent_id) == ("shell", "execute_request", "")
+
+
+def test_a_message_without_channel_is_from_iopub() -> None:
+    assert wire.unpack_json('{"header": {"msg_type": "status"}}').channel == "iopub"
