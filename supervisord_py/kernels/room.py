@@ -1,0 +1,369 @@
+"""The room of kernels: everything that the daemon asks of it. One per daemon.
+
+Law: asks nobody's permission twice: the set of sessions decides, the lives and calls perform, and what is told is what
+happened. A session's next call waits until its kernel is free again or gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import InterruptedRunError, PxError, ShuttingDownError
+from supervisord_py.kernels import call_rules
+from supervisord_py.kernels import session_events as ev
+from supervisord_py.kernels.backends import Backends
+from supervisord_py.kernels.calls import Call, CallPlan
+from supervisord_py.kernels.cell import CellStatus, Step
+from supervisord_py.kernels.cells_house import CellsHouse
+from supervisord_py.kernels.foreign_watch import HOLD_SECONDS
+from supervisord_py.kernels.kernel_adoption import KernelAdoption
+from supervisord_py.kernels.kernel_chronicle import KernelChronicle
+from supervisord_py.kernels.kernel_pool import KernelPool
+from supervisord_py.kernels.launching import check_folder
+from supervisord_py.kernels.memory_watch import MemoryWatch
+from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
+from supervisord_py.kernels.session_register import SessionRegister
+from supervisord_py.kernels.sessions_choosing import SessionsChoosing
+from supervisord_py.kernels.shell_rows import ShellRows
+from supervisord_py.process import clock
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
+    from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
+    from supervisord_py.kernels.choosing.capabilities import CapabilityReport
+    from supervisord_py.kernels.choosing.explanation import Explanation
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.live_session import LiveSession
+    from supervisord_py.kernels.output.cell_log import CellLog
+    from supervisord_py.kernels.session import BackendName, SessionView
+    from supervisord_py.kernels.session_events import Standing
+    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.placement import Placement
+
+RUNG_SECONDS = 5.0
+"""How long an interrupt waits for the rung that it asked for."""
+LAST_ANSWERS_SECONDS = 10.0
+"""How long the end of the room waits for calls to say what became of them."""
+
+
+class Kernels:
+    """Sessions, their kernels, and calls. `open` it where the loop runs; end it with `close` or `detach`.
+
+    Args:
+        placement: Where processes come from.
+        ledger: Where sessions, lives and cells are written down.
+        config: What the settings say.
+        events: Where it is told what happens.
+        environ: The daemon's environment, to pick from.
+        own: Harmless variables of ours that every kernel gets.
+        make_backend: Makes a backend; tests put their own here.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        ledger: Ledger,
+        config: KernelsConfig,
+        events: EventStream,
+        *,
+        environ: Mapping[str, str] | None = None,
+        own: Mapping[str, str] | None = None,
+        make_backend: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
+    ) -> None:
+        environ = os.environ if environ is None else environ
+        chronicle = KernelChronicle(ledger, events)
+        self.choosing = SessionsChoosing(placement, lambda: self.config, environ=environ, own=own or {})
+        self.register = SessionRegister(ledger, self._standing)
+        self.pool = KernelPool(placement, chronicle, self.register, config, self.choosing)
+        self.pool.backends = Backends(placement, config, ShellRows(ledger, self.pool), make_backend)
+        self.cells_house = CellsHouse(ledger, lambda: self.config)
+        self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
+        self._calls: set[Call] = set()
+        self._ending: PxError | None = None
+        self._is_over = False
+
+    def _standing(self, session_id: str) -> Standing | None:
+        return self.pool.set.standing(session_id)
+
+    @property
+    def config(self) -> KernelsConfig:
+        """Settings in force."""
+        return self.pool.config
+
+    # -- beginning and end -------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
+        await self.pool.open()
+        await self.register.open()
+        await self.choosing.open()
+        await KernelAdoption(self).adopt_all()
+        self.register.settle_the_rest()
+        self.pool.run_task(self.memory.keep_watch(self.pool.look_at_foreign_use))
+        self.pool.run_task(self.cells_house.sweep(self._running, self.register.ids))
+
+    def _running(self) -> list[tuple[str, str]]:
+        found = ((it.id, it.run) for it in self.register.everything())
+        return [(session_id, run.cell_id) for session_id, run in found if run is not None]
+
+    async def close(self) -> None:
+        """Stop every kernel, all at once; calls in flight hear of the shutdown. Does nothing after an end."""
+        if self._is_over:
+            return
+        self._ending = ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
+        await self.pool.stop_all()
+        answers = [call.answer for call in self._calls]
+        if answers:
+            await asyncio.wait(answers, timeout=LAST_ANSWERS_SECONDS)
+        await self._let_go(stop=True)
+
+    async def detach(self) -> None:
+        """End without stopping anything: another control plane will adopt the kernels, cells in flight go on."""
+        self._ending = InterruptedRunError(
+            "The control plane is being replaced; kernels, their variables and cells in flight go on.",
+            hint="Look at the session's cells: `pxctl kernel list`, then ask again.",
+        )
+        for call in tuple(self._calls):
+            call.cut_off(self._ending)
+        await self._let_go(stop=False)
+
+    async def _let_go(self, *, stop: bool) -> None:
+        self._is_over = True
+        lives = self.pool.lives_present()
+        self.register.flush()
+        await self.pool.let_go()
+        handles = [it.handle for it in lives if it.handle is not None]
+        await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
+        await self.pool.backends.close(stop=stop)
+        await self.choosing.close()
+
+    def reconfigure(self, config: KernelsConfig) -> None:
+        """Take new settings: limits of the set at once, the rest for what starts from now on."""
+        self.pool.reconfigure(config)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
+        """Return every session, or one: living ones, and those that are remembered.
+
+        Raises:
+            UnknownUnitError: There is no session of that id.
+        """
+        chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
+        return tuple(sorted((self.register.view(it) for it in chosen), key=lambda view: view.id))
+
+    def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
+        """Return the session that a user means by an id, a Jupyter id or a name.
+
+        Raises:
+            UnknownUnitError: There is none.
+            AmbiguousNameError: There are several; `candidates` lists them.
+        """
+        return self.register.view(self.register.find(name_or_id, cwd and os.path.realpath(cwd)))
+
+    def handle(self, session_id: str) -> KernelHandle | None:
+        """Return the handle of a session's kernel while that may take work; None also where the session is gone."""
+        session = self.register.get(session_id)
+        life = session.life if session is not None else None
+        return life.handle if life is not None and life.ready_at is not None and not life.ending else None
+
+    def touch(self, session_id: str) -> None:
+        """Note that a front end of it is there: it was used now, and for a while no other start takes its place."""
+        session = self.register.known(session_id)
+        session.last_used = time.time()
+        if session.life is not None:
+            session.life.held_until = clock.now() + HOLD_SECONDS
+            self.pool.look_at_foreign_use()
+        self.pool.report(ev.Used(session_id, clock.now()))
+
+    async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
+        """Return the cells of a session, in order of dispatch."""
+        return await self.cells_house.history(session_id)
+
+    def cell_log(self, session_id: str, cell_id: str) -> CellLog:
+        """Return the files of a cell.
+
+        Raises:
+            UnknownUnitError: There are none.
+        """
+        return self.cells_house.existing_log(session_id, cell_id)
+
+    async def export(self, session_id: str) -> dict[str, Any]:
+        """Return a session's history as a notebook (nbformat 4.5)."""
+        return await self.cells_house.export(self.register.known(session_id))
+
+    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the kernelspecs that can be asked for."""
+        return await self.choosing.specs(self.pool.backends)
+
+    async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> CapabilityReport:
+        """Say which kinds of cells are offered, and why not."""
+        return await self.choosing.capabilities(cwd, environ or {})
+
+    async def explain(self, request: StartRequest) -> Explanation:
+        """Say which interpreter and environment would be taken, and why not others; nothing is started."""
+        return await self.choosing.explain(request)
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def start(self, request: StartRequest) -> SessionView:
+        """Have a session with a living kernel.
+
+        Raises:
+            PxError: Refused, or the start failed.
+        """
+        return (await self.start_or_join(request))[1]
+
+    async def start_or_join(self, request: StartRequest) -> tuple[bool, SessionView]:
+        """As `start`; the first says whether a kernel was started for it."""
+        self._refuse_at_the_end()
+        patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
+        session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience)
+        asked = ev.StartAsked(self.pool.new_ticket(), session.id, clock.now() + patience)
+        granted = await self.pool.acquire(asked, session)
+        return granted.cold, self.register.view(session)
+
+    async def _session_to_start(self, request: StartRequest, deadline: float) -> LiveSession:
+        session = self.register.get(request.name)
+        if session is None:
+            chosen = await self.choosing.choose_for_start(request, deadline)
+            session = self.choosing.session_of(
+                self.register, call_rules.session_name(request.name), chosen, request.owner
+            )
+            session.environ = dict(request.environ)
+        elif session.life is None:
+            await asyncio.to_thread(check_folder, session)
+        session.extra = dict(request.env) or session.extra
+        return session
+
+    async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:
+        """Stop a session's kernel, busy or not; return the pids that survived, () when nothing of it is left.
+
+        Raises:
+            UnknownUnitError: There is no such session.
+        """
+        session = self.register.known(session_id)
+        life = session.life
+        self.pool.report(ev.StopAsked(session_id, reason))
+        if life is None:
+            return ()
+        await life.stopped.wait()
+        return life.survivors
+
+    async def restart(self, session_id: str) -> SessionView:
+        """Have a fresh kernel in a session, busy or not; clears a hard failure.
+
+        Raises:
+            PxError: Refused, or the start failed.
+        """
+        self._refuse_at_the_end()
+        session = self.register.known(session_id)
+        await asyncio.to_thread(check_folder, session)
+        asked = ev.RestartAsked(
+            self.pool.new_ticket(), session_id, clock.now() + self.config.start_seconds + self.config.stop_seconds
+        )
+        await self.pool.acquire(asked, session)
+        return self.register.view(session)
+
+    async def interrupt(self, session_id: str, *, steps: int = 1, cell: str | None = None) -> InterruptReport:
+        """Have the running cell end by the ladder; asked again, the next rung is taken at once.
+
+        Args:
+            session_id: Whose.
+            steps: How many rungs to take at once.
+            cell: Only if this one is running; what else runs is left alone and named.
+        """
+        session = self.register.known(session_id)
+        run = session.run
+        if cell is not None and (run is None or run.cell_id != cell):
+            return InterruptReport(session_id, run.cell_id if run is not None else None)
+        if run is None:
+            return await self._interrupt_idle(session)
+        known = len(run.steps)
+        run.cut(CellStatus.CANCELLED, rungs=steps)
+        await run.until_climbed(known, RUNG_SECONDS)
+        return InterruptReport(session_id, run.cell_id, run.steps)
+
+    async def _interrupt_idle(self, session: LiveSession) -> InterruptReport:
+        """End a start under way, or interrupt what the kernel may be doing for a client that is not ours."""
+        life = session.life
+        if life is None or life.ending:
+            return InterruptReport(session.id, None)
+        if life.ready_at is None or life.handle is None:
+            self.pool.report(ev.StopAsked(session.id, Reason.CANCELLED))
+            return InterruptReport(session.id, None, (Step("end_start", 0.0, "its start was ended"),))
+        action = await life.handle.interrupt()
+        return InterruptReport(session.id, None, tuple(Step(word, 0.0) for word in action.split("+")))
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def execute(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallResult:
+        """Run cells in a session; cancelling this cancels the call, the ladder goes on to its end without us.
+
+        Args:
+            request: What to run, and where.
+            tell: Told of what happens, on the loop; must not block.
+
+        Raises:
+            PxError: The call never ran a cell.
+        """
+        self._refuse_at_the_end()
+        plan = await self._plan(request, tell)
+        call = Call(self, plan, tell)
+        self._calls.add(call)
+        call.answer.add_done_callback(lambda _: self._calls.discard(call))
+        call.task = self.pool.run_task(call.work())
+        try:
+            return await asyncio.shield(call.answer)
+        except asyncio.CancelledError:
+            call.leave()
+            if not isinstance(self._ending, InterruptedRunError):
+                call.cancel()
+            raise
+
+    async def _plan(self, request: CallRequest, tell: Callable[[CallEvent], None]) -> CallPlan:
+        call_rules.check_cells(request.cells)
+        timeout = call_rules.timeout_of(request.timeout_seconds, self.config)
+        loop = asyncio.get_running_loop()
+        deadline = request.arrived_at + timeout.seconds
+        session = await self._session_to_call(request, deadline, tell)
+        return CallPlan(
+            id=secrets.token_hex(8),
+            session=session,
+            request=request,
+            timeout=timeout,
+            deadline=deadline,
+            queued_at=time.time() - (loop.time() - request.arrived_at),
+            caller=self.pool.serial_of_instance(request.caller_instance),
+        )
+
+    async def _session_to_call(
+        self, request: CallRequest, deadline: float, tell: Callable[[CallEvent], None]
+    ) -> LiveSession:
+        known = self.register.get(request.session)
+        if known is not None and not request.per_call:
+            if known.life is None or request.reset:
+                await asyncio.to_thread(check_folder, known)
+            return known
+        name = known.key.name if known else call_rules.session_name(request.session)
+        chosen = await self.choosing.choose_for_call(request, known, deadline, tell)
+        if request.per_call:
+            name, owner = f"{name[:50]}.{secrets.token_hex(4)}", Owner.PER_CALL
+        else:
+            owner = Owner.SESSION
+        session = self.choosing.session_of(self.register, name, chosen, owner)
+        session.environ = dict(request.environ)
+        return session
+
+    def _refuse_at_the_end(self) -> None:
+        if self._ending is not None:
+            raise type(self._ending)(self._ending.detail, hint=self._ending.hint)

@@ -1,0 +1,138 @@
+"""The room of kernels under test: a real keeper, a real ledger, real or fake backends. Control planes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from kernels.kernel_rig import PATIENCE, KernelRig, eventually
+from process.real_keeper import RealKeeper
+from supervisord_py.kernels.cell import CallRequest, Cell
+from supervisord_py.kernels.room import Kernels
+from supervisord_py.ledger import instances
+from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+    from supervisord_py.kernels.cell import CallEvent, CallResult
+    from supervisord_py.kernels.config import KernelsConfig
+
+__all__ = ["RoomHouse", "eventually", "room_house"]
+
+
+class RoomHouse:
+    """One room, and what it told."""
+
+    def __init__(self, rig: KernelRig, make_backend: Any = None) -> None:
+        self.rig = rig
+        self.config = replace(rig.config, python=sys.executable, managed=False)
+        self.cwd = rig.folder / "work"
+        self.cwd.mkdir()
+        self.make_backend = make_backend
+        self.ledger: Ledger
+        self.events: EventStream
+        self.room: Kernels
+        self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(rig.folder)}
+
+    async def open(self) -> None:
+        """Be a control plane."""
+        (self.rig.folder / "state").mkdir(exist_ok=True)
+        self.ledger = await Ledger.open(self.rig.folder / "state" / "pxd.db")
+        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.room = Kernels(
+            self.rig.placement,
+            self.ledger,
+            self.config,
+            self.events,
+            environ=self.environ,
+            make_backend=self.make_backend,
+        )
+        await self.room.open()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        await self.room.close()
+        await self._put_down()
+
+    async def _put_down(self) -> None:
+        self.events.close()
+        await self.ledger.close()
+
+    async def replace(self, *, changes: Mapping[str, Any] | None = None) -> None:
+        """Vanish, and be the next control plane."""
+        await self.room.detach()
+        await self._put_down()
+        await self.rig.replace()
+        self.config = replace(self.config, **(changes or {}))
+        await self.open()
+
+    def reconfigure(self, **changes: Any) -> KernelsConfig:
+        """Put other settings in force."""
+        self.config = replace(self.config, **changes)
+        self.room.reconfigure(self.config)
+        return self.config
+
+    def request(self, *codes: str, **changes: Any) -> CallRequest:
+        """Return a call of the default session."""
+        made = CallRequest(
+            "default",
+            tuple(Cell(code) for code in codes),
+            asyncio.get_running_loop().time(),
+            cwd=str(self.cwd),
+            timeout_seconds=60.0,
+        )
+        return replace(made, **changes)
+
+    async def run(self, *codes: str, tell: Callable[[CallEvent], None] | None = None, **changes: Any) -> CallResult:
+        """Run cells."""
+        return await self.room.execute(self.request(*codes, **changes), tell or (lambda _: None))
+
+    async def said(self, unit: str | None = None) -> list[Any]:
+        """Return all events so far."""
+        await self.ledger.flush()
+        return await self.events.history(unit=unit)
+
+    async def words(self, unit: str | None = None) -> list[str]:
+        """Return the names of all events so far."""
+        return [each.event for each in await self.said(unit)]
+
+    async def ended_row(self, key: str) -> Any:
+        """Return the row of an instance once its end is recorded."""
+        deadline = time.monotonic() + PATIENCE
+        while (row := await self.row(key)) is None or row.ended_at is None:
+            assert time.monotonic() < deadline, f"the end of {key} was not recorded"
+            await asyncio.sleep(0.01)
+        return row
+
+    async def row(self, key: str) -> Any:
+        """Return the row of an instance."""
+        await self.ledger.flush()
+        return await instances.get(self.ledger, key)
+
+
+@asynccontextmanager
+async def room_house(folder: Path, make_backend: Any = None, **changes: Any) -> AsyncIterator[RoomHouse]:
+    """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
+    keeper = RealKeeper(folder)
+    rig = KernelRig(folder, keeper)
+    try:
+        await rig.connect()
+        house = RoomHouse(rig, make_backend)
+        house.config = replace(house.config, **changes)
+        await house.open()
+        try:
+            yield house
+        finally:
+            await house.close()
+            await rig.close()
+    finally:
+        await asyncio.to_thread(keeper.close)

@@ -1,0 +1,137 @@
+"""Files and folders that are taken away behind our back: what is lost is told, and the next cell is kept again."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.cell_folder import finish, log_of, writer_of
+from kernels.fake_backend import FakeBackend
+from kernels.room_house import room_house
+from supervisord_py.errors import InvalidInputError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.launching import folder_of_cells
+from supervisord_py.kernels.output.result import show
+from supervisord_py.kernels.room_requests import StartRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.room_house import RoomHouse
+    from supervisord_py.kernels.cell import CellResult
+
+
+@pytest.fixture
+async def backend() -> FakeBackend:
+    """Kernels that behave as told."""
+    return FakeBackend()
+
+
+@pytest.fixture
+async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
+    """A room whose kernels behave as told."""
+    async with room_house(short_tmp, backend.make, stop_seconds=0.5) as made:
+        yield made
+
+
+async def _cell(house: RoomHouse, code: str, session: str = "default") -> CellResult:
+    return (await house.run(code, session=session)).cells[0]
+
+
+def _mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_without_the_folder_of_all_cells_the_next_cell_of_every_session_is_kept(house: RoomHouse) -> None:
+    cells = house.config.cells_dir
+    for session in ("one", "other"):
+        await _cell(house, "ok", session)
+    shutil.rmtree(cells)
+    for session in ("one", "other"):
+        kept = await _cell(house, "say hello", session)
+        assert (kept.text, kept.lossy, kept.notices) == ("hello", False, ())
+    assert _mode(cells) == 0o700
+
+
+async def test_a_cell_whose_files_go_while_it_runs_says_that_output_is_lost(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    call = asyncio.ensure_future(house.run("hold"))
+    await backend.held.wait()
+    shutil.rmtree(house.config.cells_dir)
+    backend.handle.release()
+    cell = (await call).cells[0]
+    assert (cell.status, cell.lossy) == (CellStatus.OK, True)
+    assert "Output of this cell is lost" in cell.notices[0]
+    assert (await _cell(house, "say hello")).text == "hello"
+
+
+async def test_where_no_folder_can_be_made_the_cell_runs_and_says_that_nothing_is_kept(house: RoomHouse) -> None:
+    cells = house.config.cells_dir
+    await _cell(house, "ok")
+    shutil.rmtree(cells)
+    cells.write_text("in the way")
+    cell = await _cell(house, "say hello")
+    assert (cell.status, cell.lossy) == (CellStatus.OK, True)
+    assert str(cells) in cell.notices[0]
+
+
+async def test_a_cell_that_ends_with_its_kernel_is_not_called_lossy(house: RoomHouse) -> None:
+    cell = await _cell(house, "die")
+    assert (cell.status, cell.lossy) == (CellStatus.ERROR, False)
+
+
+async def test_a_kernel_is_not_stopped_for_one_that_could_not_be_started_in_its_folder(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    session = (await house.run("ok")).session_id
+    house.cwd.rmdir()
+    with pytest.raises(InvalidInputError, match="is not there any more") as refused:
+        await house.room.restart(session)
+    assert refused.value.extra["errors"][0]["pointer"] == "/cwd"
+    assert session in (refused.value.hint or "")
+    with pytest.raises(InvalidInputError, match="is not there any more"):
+        await house.run("ok", session=session, reset=True)
+    assert (await house.run("say still there", session=session)).cells[0].text == "still there"
+    assert len(backend.starts) == 1
+
+
+async def test_a_session_whose_folder_is_gone_is_not_started_and_says_what_to_do(house: RoomHouse) -> None:
+    session = (await house.run("ok")).session_id
+    await house.room.stop(session)
+    house.cwd.rmdir()
+    with pytest.raises(InvalidInputError, match="is not there any more") as refused:
+        await house.run("ok", session=session)
+    assert "--cwd" in (refused.value.hint or "")
+    with pytest.raises(InvalidInputError, match="is not there any more"):
+        await house.room.start(StartRequest(session))
+    house.cwd.mkdir()
+    assert (await house.run("ok", session=session)).status is CellStatus.OK
+
+
+def test_a_folder_is_private_with_all_that_is_made_above_it_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0o277)
+    try:
+        folder = folder_of_cells(tmp_path / "state" / "cells", "a-1")
+    finally:
+        os.umask(before)
+    assert [_mode(it) for it in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+    assert folder_of_cells(tmp_path / "state" / "cells", "a-1") == folder
+
+
+def test_bytes_that_the_end_counts_and_that_are_not_there_are_told(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"0123456789")
+    finish(writer)
+    assert not show(log_of(tmp_path), OutputLimits()).lossy
+    os.truncate(log_of(tmp_path).out_path, 4)
+    shown = show(log_of(tmp_path), OutputLimits())
+    assert shown.lossy
+    assert "6 bytes of output are lost" in shown.notices[0]

@@ -1,0 +1,386 @@
+"""The room with real kernels: calls, their ends, limits, and a new control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.room_house import eventually, room_house
+from supervisord_py.errors import ConflictError
+from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
+from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
+from supervisord_py.kernels.session import SessionState
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.room_house import RoomHouse
+
+HOLDS_THE_GIL = "sum(range(10**12))"
+
+
+@pytest.fixture
+async def house(short_tmp: Path) -> AsyncIterator[RoomHouse]:
+    """A room with real kernels."""
+    async with room_house(short_tmp) as made:
+        yield made
+
+
+async def begun(house: RoomHouse, *codes: str, **changes: Any) -> asyncio.Task[Any]:
+    """Begin a call, and return when its first cell was sent and its kernel is at it."""
+    started = asyncio.Event()
+
+    def tell(event: object) -> None:
+        if isinstance(event, CellStarted):
+            started.set()
+
+    call = asyncio.ensure_future(house.run(*codes, tell=tell, **changes))
+    await asyncio.wait({call, waiting := asyncio.ensure_future(started.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return call
+
+
+async def at_work(house: RoomHouse, mark: str) -> None:
+    """Wait until a cell has left its mark in its folder."""
+    await eventually((house.cwd / mark).exists, f"the cell's mark {mark}")
+
+
+async def test_a_session_keeps_its_variables_from_call_to_call(house: RoomHouse) -> None:
+    first = await house.run("x = 41", "print('made')")
+    assert [cell.status for cell in first.cells] == [CellStatus.OK, CellStatus.OK]
+    assert first.cells[1].text == "made\n"
+    assert first.cold_start_ms is not None
+    second = await house.run("x + 1")
+    assert second.cells[0].text.strip() == "42"
+    assert second.variables is Variables.KEPT
+    assert second.cold_start_ms is None
+    assert second.instance == first.instance
+    assert await house.room.stop(second.session_id) == ()
+    row = await house.ended_row(str(first.instance))
+    assert (row.reason, row.start_method) == ("stopped", "direct")
+
+
+async def test_a_cell_that_sleeps_too_long_is_interrupted_and_the_next_call_finds_the_kernel_free(
+    house: RoomHouse,
+) -> None:
+    await house.run("x = 1")
+    late = await house.run("print('begun', flush=True); import time; time.sleep(600)", timeout_seconds=1.0)
+    assert late.cells[0].status is CellStatus.TIMED_OUT
+    assert late.cells[0].text.startswith("begun\n"), "partial output is kept"
+    assert late.variables is Variables.KEPT
+    assert (await house.run("x")).cells[0].text.strip() == "1"
+
+
+async def test_a_cell_that_awaits_too_long_is_interrupted(house: RoomHouse) -> None:
+    await house.run("x = 1")
+    late = await house.run("import asyncio; await asyncio.sleep(600)", timeout_seconds=1.0)
+    assert (late.cells[0].status, late.variables) == (CellStatus.TIMED_OUT, Variables.KEPT)
+
+
+async def test_a_cell_that_holds_the_gil_costs_the_kernel_within_the_ladder(short_tmp: Path) -> None:
+    swift = LadderTimes(again_seconds=0.1, terminate_seconds=0.3, kill_seconds=0.5)
+    async with room_house(short_tmp, ladder=swift) as house:
+        first = await house.run("x = 1")
+        late = await house.run(HOLDS_THE_GIL, "x", timeout_seconds=1.0)
+        assert [cell.status for cell in late.cells] == [CellStatus.TIMED_OUT, CellStatus.ABORTED]
+        assert late.variables is Variables.LOST
+        assert late.cells[0].steps[-1].action in {"sigterm", "sigkill"}
+        fresh = await house.run("'x' in globals()")
+        assert fresh.cells[0].text.strip() == "False"
+        assert any("variables are gone" in notice for notice in fresh.notices)
+        row = await house.ended_row(str(first.instance))
+        assert row.reason == "timeout"
+
+
+async def test_a_crash_names_the_signal_keeps_the_output_and_the_kernel_is_back_for_the_next_call(
+    house: RoomHouse,
+) -> None:
+    code = "print('last words', flush=True); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    crashed = await house.run("x = 1", code, "x")
+    assert [cell.status for cell in crashed.cells] == [CellStatus.OK, CellStatus.ERROR, CellStatus.ABORTED]
+    assert crashed.cells[1].text.startswith("last words\n")
+    assert crashed.cells[1].error is not None
+    assert "SIGSEGV" in crashed.cells[1].error.value
+    assert crashed.variables is Variables.LOST
+    await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE, "the restart that nobody asked for")
+    assert (await house.run("1")).cold_start_ms is None
+    row = await house.ended_row(str(crashed.instance))
+    assert (row.reason, row.signal) == ("signal", signal.SIGSEGV)
+
+
+async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero(house: RoomHouse) -> None:
+    gone = await house.run("import os; os._exit(0)")
+    assert gone.cells[0].status is CellStatus.ERROR
+    assert "code 0" in (gone.message or "")
+
+
+async def test_a_value_that_cannot_be_shown_names_what_was_raised(house: RoomHouse) -> None:
+    result = await house.run('class A:\n    def __repr__(self): raise ValueError("no words")\nA()')
+    error = result.cells[0].error
+    assert error is not None
+    assert (error.name, error.value) == ("ValueError", "no words")
+    assert "(ValueError)" in (result.message or "")
+
+
+async def test_a_call_of_its_own_that_is_cut_off_says_once_what_became_of_its_variables(house: RoomHouse) -> None:
+    result = await house.run("import time; time.sleep(600)", per_call=True, timeout_seconds=4.0)
+    assert (result.status, result.variables) == (CellStatus.TIMED_OUT, Variables.LOST)
+    assert "its variables are gone with it" in (result.message or "")
+    assert "kept" not in (result.message or "")
+
+
+async def test_exit_in_a_cell_ends_the_session_by_its_own_wish(house: RoomHouse) -> None:
+    left = await house.run("x = 1", "exit()", "x")
+    assert [cell.status for cell in left.cells] == [CellStatus.OK, CellStatus.OK, CellStatus.ABORTED]
+    assert left.variables is Variables.LOST
+    await eventually(lambda: house.room.snapshot()[0].state is SessionState.STOPPED)
+    row = await house.ended_row(str(left.instance))
+    assert (row.reason, row.code) == ("exit", 0)
+    assert "died" not in await house.words()
+
+
+async def test_a_stop_while_a_cell_runs_says_so_and_leaves_nothing(house: RoomHouse) -> None:
+    call = await begun(house, "import subprocess; subprocess.run(['sleep', '600'])")
+    view = house.room.snapshot()[0]
+    assert view.pid is not None
+    assert await house.room.stop(view.id) == ()
+    result = await call
+    assert result.cells[0].status is CellStatus.CANCELLED
+    assert result.variables is Variables.LOST
+    with pytest.raises(ProcessLookupError):
+        os.kill(view.pid, 0)
+
+
+async def test_a_cell_that_calls_its_own_session_is_refused_and_another_session_is_not(house: RoomHouse) -> None:
+    call = await begun(house, "import pathlib; pathlib.Path('on').touch(); import time; time.sleep(600)")
+    await at_work(house, "on")
+    instance = house.room.snapshot()[0].instance
+    with pytest.raises(ConflictError):
+        await house.run("1", caller_instance=instance)
+    assert (await house.run("1", caller_instance=instance, session="other")).status is CellStatus.OK
+    await house.room.interrupt(house.room.find("default").id)
+    assert (await call).cells[0].status is CellStatus.CANCELLED
+
+
+async def test_over_the_soft_limit_the_kernel_is_replaced_after_the_call_and_that_is_told(short_tmp: Path) -> None:
+    limits = ProcessLimits(soft_memory_bytes=200 * MIB, hard_memory_bytes=None)
+    async with room_house(short_tmp, limits=limits) as house:
+        result = await house.run("x = bytearray(300 << 20)", "len(x)")
+        assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.OK]
+        assert result.variables is Variables.LOST
+        assert any("soft memory limit" in notice for notice in result.notices)
+        await eventually(lambda: house.room.snapshot()[0].instance not in {None, result.instance})
+        await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE)
+        assert "recycled" in await house.words()
+        row = await house.ended_row(str(result.instance))
+        assert row.reason == "memory_limit"
+
+
+async def test_over_the_hard_limit_the_cell_is_ended_and_the_error_names_it(short_tmp: Path) -> None:
+    limits = ProcessLimits(soft_memory_bytes=None, hard_memory_bytes=200 * MIB)
+    async with room_house(short_tmp, limits=limits) as house:
+        result = await house.run("x = bytearray(400 << 20); import time; time.sleep(600)")
+        assert result.cells[0].status is CellStatus.ERROR
+        assert result.cells[0].error is not None
+        assert "memory limit" in result.cells[0].error.value
+        assert result.variables is Variables.LOST
+        row = await house.ended_row(str(result.instance))
+        assert row.reason == "memory_limit"
+
+
+async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
+    await house.run("1")
+    assert (house.room.snapshot()[0].rss_bytes or 0) > 10 * MIB
+
+
+# -- shell cells -------------------------------------------------------------------------------------------------------
+
+
+async def test_shell_cells_run_under_the_same_rules(house: RoomHouse) -> None:
+    result = await house.run("echo hello", "exit 3", "echo never", language="bash")
+    assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.ERROR, CellStatus.ABORTED]
+    assert result.cells[0].text == "hello\n"
+    late = await house.run("sleep 600", language="bash", timeout_seconds=1.0)
+    assert late.cells[0].status is CellStatus.TIMED_OUT
+    deaf = await house.run("trap '' INT TERM; while :; do sleep 1; done", language="bash", timeout_seconds=1.0)
+    assert deaf.cells[0].status is CellStatus.TIMED_OUT
+    assert deaf.cells[0].steps[-1].action == "sigkill"
+    assert deaf.variables is Variables.KEPT
+    assert (await house.run("echo on", language="bash")).status is CellStatus.OK
+
+
+# -- a new control plane -----------------------------------------------------------------------------------------------
+
+
+async def test_a_new_control_plane_finds_the_variables(house: RoomHouse) -> None:
+    first = await house.run("x = 41")
+    before = house.room.snapshot()[0]
+    await house.replace()
+    after = house.room.snapshot()[0]
+    assert (after.pid, after.instance, after.state) == (before.pid, before.instance, SessionState.IDLE)
+    assert after.owner == before.owner
+    result = await house.run("x + 1")
+    assert result.cells[0].text.strip() == "42"
+    assert (result.instance, result.cold_start_ms) == (first.instance, None)
+    assert "adopted" in await house.words()
+
+
+async def test_the_first_start_removes_what_kernels_of_the_past_left_in_run_dir(house: RoomHouse) -> None:
+    stale = house.config.run_dir / "k" / "0123456789ab"
+    stale.mkdir(parents=True)
+    (stale / "connection.json").write_text("{}")
+    await house.run("1")
+    assert not stale.exists()
+    assert [each.name for each in (house.config.run_dir / "k").iterdir() if each.is_dir()]
+
+
+async def test_a_cell_in_flight_is_followed_to_its_end_and_written_down(house: RoomHouse) -> None:
+    code = (
+        "import pathlib, time\nprint('before', flush=True)\npathlib.Path('on').touch()\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\nprint('after', flush=True)\ny = 7"
+    )
+    call = await begun(house, code)
+    await at_work(house, "on")
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    view = house.room.snapshot()[0]
+    assert view.state is SessionState.BUSY
+    assert view.running is not None
+    waiting = asyncio.ensure_future(house.run("y"))
+    (house.cwd / "go").touch()
+    assert (await waiting).cells[0].text.strip() == "7"
+    await house.ledger.flush()
+    rows = await house.room.cells(view.id)
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert rows[0].duration_seconds > rows[1].duration_seconds, "its own time, not that of the following"
+    assert rows[0].ended_at <= rows[1].started_at
+    assert house.room.cell_log(view.id, rows[0].id).read(0, 100) == b"before\nafter\n"
+
+
+async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse) -> None:
+    await house.run("x = 1")
+    code = "import pathlib, time; pathlib.Path('on').touch(); time.sleep(600)"
+    call = await begun(house, code, timeout_seconds=3.0)
+    await at_work(house, "on")
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    after = await house.run("x")
+    assert after.cells[0].text.strip() == "1", "interrupted, variables kept"
+    await house.ledger.flush()
+    rows = await house.room.cells(after.session_id)
+    assert [row.status for row in rows] == ["ok", "timed_out", "ok"]
+    assert [step["action"] for step in rows[1].steps][:1] == ["sigint"]
+
+
+async def test_an_adopted_kernel_that_crashes_comes_back(house: RoomHouse) -> None:
+    await house.run("x = 1")
+    await house.replace()
+    crashed = await house.run("import os; os.kill(os.getpid(), 9)")
+    assert crashed.cells[0].status is CellStatus.ERROR
+    await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE)
+    assert (await house.run("'x' in globals()")).cells[0].text.strip() == "False"
+
+
+async def test_an_end_without_a_control_plane_is_recorded(house: RoomHouse) -> None:
+    result = await house.run("x = 1")
+    pid = house.room.snapshot()[0].pid
+    assert pid is not None
+    await house.room.detach()
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not _lives(pid))
+    await house.replace()
+    view = house.room.snapshot()[0]
+    assert (view.state, view.reason) == (SessionState.STOPPED, Reason.SIGNAL)
+    row = await house.ended_row(str(result.instance))
+    assert (row.reason, row.signal) == ("signal", signal.SIGKILL)
+
+
+async def test_a_kernel_that_died_with_its_cell_leaves_no_row_open(house: RoomHouse) -> None:
+    call = await begun(house, "import pathlib, time; pathlib.Path('on').touch(); time.sleep(600)")
+    await at_work(house, "on")
+    view = house.room.snapshot()[0]
+    assert view.pid is not None
+    await house.ledger.flush()
+    await house.room.detach()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    os.kill(view.pid, signal.SIGKILL)
+    await eventually(lambda: not _lives(view.pid))
+    await house.replace()
+    await house.ledger.flush()
+    rows = await house.room.cells(view.id)
+    (row,) = rows
+    assert (row.status, row.variables, (row.error or {})["name"]) == ("error", "lost", "KernelDied"), "it was run"
+    assert "SIGKILL" in (row.error or {})["value"]
+    assert house.room.cell_log(view.id, row.id).page(0).complete
+    assert row.duration_seconds is not None
+    assert row.ended_at == pytest.approx(row.started_at + row.duration_seconds)
+
+
+async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
+    code = "echo before; touch on; while [ ! -e go ]; do sleep 0.05; done; echo after"
+    call = await begun(house, code, language="bash")
+    await at_work(house, "on")
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    view = house.room.snapshot()[0]
+    assert view.running is not None
+    (house.cwd / "go").touch()
+    assert (await house.run("echo next", language="bash")).status is CellStatus.OK
+    await house.ledger.flush()
+    rows = await house.room.cells(view.id)
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert house.room.cell_log(view.id, rows[0].id).read(0, 100) == b"before\nafter\n"
+
+
+async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:
+    code = "import pathlib, time\npathlib.Path('on').touch()\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+    call = await begun(house, code, per_call=True)
+    await at_work(house, "on")
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    (house.cwd / "go").touch()
+    await eventually(lambda: house.room.snapshot() == ())
+
+
+async def test_a_start_cut_off_by_a_new_control_plane_leaves_nothing(house: RoomHouse) -> None:
+    call = asyncio.ensure_future(house.run("1"))
+    await eventually(lambda: [it for it in house.room.snapshot() if it.pid is not None])
+    await house.replace()
+    await asyncio.wait({call})
+    await eventually(lambda: all(it.pid is None or it.state is SessionState.IDLE for it in house.room.snapshot()))
+    assert (await house.run("1")).status is CellStatus.OK
+
+
+def _lives(pid: int | None) -> bool:
+    try:
+        os.kill(pid or 0, 0)
+    except ProcessLookupError:
+        return False
+    return _state(pid or 0) != "Z"
+
+
+def _state(pid: int) -> str:
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+        return stat.read().rpartition(")")[2].split()[0]
+
+
+async def test_hundreds_of_short_cells_leave_nothing_growing(house: RoomHouse) -> None:
+    await house.run("1")
+    tasks = len(asyncio.all_tasks())
+    began = time.monotonic()
+    for _ in range(100):
+        await house.run("1")
+    assert len(asyncio.all_tasks()) <= tasks + 2
+    assert time.monotonic() > began

@@ -1,0 +1,131 @@
+"""Cells whose kernel cannot say any more that they ended: their files say it all the same; pagers come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.cell_folder import log_of, writer_of
+from kernels.fake_backend import FakeBackend
+from kernels.room_house import eventually, room_house
+from supervisord_py.errors import TimedOutError
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell_seal import seal
+from supervisord_py.kernels.config import LadderTimes
+from supervisord_py.kernels.output.records import End, Unreadable
+from supervisord_py.kernels.session import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from kernels.room_house import RoomHouse
+
+ERROR = {"name": "KernelDied", "value": "gone", "traceback": []}
+
+
+@pytest.fixture
+async def backend() -> FakeBackend:
+    """Kernels that behave as told."""
+    return FakeBackend()
+
+
+@pytest.fixture
+async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
+    """A room whose kernels behave as told."""
+    ladder = LadderTimes(again_seconds=0.1, terminate_seconds=0.2, kill_seconds=0.3)
+    async with room_house(short_tmp, backend.make, stop_seconds=0.5, ladder=ladder) as made:
+        yield made
+
+
+@pytest.mark.parametrize(("code", "status"), [("die", CellStatus.ERROR), ("deaf", CellStatus.TIMED_OUT)])
+async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_kernel_died(
+    house: RoomHouse, code: str, status: CellStatus
+) -> None:
+    result = await house.run(code, timeout_seconds=1.0)
+    (cell,) = result.cells
+    assert cell.status is status
+    log = house.room.cell_log(result.session_id, cell.id)
+    assert log.page(0).complete
+    end = log.ended()
+    assert end is not None
+    assert end.error == cell.error
+
+
+async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisord_py.kernels.cell_work.END_SECONDS", 0.1)
+    monkeypatch.setattr("supervisord_py.kernels.kernel_lives.TRY_AGAIN_SECONDS", 0.5)
+    call = asyncio.ensure_future(house.run("immortal", timeout_seconds=1.0))
+    await backend.held.wait()
+    backend.handle.survivors = (4711,)
+    result = await call
+    log = house.room.cell_log(result.session_id, result.cells[0].id)
+    assert not log.page(0).complete, "its kernel is still there"
+    await eventually(lambda: log.page(0).complete)
+
+
+async def test_files_that_are_gone_stay_gone(house: RoomHouse, backend: FakeBackend) -> None:
+    call = asyncio.ensure_future(house.run("hold"))
+    await backend.held.wait()
+    shutil.rmtree(house.config.cells_dir)
+    backend.handle.die(None, 11)
+    assert (await call).cells[0].status is CellStatus.ERROR
+    assert not list(house.config.cells_dir.rglob("*.jsonl"))
+
+
+def test_an_end_is_written_once_after_the_last_whole_line(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"before")
+    writer.close()
+    log = log_of(tmp_path)
+    with log.records_path.open("ab") as file:
+        file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
+    at = time.time() + 5
+    assert seal(log, ERROR, at)
+    assert not seal(log, None, at), "it has an end"
+    records = list(log.records())
+    assert not [it for it in records if isinstance(it, Unreadable)]
+    end = records[-1]
+    assert isinstance(end, End)
+    assert (end.status, end.at, end.asked_exit) == (CellStatus.ERROR, 6, False)
+    assert end.duration == pytest.approx(5, abs=1)
+    assert end.error is not None
+    assert end.error.name == "KernelDied"
+    assert log.page(0).complete
+
+
+def test_a_file_without_one_whole_line_gets_an_end_too(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    log.records_path.write_bytes(b'{"kind":"beg')
+    assert seal(log, None, 100.0)
+    end = log.ended()
+    assert end is not None
+    assert (end.duration, end.error) == (0.0, None)
+
+
+def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    assert not seal(log, None, 100.0)
+    log.records_path.mkdir()
+    assert not seal(log, None, 100.0)
+    log.records_path.rmdir()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_start_that_nobody_waits_for_any_more_is_ended_and_the_next_call_has_its_own(
+    house: RoomHouse, backend: FakeBackend
+) -> None:
+    backend.gate.clear()
+    with pytest.raises(TimedOutError, match="still starting"):
+        await house.run("ok", timeout_seconds=1.0)
+    await eventually(lambda: house.room.snapshot()[0].state is SessionState.STOPPED)
+    backend.gate.set()
+    result = await house.run("ok")
+    assert (result.status, len(backend.starts)) == (CellStatus.OK, 2)
+    assert not result.notices, "no variables were lost"

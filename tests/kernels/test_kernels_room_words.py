@@ -1,0 +1,222 @@
+"""What the room says of ends, and the notes that it leaves with the keeper: values in, words out."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.kernels import cell_ending, kernel_endings, kernel_tags
+from supervisord_py.kernels.backend import KernelGoneError, Reply
+from supervisord_py.kernels.call_rules import Stopped
+from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
+from supervisord_py.kernels.cell_run import CellEnd
+from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.kernels.kernel_tags import KernelTag
+from supervisord_py.kernels.session import BackendName, SessionKey
+from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
+
+WHERE = Stopped(1, 3, "load")
+STEP = (Step("sigint", 0.0),)
+OK = Reply(CellStatus.OK)
+GONE = KernelGoneError("gone")
+
+
+def record(code: int | None = None, signum: int | None = None, verdict: Verdict | None = None) -> ExitRecord:
+    return ExitRecord("k", "kernel:x", Identity(1, 1, "b"), 1.0, 2.0, code, signum, 0.0, 0.0, 0, 0, 0, verdict)
+
+
+def memory(reason: Reason, rss: int | None, limit: int | None) -> KernelEnd:
+    verdict = Verdict(reason, "watchdog", 1.0, signal.SIGKILL, rss, limit)
+    return KernelEnd(reason, record(None, signal.SIGKILL, verdict))
+
+
+# -- ends of kernels ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (KernelEnd(Reason.EXIT, record(3)), "exited with code 3"),
+        (KernelEnd(Reason.SIGNAL, record(None, signal.SIGSEGV)), "was killed by SIGSEGV"),
+        (KernelEnd(Reason.SIGNAL, record(None, signal.SIGKILL)), "possibly the kernel's OOM killer"),
+        (KernelEnd(Reason.SIGNAL, record(None, 222)), "was killed by signal 222"),
+        (KernelEnd(Reason.EXIT), "is gone"),
+        (KernelEnd(Reason.STOPPED, record(None, 15)), "was ended: it was stopped on request"),
+        (KernelEnd(Reason.TIMEOUT, record(None, 15)), "did not yield"),
+        (KernelEnd(Reason.CPU_LIMIT, record(None, 24)), "CPU seconds"),
+        (memory(Reason.MEMORY_LIMIT, 300 << 20, 200 << 20), "over its memory limit (300 MiB resident, limit 200 MiB)"),
+        (memory(Reason.MEMORY_LIMIT, None, 200 << 20), "over its memory limit (limit 200 MiB)"),
+        (memory(Reason.OOM_KILL, None, None), "out of memory"),
+        (KernelEnd(Reason.MEMORY_LIMIT), "was killed: it was over its memory limit"),
+    ],
+)
+def test_an_end_is_said_with_what_is_known_of_it(end: KernelEnd, words: str) -> None:
+    assert words in kernel_endings.how_it_ended(end)
+
+
+def test_a_death_in_a_cell_brings_the_last_words_and_says_what_is_lost() -> None:
+    error = kernel_endings.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11), "one\ntwo\n"))
+    assert error.value.endswith("Last words of the kernel:\none\ntwo")
+    assert "not run again" in error.value
+    assert "Last words" not in kernel_endings.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11))).value
+
+
+def test_of_a_crash_report_the_beginning_is_told_and_of_other_words_the_end() -> None:
+    report = "noise\nFatal Python error: Segmentation fault\n" + "\n".join(f"frame {n}" for n in range(50))
+    assert kernel_endings.last_lines(report, 3) == "Fatal Python error: Segmentation fault\nframe 0\nframe 1"
+    assert kernel_endings.last_lines("a\nb\nc\n", 2) == "b\nc"
+
+
+@given(st.text(max_size=60), st.integers(min_value=0, max_value=80))
+def test_a_tail_never_begins_in_the_middle_of_a_character(text: str, limit: int) -> None:
+    tail = kernel_endings.decode_tail(text.encode(errors="replace"), limit)
+    assert text.encode(errors="replace").decode().endswith(tail)
+
+
+def test_the_facts_of_an_end_name_the_verdict_where_there_is_one() -> None:
+    facts = memory(Reason.MEMORY_LIMIT, 5, 4).facts()
+    assert facts["verdict"]["limit_bytes"] == 4
+    assert "verdict" not in KernelEnd(Reason.EXIT, record(1)).facts()
+    assert KernelEnd(Reason.EXIT).facts() == {"reason": "exit", "code": None, "signal": None, "stderr_tail": ""}
+
+
+# -- ends of cells -----------------------------------------------------------------------------------------------------
+
+KEPT, LOST = Variables.KEPT, Variables.LOST
+CASES = [
+    # reply, gone, cut, variables, steps, kernel's end -> status, variables, name of the error, part of the sentence
+    ((OK, None, None, KEPT, ()), None, (CellStatus.OK, KEPT, None, None)),
+    ((Reply(CellStatus.OK, asked_exit=True), None, None, KEPT, ()), None, (CellStatus.OK, LOST, None, "exit()")),
+    (
+        (Reply(CellStatus.ERROR, CellError("ValueError", "no")), None, None, KEPT, ()),
+        None,
+        (CellStatus.ERROR, KEPT, "ValueError", "failed (ValueError)"),
+    ),
+    ((Reply(CellStatus.ERROR), None, None, KEPT, ()), None, (CellStatus.ERROR, KEPT, None, "failed.")),
+    (
+        (Reply(CellStatus.ERROR, CellError("StdinNotImplementedError", "")), None, None, KEPT, ()),
+        None,
+        (CellStatus.ERROR, KEPT, "StdinNotImplementedError", "asked for input"),
+    ),
+    (
+        (Reply(CellStatus.ERROR, CellError("KeyboardInterrupt", "")), None, CellStatus.TIMED_OUT, KEPT, STEP),
+        None,
+        (CellStatus.TIMED_OUT, KEPT, "KeyboardInterrupt", "variables are kept"),
+    ),
+    ((OK, None, CellStatus.TIMED_OUT, KEPT, STEP), None, (CellStatus.TIMED_OUT, KEPT, "TimedOut", "ran out of time")),
+    ((OK, None, CellStatus.TIMED_OUT, LOST, STEP), None, (CellStatus.TIMED_OUT, LOST, "TimedOut", "was killed")),
+    ((OK, None, CellStatus.CANCELLED, KEPT, STEP), None, (CellStatus.OK, KEPT, None, None)),
+    ((OK, None, CellStatus.CANCELLED, KEPT, ()), None, (CellStatus.OK, KEPT, None, None)),
+    ((OK, None, CellStatus.CANCELLED, LOST, STEP), None, (CellStatus.CANCELLED, LOST, "Cancelled", "was cancelled")),
+    ((None, GONE, CellStatus.TIMED_OUT, LOST, STEP), None, (CellStatus.TIMED_OUT, LOST, "TimedOut", "all variables")),
+    ((None, GONE, None, LOST, ()), None, (CellStatus.ERROR, LOST, "KernelDied", "cut off")),
+    (
+        (None, GONE, None, LOST, ()),
+        KernelEnd(Reason.SIGNAL, record(None, 11)),
+        (CellStatus.ERROR, LOST, "KernelDied", "ended by SIGSEGV"),
+    ),
+    (
+        (None, GONE, None, LOST, ()),
+        memory(Reason.MEMORY_LIMIT, 5 << 20, 4 << 20),
+        (CellStatus.ERROR, LOST, "ResourceLimitExceeded", "over its memory limit"),
+    ),
+    (
+        (None, GONE, None, LOST, ()),
+        KernelEnd(Reason.STOPPED, record(None, 15)),
+        (CellStatus.CANCELLED, LOST, "KernelStopped", "stopped on request"),
+    ),
+    (
+        (OK, None, None, KEPT, ()),
+        KernelEnd(Reason.STOPPED, record(None, 15)),
+        (CellStatus.CANCELLED, LOST, "KernelStopped", "stopped on request"),
+    ),
+    ((OK, None, None, KEPT, ()), KernelEnd(Reason.SIGNAL, record(None, 11)), (CellStatus.OK, LOST, None, None)),
+]
+
+
+@pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
+def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: KernelEnd | None, expected: tuple) -> None:
+    end = CellEnd(*told)
+    judged = cell_ending.judge(end, kernel_end)
+    status, variables, name, part = expected
+    assert (judged.status, judged.variables) == (status, variables)
+    assert (judged.error.name if judged.error else None) == name
+    said = cell_ending.sentence(WHERE, judged, end, kernel_end, 1.5)
+    if part is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert part in said
+        assert "Cell 2 of 3 (load)" in said
+    assert judged.stops_the_call is (status is not CellStatus.OK or judged.exited)
+
+
+def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
+    end = CellEnd(OK, None, None, KEPT, (), is_stateless=True)
+    assert cell_ending.judge(end, KernelEnd(Reason.STOPPED, record(None, 15))).variables is KEPT
+
+
+def test_what_the_backend_has_to_say_is_passed_on() -> None:
+    reply = Reply(CellStatus.OK, notice="some output is missing", lossy=True)
+    assert cell_ending.judge(CellEnd(reply, None, None, KEPT), None).notices == ("some output is missing",)
+    cancelled = cell_ending.judge(CellEnd(reply, None, CellStatus.CANCELLED, KEPT, STEP), None)
+    assert cancelled.notices[0] == "some output is missing"
+    assert "ended well all the same" in cancelled.notices[1]
+
+
+def test_an_end_without_a_word_is_a_defect() -> None:
+    with pytest.raises(AssertionError):
+        cell_ending.judge(CellEnd(None, None, None, KEPT), None)
+
+
+# -- notes -------------------------------------------------------------------------------------------------------------
+
+TAG = KernelTag("n", "/w", "/p", "direct", "session", "python", None, "signal", 1.0, 2.0)
+tags = st.builds(
+    KernelTag,
+    name=st.text(),
+    cwd=st.text(),
+    interpreter=st.text(),
+    backend=st.sampled_from([each.value for each in BackendName]),
+    owner=st.text(),
+    language=st.text(),
+    kernelspec=st.none() | st.text(),
+    interrupt_mode=st.sampled_from(["signal", "message"]),
+    created=st.floats(0, 1e10),
+    last_used=st.floats(0, 1e10),
+    ready=st.booleans(),
+    cold_start_ms=st.integers(0, 10**6),
+    restarts=st.integers(0, 9),
+    cell=st.none() | st.text(),
+    deadline=st.none() | st.floats(0, 1e10),
+    stopping=st.none() | st.sampled_from([each.value for each in Reason]),
+)
+
+
+@given(tags)
+def test_a_note_is_read_as_it_was_written(tag: KernelTag) -> None:
+    assert kernel_tags.decode(tag.encode()) == tag
+
+
+@given(st.text() | st.from_type(dict).map(repr))
+def test_what_is_no_note_of_ours_is_not_understood(text: str) -> None:
+    assert kernel_tags.decode(text) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"backend": "other"}, {"stopping": "no reason"}], ids=["unknown backend", "unknown reason"]
+)
+def test_a_note_with_words_of_another_version_is_not_understood(change: dict[str, str]) -> None:
+    assert kernel_tags.decode(replace(TAG, **change).encode()) is None
+    assert kernel_tags.decode(json.dumps({**json.loads(TAG.encode()), "v": 2})) is None
+
+
+def test_a_note_names_its_session_and_why_it_stops() -> None:
+    assert TAG.key == SessionKey("n", "/w", "/p", BackendName.DIRECT)
+    assert TAG.wanted is None
+    assert replace(TAG, stopping="stopped").wanted is Reason.STOPPED
