@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 from aiohttp import web
 
-from supervisord_py.api.counts import RequestCounts, ToolCounts
+from supervisord_py.api.counts import RequestCounts, UnitCounts
 from supervisord_py.api.cpu import CpuSamples
+from supervisord_py.api.json_text import half_character, json_bytes
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.errors import BadRequestError
+from supervisord_py.errors import BadRequestError, InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
 
     from supervisord_py.api.answer_copy import Copy
     from supervisord_py.api.context import ApiContext
     from supervisord_py.api.parameters import Arguments
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.tool_state import ToolState
+    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.process.spec import Reason
+    from supervisord_py.tools.declaring.catalog import Entry
+    from supervisord_py.tools.serving.tool_state import ToolState
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -41,14 +45,25 @@ class Live:
         closing: Set when followed streams must end.
         requests: Counts for `/api/metrics`.
         tools: Counts of starts and evictions, from the event stream.
+        kernels: The same of kernels.
         cpu: The last CPU sample of each instance.
+        channels: Open WebSockets of Jupyter's clients by session.
     """
 
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     requests: RequestCounts = field(default_factory=RequestCounts)
-    tools: ToolCounts = field(default_factory=ToolCounts)
+    tools: UnitCounts = field(default_factory=UnitCounts)
+    kernels: UnitCounts = field(default_factory=UnitCounts)
     cpu: CpuSamples = field(default_factory=CpuSamples)
+    channels: Counter[str] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _left: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def leave(self, work: asyncio.Task[Any]) -> None:
+        """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
+        self._left.add(work)
+        work.add_done_callback(self._left.discard)
+        work.add_done_callback(_tell_failure)
 
     async def outlive_client(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`, which goes on when the client does not wait for it."""
@@ -85,6 +100,21 @@ def _tell_failure(task: asyncio.Task[Any]) -> None:
         _log.info("detached_work_failed", error=str(task.exception()))
 
 
+class UnitState(Protocol):
+    """What tools and kernels have in common when somebody asks how they are."""
+
+    @property
+    def unit(self) -> str: ...  # noqa: D102  # `kind:name`
+    @property
+    def state(self) -> str: ...  # noqa: D102  # a word of the kind's own list
+    @property
+    def reason(self) -> Reason | str | None: ...  # noqa: D102  # why the last life ended
+    @property
+    def instance(self) -> str | None: ...  # noqa: D102  # the life that goes on
+    @property
+    def failure(self) -> Mapping[str, Any] | None: ...  # noqa: D102  # problem document
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request with everything that its route may use.
@@ -109,8 +139,9 @@ class Call:
         return self.request.match_info[name]
 
     def units(self) -> list[str]:
-        """Return every unit that can be named: the catalog's, and what is still held though its folder is gone."""
-        return sorted({*self.entries(), *(state.unit for state in self.context.launcher.snapshot(None))})
+        """Return every unit that can be named: the catalog's, what is still held though its folder is gone, kernels."""
+        held = (state.unit for state in self.context.launcher.snapshot(None))
+        return sorted({*self.entries(), *held, *self.sessions()})
 
     def entries(self) -> dict[str, Entry]:
         """Return the catalog by unit. Of two folders with one name the first counts, as in a start."""
@@ -123,15 +154,39 @@ class Call:
         """Return what the launcher knows, by unit."""
         return {state.unit: state for state in self.context.launcher.snapshot(None)}
 
+    def sessions(self) -> dict[str, SessionView]:
+        """Return every session of kernels by unit, remembered ones included."""
+        return {view.unit: view for view in self.context.kernels.snapshot()}
+
+    def unit_states(self) -> dict[str, UnitState]:
+        """Return what is known of tools and kernels, by unit."""
+        return {**self.states(), **self.sessions()}
+
+    def second_names(self) -> dict[str, str]:
+        """Return the sessions' names by unit; a remembered one gives its name up to a living one."""
+        sessions = self.sessions()
+        living = {view.key.name for view in sessions.values() if view.state != "stopped"}
+        return {
+            unit: view.key.name
+            for unit, view in sessions.items()
+            if view.state != "stopped" or view.key.name not in living
+        }
+
+    def resolve_unit(self, name: str) -> str:
+        """Return the single unit that a name means."""
+        return resolve_one(name, self.units(), self.second_names())
+
     def unit(self) -> str:
         """Return the single unit that `{u}` of the path means."""
-        return resolve_one(self.path("u"), self.units())
+        return self.resolve_unit(self.path("u"))
 
     def named_units(self, parameter: str) -> tuple[str, ...]:
-        """Return the units that a repeated parameter means; all when it was not given."""
+        """Return the units that a repeated parameter means; all but remembered kernels when it was not given."""
         patterns = self.arguments.texts(parameter)
-        units = self.units()
-        return resolve(patterns, units) if patterns else tuple(units)
+        if patterns:
+            return resolve(patterns, self.units(), self.second_names())
+        sessions = self.sessions()
+        return tuple(unit for unit in self.units() if unit not in sessions or sessions[unit].state != "stopped")
 
     async def body(self) -> dict[str, Any]:
         """Return the JSON object of the body.
@@ -151,11 +206,12 @@ def parse_json(raw: bytes) -> Any:
 
     Raises:
         BadRequestError: It is no JSON; `line` and `column` say where.
+        InvalidInputError: A text in it is no Unicode text.
     """
     if not raw:
         raise BadRequestError("The body is empty; it must be JSON.", hint="send a JSON body, for example {}")
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRequestError(
             f"The body is no JSON: {error.msg} at line {error.lineno}, column {error.colno}.",
@@ -165,6 +221,11 @@ def parse_json(raw: bytes) -> Any:
         ) from error
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         raise BadRequestError(f"The body is no JSON: {error}.", hint="send UTF-8 JSON (RFC 8259)") from error
+    if (pointer := half_character(raw, document)) is not None:
+        message = f"{pointer or 'The body'} is no Unicode text: there is half of a surrogate pair in it."
+        hint = "escape it where the text is made: \\ud800 cannot be stored or run as UTF-8"
+        raise InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
+    return document
 
 
 def _refuse_constant(name: str) -> Any:
@@ -173,8 +234,7 @@ def _refuse_constant(name: str) -> Any:
 
 def json_answer(document: Any, *, status: int = 200) -> web.Response:
     """Return a JSON answer, compact, UTF-8, never with NaN."""
-    body = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    return web.Response(status=status, body=body, content_type="application/json")
+    return web.Response(status=status, body=json_bytes(document), content_type="application/json")
 
 
 async def cancel_and_wait(task: asyncio.Task[Any]) -> None:

@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisord_py.tools.bytecode import lacks_bytecode
-from supervisord_py.tools.fingerprint import VENV
+from supervisord_py.tools.declaring.fingerprint import VENV
+from supervisord_py.tools.making.bytecode import lacks_bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +30,7 @@ _DISK_FAIL = 100 * MEBIBYTE
 _DISK_WARN = 1024 * MEBIBYTE
 _FILES_FIXED = 128
 _FILES_PER_TOOL = 16
+_FILES_PER_KERNEL = 12
 _OPEN_TO_OTHERS = 0o077
 _SYSTEMD_UNIT = "pxd.service"
 _LINGER = Path("/var/lib/systemd/linger")
@@ -85,13 +86,14 @@ def check_interrupted(cut_off: Sequence[str]) -> Check:
     return Check("interrupted", Verdict.WARN, detail, "pxctl events")
 
 
-def check_open_files(tools: int) -> Check:
-    """Are there descriptors enough for every tool that is known?"""
+def check_open_files(tools: int, kernels: int = 0) -> Check:
+    """Are there descriptors enough for every tool that is known, and for the kernels that live?"""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = _FILES_FIXED + _FILES_PER_TOOL * tools
+    needed = _FILES_FIXED + _FILES_PER_TOOL * tools + _FILES_PER_KERNEL * kernels
+    whom = f"{tools} tools" + (f" and {kernels} kernels" if kernels else "")
     if soft == resource.RLIM_INFINITY or soft >= needed:
-        return Check("open_files", Verdict.OK, f"limit {soft}; about {needed} needed for {tools} tools")
-    detail = f"the limit of {soft} open files is below the {needed} that {tools} tools may need"
+        return Check("open_files", Verdict.OK, f"limit {soft}; about {needed} needed for {whom}")
+    detail = f"the limit of {soft} open files is below the {needed} that {whom} may need"
     return Check("open_files", Verdict.FAIL, detail, f"ulimit -n {needed * 2} && pxctl daemon restart --all")
 
 

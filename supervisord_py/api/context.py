@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
-    from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
-    from supervisord_py.tools.launcher import Launcher
+    from supervisord_py.tools.declaring.catalog import Catalog
+    from supervisord_py.tools.serving.launcher import Launcher
 
 
 class RestartScope(StrEnum):
@@ -134,6 +135,7 @@ class ApiConfig:
         log_dir: Root of the output segments.
         state_dir: Where ledger and logs live; `doctor` looks at its free space.
         run_dir: Where socket and lock live.
+        cells_dir: Where complete outputs of cells lie.
         tools_dir: Where `tools new` and `tools add` put a tool.
         examples_dir: Tools that ship with the package (`example:NAME`).
         max_body_bytes: Largest request body; the setting is called `max_body_setting`.
@@ -141,12 +143,14 @@ class ApiConfig:
         idempotency_keep_seconds: How long a completed answer may be replayed.
         stream_buffer_bytes: How much is buffered for a slow reader of a stream before its source is held back.
         stream_heartbeat_seconds: Longest silence on a followed stream, so that a lost client is noticed.
+        drain_seconds: What requests under way get when the control plane is replaced.
         tcp: The loopback listener, or None when there is none.
     """
 
     log_dir: Path
     state_dir: Path
     run_dir: Path
+    cells_dir: Path
     tools_dir: Path
     examples_dir: Path
     max_body_bytes: int = 16 * 1024 * 1024
@@ -155,6 +159,7 @@ class ApiConfig:
     idempotency_keep_seconds: float = 86400.0
     stream_buffer_bytes: int = 1024 * 1024
     stream_heartbeat_seconds: float = 15.0
+    drain_seconds: float = 5.0
     tcp: TcpAccess | None = None
 
 
@@ -163,6 +168,7 @@ class ApiContext:
     """Everything that a route may use."""
 
     launcher: Launcher
+    kernels: Kernels
     catalog: Catalog
     tools: ToolsConfig
     ledger: Ledger

@@ -40,8 +40,8 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class ToolCounts:
-    """What the event stream told since the control plane started."""
+class UnitCounts:
+    """What the event stream told of one kind of unit since the control plane started."""
 
     starts: int = 0
     cold_starts: Histogram = field(default_factory=Histogram)

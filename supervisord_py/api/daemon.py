@@ -12,6 +12,7 @@ from supervisord_py.api import checks
 from supervisord_py.api.call import json_answer
 from supervisord_py.api.checks import Check, Verdict
 from supervisord_py.api.context import RestartScope
+from supervisord_py.api.kernel_checks import check_kernels
 from supervisord_py.api.status import daemon_document
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ async def show_config(call: Call) -> web.StreamResponse:
 
 async def doctor(call: Call) -> web.StreamResponse:
     """Answer with every check; each that is not ok names the one command that repairs it."""
-    found = [*_reported(call), *_rungs(call), *_tool_files(call), *await asyncio.to_thread(_probe, call)]
+    kernels = await check_kernels(call.context.kernels)
+    found = [*_reported(call), *_rungs(call), *_tool_files(call), *kernels, *await asyncio.to_thread(_probe, call)]
     documents = [
         {"name": one.name, "status": one.status.value, "detail": one.detail, "repair": one.repair} for one in found
     ]
@@ -107,9 +109,9 @@ def _probe(call: Call) -> list[Check]:
     maybe = [checks.check_linger(config_home), *(checks.check_bytecode(one.name, one.folder) for one in entries)]
     socket = Path(call.context.control.facts().socket)
     return [
-        checks.check_open_files(len(entries)),
+        checks.check_open_files(len(entries), sum(view.pid is not None for view in call.context.kernels.snapshot())),
         checks.check_disk(config.state_dir),
-        *checks.check_modes([socket, config.run_dir, config.state_dir]),
+        *checks.check_modes([socket, config.run_dir, config.state_dir, config.cells_dir]),
         checks.check_uv(),
         checks.check_service_unit(Path.home(), config_home),
         *(one for one in maybe if one is not None),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from supervisord_py.api.names import resolve_one
 from supervisord_py.api.negotiation import NDJSON, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
@@ -44,7 +43,7 @@ def _unit(call: Call) -> str | None:
     if wanted is None:
         return None
     try:
-        return resolve_one(wanted, call.units())
+        return call.resolve_unit(wanted)
     except UnknownUnitError:
         if ":" in wanted:
             return wanted

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import re
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from supervisord_py.api.answer_copy import Copy
+from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.negotiation import PROBLEM
 from supervisord_py.api.problems import InternalError
 from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
@@ -115,8 +115,7 @@ async def _first_time(route: Route, call: Call, key: str, name: str) -> web.Stre
 
 
 def _failure(error: PxError) -> Done:
-    body = json.dumps(error.problem(), ensure_ascii=False, default=str).encode()
-    return Done(error.status, PROBLEM, body)
+    return Done(error.status, PROBLEM, json_bytes(error.problem(), default=str))
 
 
 def _kept(route: Route, response: web.StreamResponse, copy: Copy) -> Done:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from supervisord_py.api.counts import COLD_START_BOUNDS, ToolCounts
+from supervisord_py.api.counts import COLD_START_BOUNDS, UnitCounts
 from supervisord_py.api.negotiation import PROMETHEUS
 from supervisord_py.api.prometheus import Family, Sample, Type, exposition, histogram_samples
 from supervisord_py.api.status import resident_bytes
+from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.events import Event, EventGap
 
 if TYPE_CHECKING:
@@ -28,14 +29,15 @@ async def metrics(call: Call) -> web.StreamResponse:
     return web.Response(body=exposition(_families(call)).encode(), headers={"Content-Type": PROMETHEUS})
 
 
-async def watch_events(events: EventStream, counts: ToolCounts) -> None:
+async def watch_events(events: EventStream, tools: UnitCounts, kernels: UnitCounts) -> None:
     """Count what happens, until cancelled."""
     with closing(events.subscribe()) as subscription:
         async for item in subscription:
-            count_event(item, counts)
+            is_kernel = isinstance(item, Event) and (item.unit or "").startswith("kernel:")
+            count_event(item, kernels if is_kernel else tools)
 
 
-def count_event(item: Event | EventGap, counts: ToolCounts) -> None:
+def count_event(item: Event | EventGap, counts: UnitCounts) -> None:
     """Count one event."""
     match item:
         case EventGap(missed=missed):
@@ -56,6 +58,7 @@ def count_event(item: Event | EventGap, counts: ToolCounts) -> None:
 def _families(call: Call) -> Iterator[Family]:
     yield from _of_the_daemon(call)
     yield from _of_the_tools(call)
+    yield from _of_the_kernels(call)
     answered = [
         Sample(count, {"route": route, "status": str(status)})
         for (route, status), count in sorted(call.live.requests.answered.items())
@@ -113,3 +116,20 @@ def _of_the_tools(call: Call) -> Iterator[Family]:
     yield Family("pxd_cold_start_seconds", Type.HISTOGRAM, "From the spawn to ready.", cold)
     yield Family("pxd_evictions_total", Type.COUNTER, "Idle instances stopped for room or age.", evictions)
     yield Family("pxd_endings_total", Type.COUNTER, "Instances that ended, by reason.", endings)
+
+
+def _of_the_kernels(call: Call) -> Iterator[Family]:
+    sessions = call.context.kernels.snapshot()
+    counts = call.live.kernels
+    by_state = Counter(view.state for view in sessions)
+    endings = [Sample(count, {"reason": reason}) for reason, count in sorted(counts.endings.items())]
+    failures = [Sample(count, {"reason": reason}) for reason, count in sorted(counts.start_failures.items())]
+    cold = histogram_samples(COLD_START_BOUNDS, counts.cold_starts.cumulative(), counts.cold_starts.seconds)
+    states = [Sample(by_state[state], {"state": state.value}) for state in SessionState]
+    yield Family("pxd_kernels", Type.GAUGE, "Sessions of kernels by state.", states)
+    waiting = [Sample(sum(view.queued for view in sessions))]
+    yield Family("pxd_kernel_calls_waiting", Type.GAUGE, "Calls waiting for their session.", waiting)
+    yield Family("pxd_kernel_starts_total", Type.COUNTER, "Kernels that became ready.", [Sample(counts.starts)])
+    yield Family("pxd_kernel_start_failures_total", Type.COUNTER, "Kernel starts that failed, by reason.", failures)
+    yield Family("pxd_kernel_cold_start_seconds", Type.HISTOGRAM, "From the spawn of a kernel to ready.", cold)
+    yield Family("pxd_kernel_endings_total", Type.COUNTER, "Kernels that ended, by reason.", endings)

@@ -1,5 +1,8 @@
 """Names that people type become units: `x` where unambiguous, `tool:x`, globs. Pure: the known units are given.
 
+A unit may have a second name that is not its own alone: a kernel is `kernel:default-3fa9c1`, and `default` as long as
+no other kernel is called so.
+
 An exact name always wins over its reading as a glob, so that a folder with a bracket in its name can be addressed.
 """
 
@@ -7,12 +10,13 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, UnknownUnitError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _GLOB_SIGNS = frozenset("*?[")
 _CANDIDATES_SHOWN = 20
@@ -46,21 +50,28 @@ def nearest_hint(wanted: str, known: Iterable[str]) -> str:
     return f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
 
 
-def resolve(patterns: Sequence[str], units: Collection[str]) -> tuple[str, ...]:
+def resolve(
+    patterns: Sequence[str], units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, ...]:
     """Return the units that the patterns mean, each once, in the order asked for; a glob's are sorted.
+
+    Args:
+        patterns: What people typed.
+        units: All that can be meant.
+        second_names: By unit, where it has one; without a kind.
 
     Raises:
         UnknownUnitError: A pattern fits nothing; the hint names the nearest.
-        AmbiguousNameError: A name without a kind fits units of several kinds; `candidates` lists them.
+        AmbiguousNameError: A name fits several units; `candidates` lists them.
         BadRequestError: A pattern is empty.
     """
     found: dict[str, None] = {}
     for pattern in patterns:
-        found.update(dict.fromkeys(_resolve_pattern(pattern, units)))
+        found.update(dict.fromkeys(_resolve_pattern(pattern, units, second_names)))
     return tuple(found)
 
 
-def resolve_one(pattern: str, units: Collection[str]) -> str:
+def resolve_one(pattern: str, units: Collection[str], second_names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the single unit that a pattern means.
 
     Raises:
@@ -68,24 +79,30 @@ def resolve_one(pattern: str, units: Collection[str]) -> str:
         UnknownUnitError: It means none.
         BadRequestError: It is empty.
     """
-    found = _resolve_pattern(pattern, units)
+    found = _resolve_pattern(pattern, units, second_names)
     if len(found) > 1:
         raise _ambiguous(pattern, found)
     return found[0]
 
 
-def _resolve_pattern(pattern: str, units: Collection[str]) -> list[str]:
+def _resolve_pattern(pattern: str, units: Collection[str], second_names: Mapping[str, str]) -> list[str]:
     if not pattern:
         raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
     if pattern in units:
         return [pattern]
-    named = sorted(unit for unit in units if name_of(unit) == pattern)
+    named = sorted(unit for unit in units if _is_called(unit, second_names.get(unit), pattern))
     if len(named) > 1:
         raise _ambiguous(pattern, named)
     found = named or _expand(pattern, units)
     if not found:
         raise _unknown(pattern, units)
     return found
+
+
+def _is_called(unit: str, second_name: str | None, pattern: str) -> bool:
+    if name_of(unit) == pattern:
+        return True
+    return second_name is not None and pattern in {second_name, f"{kind_of(unit)}:{second_name}"}
 
 
 def _expand(pattern: str, units: Collection[str]) -> list[str]:

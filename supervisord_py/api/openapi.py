@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",
     "u": "a unit: `x` where unambiguous, or `tool:x`",
+    "k": "a kernel's session: its id, or its name where only one has it",
+    "id": "id of a cell, or of an artifact",
+    "uuid": "`jupyter_id` of a kernel",
+    "name": "name of a kernelspec",
 }
+_WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.SWITCHING_PROTOCOLS})
 _TEXT_MEDIA = frozenset({NDJSON, SSE, PROMETHEUS})
 
 
@@ -68,7 +73,7 @@ def _operation_id(route: Route) -> str:
 
 
 def _tag(path: str) -> str:
-    noun = path.removeprefix("/api/").partition("/")[0]
+    noun = path.removeprefix("/").removeprefix("api/").partition("/")[0]
     return noun.partition(".")[0]
 
 
@@ -113,8 +118,9 @@ def _headers(route: Route) -> list[dict[str, Any]]:
 def _successes(returned: Iterable[Returned]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for one in returned:
-        answer = answers.setdefault(str(one.status), {"description": one.description, "content": {}})
-        answer["content"][one.media] = {"schema": _schema(one)}
+        answer = answers.setdefault(str(one.status), {"description": one.description})
+        if one.status not in _WITHOUT_BODY:
+            answer.setdefault("content", {})[one.media] = {"schema": _schema(one)}
     return answers
 
 

@@ -166,7 +166,7 @@ def _number(parameter: Parameter, value: str) -> float:
 
 
 def _integer(parameter: Parameter, value: str) -> int:
-    wanted = f"a whole number from {parameter.minimum:.0f} to {parameter.maximum:.0f}"
+    wanted = f"a whole number from {int(parameter.minimum)} to {int(parameter.maximum)}"
     digits = value.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= len("18446744073709551616")):
         raise refuse_value(parameter.name, value, wanted)

@@ -47,8 +47,14 @@ class TokenBearer:
 Peer = LocalPeer | TokenBearer
 
 
-def identify(connection: socket.socket | None, headers: Mapping[str, str], tcp: TcpAccess | None) -> Peer:
-    """Return who is asking, if they may ask.
+def identify(
+    connection: socket.socket | None,
+    headers: Mapping[str, str],
+    tcp: TcpAccess | None,
+    *,
+    query_token: str | None = None,
+) -> Peer:
+    """Return who is asking, if they may ask. `query_token` counts where the Authorization header is not there.
 
     Raises:
         ForbiddenError: Another user, no or a wrong token, or a name that is not this machine's loopback.
@@ -57,7 +63,7 @@ def identify(connection: socket.socket | None, headers: Mapping[str, str], tcp: 
         raise ForbiddenError("The connection is gone; nobody can be identified.")
     if connection.family == socket.AF_UNIX:
         return admit_local(peer_credentials(connection), os.geteuid())
-    return admit_bearer(headers, tcp)
+    return admit_bearer(headers, tcp, query_token=query_token)
 
 
 def peer_credentials(connection: socket.socket) -> LocalPeer:
@@ -79,7 +85,7 @@ def admit_local(peer: LocalPeer, own_uid: int) -> LocalPeer:
     )
 
 
-def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None) -> TokenBearer:
+def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, *, query_token: str | None = None) -> TokenBearer:
     """Let in who holds the token and asked for this machine by a loopback name (DNS rebinding, CSRF)."""
     if tcp is None:
         raise ForbiddenError("The TCP listener has no token, so nobody may use it.", hint="see: man pxd.toml, [api]")
@@ -89,10 +95,18 @@ def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None) -> TokenBear
     origin = headers.get("Origin")
     if origin is not None and not is_loopback_origin(origin):
         raise ForbiddenError(f"Origin {origin[:100]!r} may not use this listener.", hint="only loopback origins may")
-    scheme, _, given = headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not _same(given.strip(), tcp.token):
+    if not _same(_given_token(headers, query_token), tcp.token):
         raise ForbiddenError("The bearer token is missing or wrong.", hint="send: Authorization: Bearer TOKEN")
     return TokenBearer()
+
+
+def _given_token(headers: Mapping[str, str], query_token: str | None) -> str:
+    """Return the token of `Bearer T`, of Jupyter's `token T`, or of the query; empty when there is none."""
+    authorization = headers.get("Authorization")
+    if authorization is None:
+        return query_token or ""
+    scheme, _, given = authorization.partition(" ")
+    return given.strip() if scheme.lower() in {"bearer", "token"} else ""
 
 
 def _same(given: str, token: str) -> bool:

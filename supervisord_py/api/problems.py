@@ -6,12 +6,12 @@ log under the same id.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.negotiation import PROBLEM
 from supervisord_py.errors import (
     EXIT_FAILED,
@@ -129,7 +129,7 @@ def problem_headers(error: PxError) -> Mapping[str, str]:
 
 def problem_response(error: PxError, request_id: str) -> web.Response:
     """Return the answer for an error; a body that was refused unread also ends the connection."""
-    body = json.dumps(problem_document(error, request_id), ensure_ascii=False, default=str).encode()
+    body = json_bytes(problem_document(error, request_id), default=str)
     response = web.Response(status=error.status, body=body, headers=problem_headers(error), content_type=PROBLEM)
     if isinstance(error, TooLargeError):
         response.force_close()

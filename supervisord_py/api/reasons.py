@@ -47,3 +47,35 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.REPLACED: Meaning("its files changed, and a new instance took its place", "nothing to do"),
     Reason.SCHEMA_DRIFT: Meaning("its /schema differs from tool.json (a warning only)", "pxctl tools validate {name}"),
 }
+
+_KERNEL_START = "pxctl kernel start {name}"
+
+KERNEL_MEANINGS: dict[Reason, Meaning] = {
+    Reason.EXIT: Meaning("its process ended by itself, or a cell called exit()", _LOGS),
+    Reason.STOPPED: Meaning("someone asked to stop it", _KERNEL_START),
+    Reason.EVICTED_LRU: Meaning(
+        "others were used more recently and there were kernels.max_sessions of them", "raise kernels.max_sessions"
+    ),
+    Reason.EVICTED_TTL: Meaning("nobody used it for kernels.idle_seconds", "raise kernels.idle_seconds"),
+    Reason.MEMORY_LIMIT: Meaning(
+        "it used more memory than kernels.hard_memory_mb, or more than kernels.soft_memory_mb at the end of a cell",
+        "raise kernels.soft_memory_mb or kernels.hard_memory_mb",
+    ),
+    Reason.OOM_KILL: Meaning("the kernel killed it because memory ran out", "lower kernels.hard_memory_mb"),
+    Reason.CPU_LIMIT: Meaning("it used more CPU time than kernels.cpu_seconds", "raise kernels.cpu_seconds"),
+    Reason.READINESS_TIMEOUT: Meaning("it did not answer in time after its start", _LOGS),
+    Reason.EARLY_EXIT: Meaning("it ended before it answered", _LOGS),
+    Reason.SPAWN_FAILED: Meaning("it could not be started at all", "pxctl kernel start --explain {name}"),
+    Reason.SHUTDOWN: Meaning("the daemon stopped", _KERNEL_START),
+    Reason.INTERRUPTED: Meaning("the keeper or the machine went down under it", _KERNEL_START),
+    Reason.CANCELLED: Meaning("a cancelled cell would not end otherwise", _KERNEL_START),
+    Reason.TIMEOUT: Meaning("a cell that was over its time would not end otherwise", "give it longer: --timeout"),
+    Reason.REPLACED: Meaning("it was reset or restarted, and a new instance took its place", "nothing to do"),
+}
+"""Where a kernel's end means something else than a tool's."""
+
+
+def meaning_of(reason: Reason, unit: str) -> Meaning:
+    """Return what a reason means for a unit of that kind."""
+    own = KERNEL_MEANINGS.get(reason) if unit.startswith("kernel:") else None
+    return own or MEANINGS[reason]

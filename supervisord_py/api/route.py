@@ -36,6 +36,13 @@ class Ends(StrEnum):
     BY_ITSELF = "by_itself"
 
 
+class Query(StrEnum):
+    """What becomes of query parameters that the route does not declare: Jupyter's clients send some to fool caches."""
+
+    DECLARED_ONLY = "declared_only"
+    ANY = "any"
+
+
 class Body(StrEnum):
     """Whether a request has a body."""
 
@@ -67,6 +74,7 @@ class Route:
     parameters: tuple[Parameter, ...] = ()
     body: Body = Body.NONE
     ends: Ends = Ends.WITH_CLIENT
+    query: Query = Query.DECLARED_ONLY
     streams: bool = False
     """The answer to a POST is a stream: it is not kept for replay under an Idempotency-Key."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.api import daemon, events, logs, metrics, status, tool_files, tools, units
 from supervisord_py.api.call import json_answer
+from supervisord_py.api.kernel_routes import JUPYTER_ROUTES, KERNEL_ROUTES
 from supervisord_py.api.negotiation import JSON, NDJSON, PROMETHEUS, RAW, SSE
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.parameters import Form, Parameter
@@ -328,4 +329,6 @@ ROUTES: tuple[Route, ...] = (
         (_json("px.pin/1", "no pin"),),
         ends=Ends.BY_ITSELF,
     ),
+    *KERNEL_ROUTES,
+    *JUPYTER_ROUTES,
 )

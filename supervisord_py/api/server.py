@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.web_protocol import RequestHandler
+from yarl import URL
 
 from supervisord_py.api.call import Call, Live, cancel_and_wait
+from supervisord_py.api.doors import JUPYTER, Door, routed_path
 from supervisord_py.api.idempotency import answer_once
 from supervisord_py.api.metrics import watch_events
 from supervisord_py.api.negotiation import NDJSON, SSE
@@ -31,7 +34,7 @@ from supervisord_py.api.problems import (
     problem_response,
     too_large,
 )
-from supervisord_py.api.route import Access, Ends, Route
+from supervisord_py.api.route import Access, Ends, Query, Route
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.api.streams import ndjson_line, sse_frame
 from supervisord_py.errors import PxError, ShuttingDownError
@@ -39,6 +42,7 @@ from supervisord_py.errors import PxError, ShuttingDownError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from aiohttp.http import RawRequestMessage
     from aiohttp.web_request import BaseRequest
 
     from supervisord_py.api.context import ApiContext
@@ -90,9 +94,26 @@ class _Runner(web.AppRunner):
         made = await super()._make_server()
         return _Server(
             made.request_handler,
-            request_factory=made.request_factory,
+            request_factory=_through_its_door(made.request_factory),
             handler_cancellation=True,
         )
+
+
+def _through_its_door(make: Callable[..., BaseRequest]) -> Callable[..., BaseRequest]:
+    """Have requests made with the path that the table of routes knows."""
+
+    def through(message: RawRequestMessage, payload: Any, protocol: RequestHandler, *rest: Any) -> BaseRequest:
+        path = routed_path(message.path, _door(protocol))
+        if path != message.path:
+            message = message._replace(path=path, url=URL(path, encoded=True))
+        return make(message, payload, protocol, *rest)
+
+    return through
+
+
+def _door(protocol: RequestHandler) -> Door:
+    connection = None if protocol.transport is None else protocol.transport.get_extra_info("socket")
+    return Door.TCP if connection is not None and connection.family != socket.AF_UNIX else Door.UNIX
 
 
 class _Server(web.Server):
@@ -164,7 +185,8 @@ async def _attempt(request: web.Request, handler: Endpoint, context: ApiContext)
 def _admit(request: web.Request, context: ApiContext) -> None:
     transport = request.transport
     connection = None if transport is None else transport.get_extra_info("socket")
-    identify(connection, request.headers, context.config.tcp)
+    given = request.query.get("token") if request.path.startswith(f"{JUPYTER}/") else None
+    identify(connection, request.headers, context.config.tcp, query_token=given)
     if _is_too_large(request, context):
         raise too_large(context.config.max_body_bytes, context.config.max_body_setting)
 
@@ -196,7 +218,7 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Endpoint:
     async def endpoint(request: web.Request) -> web.StreamResponse:
         if context.control.stopping and route.access is Access.CHANGE:
             raise ShuttingDownError("The daemon is stopping and takes no new work.", hint="pxctl daemon start")
-        arguments = read_arguments(route.parameters, list(request.query.items()))
+        arguments = read_arguments(route.parameters, _pairs(route, request))
         call = Call(request, context, live, arguments)
         work = answer_once(route, call) if route.method == hdrs.METH_POST else route.answer(call)
         if route.ends is Ends.BY_ITSELF:
@@ -204,6 +226,14 @@ def _endpoint(route: Route, context: ApiContext, live: Live) -> Endpoint:
         return await work
 
     return endpoint
+
+
+def _pairs(route: Route, request: web.Request) -> list[tuple[str, str]]:
+    pairs = list(request.query.items())
+    if route.query is Query.DECLARED_ONLY:
+        return pairs
+    declared = {parameter.name for parameter in route.parameters}
+    return [pair for pair in pairs if pair[0] in declared]
 
 
 def _invite_body(context: ApiContext) -> Callable[[web.Request], Awaitable[None]]:
@@ -225,7 +255,7 @@ async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
 
 def _watching(context: ApiContext, live: Live) -> Callable[[web.Application], AsyncIterator[None]]:
     async def watching(_: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(watch_events(context.events, live.tools))
+        task = asyncio.create_task(watch_events(context.events, live.tools, live.kernels))
         yield
         await cancel_and_wait(task)
         await live.finish()

@@ -11,6 +11,7 @@ import psutil
 from supervisord_py.api.call import json_answer
 from supervisord_py.api.times import rfc3339
 from supervisord_py.errors import PxError
+from supervisord_py.kernels.session import SessionView
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.api.call import Call
     from supervisord_py.process.spec import TreeStat
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.tool_state import ToolState
+    from supervisord_py.tools.declaring.catalog import Entry
+    from supervisord_py.tools.serving.tool_state import ToolState
 
 
 async def health(call: Call) -> web.StreamResponse:
@@ -39,7 +40,7 @@ async def health(call: Call) -> web.StreamResponse:
 
 
 async def status(call: Call) -> web.StreamResponse:
-    """Answer with the daemon and the units asked for; all of them when none was named."""
+    """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
     wanted = call.named_units("unit")
     units = await unit_documents(call, wanted)
     return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
@@ -48,7 +49,7 @@ async def status(call: Call) -> web.StreamResponse:
 async def list_units(call: Call) -> web.StreamResponse:
     """Answer with the units that names and globs mean."""
     wanted = call.named_units("name")
-    states = call.states()
+    states = call.unit_states()
     units = [
         {
             "unit": unit,
@@ -102,16 +103,20 @@ def resident_bytes(pid: int) -> int | None:
 
 async def unit_documents(call: Call, wanted: Collection[str]) -> list[dict[str, Any]]:
     """Return the objects of the wanted units, in their order."""
-    states, entries = call.states(), call.entries()
-    instances = [state.instance for state in states.values() if state.instance is not None]
-    stats = await _measure(call, instances)
+    states, entries, sessions = call.states(), call.entries(), call.sessions()
+    known_instances = [*(one.instance for one in states.values()), *(one.instance for one in sessions.values())]
+    instances = [one for one in known_instances if one is not None]
+    stats = await measure(call, instances)
     now = time.monotonic()
     call.live.cpu.keep_only(instances)
     documents = []
     for unit in wanted:
-        state = states.get(unit)
-        document = _unit_document(unit, state, entries.get(unit))
-        instance = None if state is None else state.instance
+        known = sessions.get(unit) or states.get(unit)
+        if isinstance(known, SessionView):
+            document = _kernel_document(known)
+        else:
+            document = _unit_document(unit, known, entries.get(unit))
+        instance = None if known is None else known.instance
         if instance is not None and instance in stats:
             measured = stats[instance]
             document["rss_bytes"] = measured.rss_bytes
@@ -121,7 +126,7 @@ async def unit_documents(call: Call, wanted: Collection[str]) -> list[dict[str, 
     return documents
 
 
-async def _measure(call: Call, instances: list[str]) -> Mapping[str, TreeStat]:
+async def measure(call: Call, instances: list[str]) -> Mapping[str, TreeStat]:
     """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
     if not instances:
         return {}
@@ -165,6 +170,50 @@ def _unit_document(unit: str, state: ToolState | None, entry: Entry | None) -> d
         "config_problem": None if entry is None or entry.error is None else entry.error.problem(),
     }
     return {**document, **extra}
+
+
+def _kernel_document(view: SessionView) -> dict[str, Any]:
+    """Return the object of a kernel: the members of every unit, and its own."""
+    started = view.started_at
+    document: dict[str, Any] = {
+        "unit": view.unit,
+        "kind": "kernel",
+        "name": view.id,
+        "state": view.state.value,
+        "reason": None if view.reason is None else view.reason.value,
+        "pid": view.pid,
+        "started_at": rfc3339(started),
+        "uptime_seconds": None if started is None else round(max(0.0, time.time() - started), 3),
+        "rss_bytes": view.rss_bytes,
+        "cpu_percent": None,
+        "last_used": rfc3339(view.last_used),
+        "in_flight": int(view.running is not None),
+        "pinned": False,
+        "start_method": None if view.pid is None else "spawn",
+        "restarts": view.restarts,
+        "next_run": None,
+        "config_error": None,
+    }
+    return {**document, **_kernels_own(view)}
+
+
+def _kernels_own(view: SessionView) -> dict[str, Any]:
+    return {
+        "port": None,
+        "instance": view.instance,
+        "waiting": view.queued,
+        "processes": None,
+        "cold_start_ms": None,
+        "failure": view.failure,
+        "survivors": [],
+        "warnings": list(view.notices),
+        "config_problem": None,
+        "session": view.key.name,
+        "cwd": view.key.cwd,
+        "interpreter": view.key.interpreter,
+        "backend": view.key.backend.value,
+        "running": view.running,
+    }
 
 
 def _warnings(state: ToolState | None, entry: Entry | None) -> list[str]:

@@ -8,7 +8,6 @@ source ends, or when the daemon closes.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aiohttp import web
 
 from supervisord_py.api.call import cancel_and_wait
+from supervisord_py.api.json_text import json_bytes, json_text
 from supervisord_py.api.negotiation import SSE
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ BEAT: Final = Silence.BEAT
 
 def ndjson_line(document: Any) -> bytes:
     """Return one line of NDJSON."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return json_bytes(document) + b"\n"
 
 
 def sse_frame(document: Any, *, identifier: int | None = None, event: str | None = None) -> bytes:
@@ -46,7 +46,7 @@ def sse_frame(document: Any, *, identifier: int | None = None, event: str | None
     lines = [] if identifier is None else [f"id: {identifier}"]
     if event is not None:
         lines.append(f"event: {event}")
-    lines.append("data: " + json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    lines.append("data: " + json_text(document))
     return ("\n".join(lines) + "\n\n").encode()
 
 

@@ -15,13 +15,13 @@ from supervisord_py.api.streams import ndjson_line, open_stream
 from supervisord_py.api.tools import full_tool_document, tool_name
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.add import EXAMPLE, RemovalScope, add_tool, remove_tool
-from supervisord_py.tools.diagnose import diagnose
-from supervisord_py.tools.probe import probe_for
-from supervisord_py.tools.scaffold import Template, new_tool
-from supervisord_py.tools.sync import Builders, compile_bytecode, sync_tool
-from supervisord_py.tools.sync_runner import placement_runner
-from supervisord_py.tools.validator import validate_tool
+from supervisord_py.tools.checking.diagnose import diagnose
+from supervisord_py.tools.checking.probe import probe_for
+from supervisord_py.tools.checking.validator import validate_tool
+from supervisord_py.tools.making.add import EXAMPLE, RemovalScope, add_tool, remove_tool
+from supervisord_py.tools.making.scaffold import Template, new_tool
+from supervisord_py.tools.making.sync import Builders, compile_bytecode, sync_tool
+from supervisord_py.tools.making.sync_runner import placement_runner
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -15,12 +15,13 @@ from supervisord_py.errors import ShuttingDownError, TimedOutError
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from supervisord_py.api.call import Call
-    from supervisord_py.tools.tool_state import ToolState
+    from supervisord_py.api.call import Call, UnitState
 
 _DEFAULT_WAIT_SECONDS = 60.0
-_UNDER_WAY = frozenset({"starting", "ready", "busy", "stopping"})
-_ENDED = frozenset({"cold", "failed"})
+_READY = frozenset({"ready", "idle", "busy"})
+_UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
+_OFF = frozenset({"cold", "stopped"})
+_ENDED = frozenset({"failed"}) | _OFF
 
 
 class Goal(StrEnum):
@@ -44,7 +45,7 @@ async def wait(call: Call) -> web.StreamResponse:
         async with asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout):
             state, ok = await _until(call, unit, goal)
     except TimeoutError as error:
-        state = call.states().get(unit)
+        state = call.unit_states().get(unit)
         raise TimedOutError(
             f"{unit} is {word_of(state)}, not {goal}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
         ) from error
@@ -57,14 +58,14 @@ async def why(call: Call) -> web.StreamResponse:
     return json_answer(await explain(call, call.unit()))
 
 
-async def _until(call: Call, unit: str, goal: Goal) -> tuple[ToolState | None, bool]:
+async def _until(call: Call, unit: str, goal: Goal) -> tuple[UnitState | None, bool]:
     """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
     beat_seconds = call.context.config.stream_heartbeat_seconds
     with closing(call.context.events.subscribe(unit=unit)) as subscription:
         began = False
         async with aclosing(until_closing(aiter(subscription), call.live.closing, beat_seconds)) as news:
             while True:
-                state = call.states().get(unit)
+                state = call.unit_states().get(unit)
                 verdict = reached(goal, word_of(state), began=began)
                 if verdict is not None:
                     return state, verdict
@@ -76,22 +77,23 @@ async def _until(call: Call, unit: str, goal: Goal) -> tuple[ToolState | None, b
 def reached(goal: Goal, word: str, *, began: bool) -> bool | None:
     """Say whether a goal is reached, or out of reach (False), or may still come (None).
 
-    A cold unit may still be started by someone else, unless it was seen starting before: then its start has failed.
+    A cold unit, or a kernel that is stopped, may still be started by someone else, unless it was seen starting before:
+    then its start has failed.
     """
     match goal:
         case Goal.READY:
-            if word in {"ready", "busy"}:
+            if word in _READY:
                 return True
-            return False if word == "failed" or (began and word == "cold") else None
+            return False if word == "failed" or (began and word in _OFF) else None
         case Goal.STOPPED:
             return True if word in _ENDED else None
         case Goal.DONE:
-            if word in {"ready", "cold"}:
+            if word in {"ready", "idle"} | _OFF:
                 return True
             return False if word == "failed" else None
     assert_never(goal)
 
 
-def word_of(state: ToolState | None) -> str:
+def word_of(state: UnitState | None) -> str:
     """Return a state's word; what the launcher never saw is cold."""
     return "cold" if state is None else str(state.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.api.reasons import MEANINGS
+from supervisord_py.api.reasons import meaning_of
 from supervisord_py.api.status import config_error
 from supervisord_py.api.times import rfc3339
 from supervisord_py.ledger import event_rows, instances
@@ -15,12 +15,12 @@ from supervisord_py.process.spec import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.call import Call, UnitState
     from supervisord_py.ledger.event_rows import EventRow
     from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.tools.tool_state import ToolState
 
-_UP = frozenset({"starting", "ready", "busy"})
+_UP = frozenset({"starting", "ready", "idle", "busy"})
+_ENDS = frozenset({"died", "stopped"})
 _LOOK_BACK = 200
 _TAIL_BYTES = 16 * 1024
 
@@ -28,7 +28,7 @@ _TAIL_BYTES = 16 * 1024
 async def explain(call: Call, unit: str) -> dict[str, Any]:
     """Return the px.why/1 document of a unit."""
     ledger = call.context.ledger
-    state = call.states().get(unit)
+    state = call.unit_states().get(unit)
     await ledger.flush()
     rows = await event_rows.latest(ledger, unit=unit, limit=_LOOK_BACK)
     pivot = _pivot(state, rows)
@@ -42,7 +42,7 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
         "unit": unit,
         "state": "cold" if state is None else str(state.state),
         "reason": reason,
-        "summary": _summary(unit, state, reason, broken, instance),
+        "summary": _summary(unit, state, reason, broken, instance) + _life_before(unit, state, chain),
         "chain": [event_document(row) for row in chain],
         "instance": None if instance is None else instance_document(instance),
         "stderr_tail": await _stderr_tail(call, unit, instance),
@@ -50,7 +50,7 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
     }
 
 
-def _pivot(state: ToolState | None, rows: Sequence[EventRow]) -> EventRow | None:
+def _pivot(state: UnitState | None, rows: Sequence[EventRow]) -> EventRow | None:
     """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason."""
     if _is_up(state) and state is not None:
         return next((row for row in reversed(rows) if row.instance == state.instance), None)
@@ -58,7 +58,7 @@ def _pivot(state: ToolState | None, rows: Sequence[EventRow]) -> EventRow | None
     return next(reversed(told or list(rows)), None)
 
 
-def _reason(state: ToolState | None, pivot: EventRow | None, instance: InstanceRow | None) -> str | None:
+def _reason(state: UnitState | None, pivot: EventRow | None, instance: InstanceRow | None) -> str | None:
     if state is not None and state.reason is not None:
         return str(state.reason)
     if _is_up(state):
@@ -69,7 +69,7 @@ def _reason(state: ToolState | None, pivot: EventRow | None, instance: InstanceR
 
 
 def _summary(
-    unit: str, state: ToolState | None, reason: str | None, broken: str | None, instance: InstanceRow | None
+    unit: str, state: UnitState | None, reason: str | None, broken: str | None, instance: InstanceRow | None
 ) -> str:
     word = "cold" if state is None else str(state.state)
     if broken is not None:
@@ -79,7 +79,19 @@ def _summary(
     if reason is None or reason not in set(Reason):
         fate = "it was never started" if instance is None else "nothing is wrong with it"
         return f"{unit} is {word}: {fate}."
-    return f"{unit} is {word}: {MEANINGS[Reason(reason)].sentence}{_evidence(instance)}."
+    return f"{unit} is {word}: {meaning_of(Reason(reason), unit).sentence}{_evidence(instance)}."
+
+
+def _life_before(unit: str, state: UnitState | None, chain: Sequence[EventRow]) -> str:
+    """Say how the life before the present one ended, where the present one began because of it."""
+    if not _is_up(state) or state is None:
+        return ""
+    ends = [row for row in chain if row.unit == unit and row.event in _ENDS and row.instance != state.instance]
+    if not ends or ends[-1].reason not in set(Reason):
+        return ""
+    number = ends[-1].facts.get("signal")
+    told = "" if number is None else f" (signal {number})"
+    return f" The life before this one ended: {meaning_of(Reason(ends[-1].reason), unit).sentence}{told}."
 
 
 def _evidence(instance: InstanceRow | None) -> str:
@@ -91,7 +103,7 @@ def _evidence(instance: InstanceRow | None) -> str:
 
 
 def _next_step(
-    unit: str, state: ToolState | None, reason: str | None, broken: str | None, pivot: EventRow | None
+    unit: str, state: UnitState | None, reason: str | None, broken: str | None, pivot: EventRow | None
 ) -> str:
     if broken is not None:
         return f"pxctl tools validate {unit.partition(':')[2]}"
@@ -100,11 +112,11 @@ def _next_step(
     if isinstance(hint, str) and hint:
         return hint
     if reason is not None and reason in set(Reason):
-        return MEANINGS[Reason(reason)].step_for(unit)
+        return meaning_of(Reason(reason), unit).step_for(unit)
     return f"pxctl logs {unit} -f" if _is_up(state) else f"pxctl start {unit}"
 
 
-def _is_up(state: ToolState | None) -> bool:
+def _is_up(state: UnitState | None) -> bool:
     return state is not None and str(state.state) in _UP
 
 

@@ -1,6 +1,6 @@
-"""The bearer token of the optional loopback listener: a file of ours that nobody else can read.
+"""Tokens in files of ours that nobody else can read: that of the optional loopback listener, and those of gateways.
 
-It is made when missing. One that others may read is refused, because it may have been read.
+The listener's is made when missing. One that others may read is refused, because it may have been read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,24 @@ def read_or_make_token(path: Path) -> str:
     Raises:
         ConfigError: The file is not ours alone, too short to be a secret, or cannot be read or made.
     """
+    hint = f"rm {path} and `pxctl daemon restart` make a new one"
     with contextlib.suppress(FileExistsError):
         try:
             return _make(path)
         except FileExistsError:
             raise
         except OSError as error:
-            raise _unusable(path, f"cannot be made: {error.strerror}") from error
-    return _read(path)
+            raise _unusable(path, f"cannot be made: {error.strerror}", hint) from error
+    return _read(path, hint, MIN_LETTERS)
+
+
+def read_token(path: Path) -> str:
+    """Return the token that somebody else's server gave, whatever its length.
+
+    Raises:
+        ConfigError: The file is not ours alone, holds no token, or cannot be read.
+    """
+    return _read(path, f"put the token into it, and close it to others: chmod 600 {path}", 1)
 
 
 def _make(path: Path) -> str:
@@ -49,29 +59,26 @@ def _make(path: Path) -> str:
     return token
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, hint: str, least: int) -> str:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from error
+        raise _unusable(path, f"cannot be read: {error.strerror}", hint) from error
     try:
         seen = os.fstat(fd)
         content = os.read(fd, _MAX_BYTES)
     except OSError as error:
-        raise _unusable(path, f"cannot be read: {error.strerror}") from error
+        raise _unusable(path, f"cannot be read: {error.strerror}", hint) from error
     finally:
         os.close(fd)
     if seen.st_uid not in {os.geteuid(), 0} or seen.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise _unusable(path, f"may be read by others (mode {stat.S_IMODE(seen.st_mode):04o}, uid {seen.st_uid})")
+        mode = f"mode {stat.S_IMODE(seen.st_mode):04o}, uid {seen.st_uid}"
+        raise _unusable(path, f"may be read by others ({mode})", hint)
     token = content.decode("utf-8", "replace").strip()
-    if len(token) < MIN_LETTERS or not token.isascii() or not token.isprintable():
-        raise _unusable(path, f"holds no token of at least {MIN_LETTERS} printable ASCII letters")
+    if len(token) < least or not token.isascii() or not token.isprintable():
+        raise _unusable(path, f"holds no token of at least {least} printable ASCII letters", hint)
     return token
 
 
-def _unusable(path: Path, why: str) -> ConfigError:
-    return ConfigError(
-        f"the token file {path} {why}",
-        hint=f"rm {path} and `pxctl daemon restart` make a new one",
-        file=str(path),
-    )
+def _unusable(path: Path, why: str, hint: str) -> ConfigError:
+    return ConfigError(f"the token file {path} {why}", hint=hint, file=str(path))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.schema import Settings
 
 STOP_MARGIN_SECONDS = 3.0
-"""What an orderly stop gets beyond the grace of the tools: KILL, drained pipes, ledger closed."""
+"""What an orderly stop gets beyond the grace of tools and kernels: KILL, drained pipes, ledger closed."""
 
 _CONTROL_FDS = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
 
@@ -74,7 +74,7 @@ def boot_document(paths: Paths, settings: Settings, flags: Flags, held: Held) ->
         "log_segment_bytes": logs.segment_bytes,
         "log_total_bytes": logs.total_bytes,
         "log_spill_bytes": logs.spill_bytes,
-        "stop_seconds": max(daemon.stop_seconds, settings.tools.stop_timeout_seconds + STOP_MARGIN_SECONDS),
+        "stop_seconds": max(daemon.stop_seconds, longest_grace(settings) + STOP_MARGIN_SECONDS),
         "watchdog_seconds": daemon.watchdog_seconds,
         "control_hang_seconds": daemon.control_hang_seconds,
         "backoff_initial_seconds": daemon.backoff_initial_seconds,
@@ -83,6 +83,11 @@ def boot_document(paths: Paths, settings: Settings, flags: Flags, held: Held) ->
         "cgroup": daemon.cgroup,
         "platform": daemon.platform,
     }
+
+
+def longest_grace(settings: Settings) -> float:
+    """Return how long the slowest child may take from TERM to KILL; all are stopped at the same time."""
+    return max(settings.tools.stop_timeout_seconds, settings.kernels.stop_seconds)
 
 
 def boot_fd(document: dict[str, Any]) -> int:

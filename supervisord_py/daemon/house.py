@@ -1,8 +1,8 @@
 """The composition root: puts one control plane together, and takes it apart in the order that its end demands.
 
-Together: keeper, ledger, events, catalog, launcher, API, doors; only then does the keeper hear that we are ready.
-Apart: no new work, the children (unless they stay), answers under way, the ledger; only then the last word to the
-keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and whoever ran us
+Together: keeper, ledger, events, catalog, launcher, kernels, API, doors; only then does the keeper hear that we are
+ready. Apart: no new work, the children (unless they stay), answers under way, the ledger; only then the last word to
+the keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and whoever ran us
 cleans up.
 """
 
@@ -21,19 +21,20 @@ import structlog
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiContext, DaemonFacts, TcpAccess
 from supervisord_py.api.server import build_app, build_runner
-from supervisord_py.daemon import cut_off, front_door, last_good, upkeep, wiring
+from supervisord_py.daemon import cut_off, front_door, kernel_wiring, last_good, upkeep, wiring
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.steering import Steering
 from supervisord_py.daemon.wishes import Wish, Wishes
 from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement, RestartScope
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.catalog import Catalog
-from supervisord_py.tools.launcher import Launcher
+from supervisord_py.tools.declaring.catalog import Catalog
+from supervisord_py.tools.serving.launcher import Launcher
 
 if TYPE_CHECKING:
     import socket
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.log import LevelGate
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.daemon.settings import Loaded
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.ledger.retention import RetentionLimits
     from supervisord_py.process.messages import ControlEvent
 
@@ -101,6 +103,14 @@ class House:
             apply=self._apply,
             run_dir=paths.run_dir,
         )
+        self.kernels = Kernels(
+            placement,
+            ledger,
+            self._kernels_config(plan.loaded),
+            events,
+            environ=os.environ,
+            own={"PX_SOCKET": str(plan.listening.getsockname())},
+        )
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
 
@@ -132,8 +142,9 @@ class House:
         upkeep.tell_troubles(placement, self.ledger, self.events, self.steering)
         held = [child.key for child in placement.children()]
         losses = await cut_off.close(self.ledger, self.events, placement.caps, held)
-        await self.launcher.open()
+        await asyncio.gather(self.launcher.open(), self.kernels.open())
         await cut_off.remember(self.ledger, self.launcher, losses)
+        await cut_off.remember_kernels(self.ledger, self.kernels, losses)
         await self._open_doors(losses)
         await placement.ready()
         await placement.status(f"serving on {self._plan.listening.getsockname()}")
@@ -171,7 +182,7 @@ class House:
         try:
             match self.wishes.strongest:
                 case Wish.REPLACE:
-                    await self.launcher.detach()
+                    await asyncio.gather(self.launcher.detach(), self.kernels.detach())
                     await self._last_page()
                     await self.placement.restart(RestartScope.CONTROL)
                 case Wish.STOP | Wish.RESTART_ALL as wish:
@@ -202,6 +213,18 @@ class House:
             system=self._plan.system,
         )
 
+    def _kernels_config(self, loaded: Loaded) -> KernelsConfig:
+        """Return what kernels are told. A token that cannot be read takes the gateway away, not the daemon."""
+        paths = self._plan.paths
+        try:
+            token = kernel_wiring.gateway_token(loaded, paths)
+        except PxError as error:
+            self.steering.degrade("kernels.gateway", error.detail, error.hint or "pxctl config show")
+            token = None
+        else:
+            self.steering.recover("kernels.gateway")
+        return kernel_wiring.kernels_config(loaded.settings, paths, token)
+
     async def _open_doors(self, losses: cut_off.Losses) -> None:
         settings, paths = self._plan.loaded.settings, self._plan.paths
         try:
@@ -218,6 +241,7 @@ class House:
         return build_app(
             ApiContext(
                 launcher=self.launcher,
+                kernels=self.kernels,
                 catalog=self.catalog,
                 tools=wiring.tools_config(settings, paths),
                 ledger=self.ledger,
@@ -268,6 +292,10 @@ class House:
                 {"unit": one.unit, "state": str(one.state), "pid": one.pid, "in_flight": one.in_flight}
                 for one in self.launcher.snapshot(None)
             ],
+            kernels=[
+                {"unit": one.unit, "state": one.state, "pid": one.pid, "queued": one.queued, "running": one.running}
+                for one in self.kernels.snapshot()
+            ],
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
             degraded=[one.part for one in self.steering.degradations()],
@@ -278,6 +306,7 @@ class House:
         config = wiring.tools_config(loaded.settings, self._plan.paths)
         self.catalog.reconfigure(wiring.tool_folders(loaded.settings, self._plan.paths), config.defaults)
         self.launcher.reconfigure(config)
+        self.kernels.reconfigure(self._kernels_config(loaded))
         await self.launcher.refresh()
         self._plan.gate.set(loaded.settings.daemon.log_level)
         self.events.publish("reloaded")
@@ -291,7 +320,7 @@ class House:
         """Stop the children; a keeper that dies meanwhile leaves nobody to stop them with."""
         self.events.publish("daemon_stopping", wish=self.wishes.strongest.name.lower())
         _log.info("stopping", wish=self.wishes.strongest.name.lower())
-        closing = asyncio.create_task(self.launcher.close(), name="close")
+        closing = asyncio.create_task(self._stop_children(), name="close")
         losing = asyncio.create_task(self.wishes.stronger_than(Wish.STOP), name="losing")
         done, pending = await asyncio.wait({closing, losing}, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
@@ -301,6 +330,10 @@ class House:
             raise KeeperLostError("the keeper died during the stop")
         closing.result()
         await self._close_doors()
+
+    async def _stop_children(self) -> None:
+        """Stop tools and kernels at the same time: each has its own grace."""
+        await asyncio.gather(self.launcher.close(), self.kernels.close())
 
     async def _close_doors(self) -> None:
         if self._runner is not None:

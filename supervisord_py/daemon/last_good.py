@@ -1,7 +1,8 @@
 """Settings that worked, kept beside the lock, for a control plane that starts again and finds them broken.
 
 A running daemon is never taken down by a file that somebody is editing: a crash of the control plane at that moment
-must not end the children. Only the first start and wanted restarts refuse bad settings.
+must not end the children. Only the first start and wanted restarts refuse bad settings. Secrets are among them: the
+file is ours alone, in a directory that is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from supervisord_py.daemon.merge import Origin, OriginKind
 from supervisord_py.daemon.schema import KEYS, Settings
@@ -30,7 +31,7 @@ def keep(folder: Path, loaded: Loaded) -> None:
     with contextlib.suppress(OSError):
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:
-            json.dump(loaded.settings.model_dump(mode="json"), file)
+            json.dump(loaded.settings.model_dump(), file, default=SecretStr.get_secret_value)
         os.replace(fresh, path)
 
 

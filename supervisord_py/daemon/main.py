@@ -194,13 +194,15 @@ def _check(flags: Flags, *, as_json: bool) -> int:
 
 
 def _show(flags: Flags, *, as_json: bool) -> None:
+    from supervisord_py.daemon.schema import shown  # noqa: PLC0415 - as above
+
     loaded = _load(flags, _paths(flags))
     if as_json:
-        rows = [{"key": each.key, "value": each.value, "origin": str(each.origin)} for each in loaded.effective]
+        rows = [{"key": each.key, "value": shown(each.value), "origin": str(each.origin)} for each in loaded.effective]
         _print_json("config", settings=rows)
         return
     for each in loaded.effective:
-        click.echo(f"{each.key} = {json.dumps(each.value)}  # {each.origin}")
+        click.echo(f"{each.key} = {json.dumps(shown(each.value))}  # {each.origin}")
 
 
 def _print_unit(kind: str, flags: Flags) -> None:

@@ -58,10 +58,14 @@ class Paths:
         conf_dir: Drop-in folder beside it; its `*.toml` are read in the order of their names.
         tools_dir: First folder of tools; `tools new` and `tools add` write here.
         pipes_dir: Folder of pipes.
+        kernels_dir: The managed environment of kernels, and overlays.
+        modules_dir: The user's own modules for kernels; need not exist.
         state_dir: Ledger and, unless the service manager says otherwise, logs.
         ledger_file: The SQLite file.
         log_dir: Root of the output segments.
+        cells_dir: Complete outputs of cells.
         run_dir: Lock, and private sockets.
+        kernel_run_dir: Connection files and sockets of kernels; short.
         socket: The control socket.
         lock_file: Held by flock for as long as a daemon lives.
     """
@@ -70,10 +74,14 @@ class Paths:
     conf_dir: Path
     tools_dir: Path
     pipes_dir: Path
+    kernels_dir: Path
+    modules_dir: Path
     state_dir: Path
     ledger_file: Path
     log_dir: Path
+    cells_dir: Path
     run_dir: Path
+    kernel_run_dir: Path
     socket: Path
     lock_file: Path
 
@@ -110,10 +118,14 @@ def resolve_paths(
         conf_dir=config.parent / "conf.d",
         tools_dir=roots.content / "tools",
         pipes_dir=roots.content / "pipes",
+        kernels_dir=roots.content / "kernels",
+        modules_dir=config.parent / "modules",
         state_dir=roots.state,
         ledger_file=roots.state / LEDGER_NAME,
         log_dir=log_dir,
+        cells_dir=roots.state / "cells",
         run_dir=roots.run,
+        kernel_run_dir=roots.run / "k",
         socket=_absolute(moved) if moved else roots.run / SOCKET_NAME,
         lock_file=roots.run / LOCK_NAME,
     )

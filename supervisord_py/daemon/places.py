@@ -29,7 +29,8 @@ def make_places(paths: Paths) -> None:
         ForbiddenError: One is a symbolic link, belongs to another user, or may not be made.
         PlaceError: Something that is no directory is in the way, or the disk refuses.
     """
-    for guarded in (paths.run_dir, paths.state_dir, paths.log_dir):
+    guarded_ones = (paths.run_dir, paths.state_dir, paths.log_dir, paths.kernel_run_dir, paths.cells_dir)
+    for guarded in (*guarded_ones, paths.kernels_dir):
         _make(guarded)
         guard_directory(guarded)
     # A socket may be put where others live too (/tmp), and folders of tools may be links to a checkout.

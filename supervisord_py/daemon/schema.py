@@ -11,8 +11,9 @@ import os
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from supervisord_py.kernels.config import ENV_ALLOW, ENV_ALLOW_PREFIXES, ENV_DENY
 from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
 
 MIB = 1024 * 1024
@@ -108,6 +109,66 @@ class ToolsSection(Section):
     sync_timeout_seconds: PositiveSeconds = Field(default=1800.0, description="bound of one build of a .venv")
 
 
+class KernelsSection(Section):
+    """`[kernels]`: Jupyter kernels and shell cells."""
+
+    expose: Literal["both", "python", "bash"] = Field(default="both", description="cells that are offered")
+    backend: Literal["direct", "gateway-local", "gateway-external"] = Field(
+        default="direct", description="who runs kernels when a call names nobody"
+    )
+    python: str | None = Field(default=None, description="interpreter of all kernels; candidates are tried by default")
+    managed: bool = Field(default=True, description="whether the managed environment is a candidate")
+    skip_check: bool = Field(default=False, description="take an interpreter without asking it for ipykernel")
+    trace: bool = Field(default=False, description="log type and size of each message of a kernel")
+    debug_startup: bool = Field(default=False, description="log how long each phase of a start took")
+    prelude: bool = Field(default=True, description="load the prelude and the modules into Python kernels")
+    modules_dir: str | None = Field(
+        default=None, description="the user's modules; `modules` beside the settings by default"
+    )
+    timeout_seconds: PositiveSeconds = Field(default=30.0, description="of a call that names none")
+    timeout_min_seconds: PositiveSeconds = Field(default=1.0, description="a call's timeout is not below it")
+    timeout_max_seconds: PositiveSeconds = Field(default=600.0, description="nor above it")
+    start_seconds: PositiveSeconds = Field(default=60.0, description="bound of one start")
+    stop_seconds: Seconds = Field(default=5.0, description="from TERM to KILL")
+    max_sessions: PositiveCount = Field(default=4, description="kernels beyond which the oldest idle one goes")
+    idle_seconds: Seconds = Field(default=300.0, description="idle time after which a kernel is stopped")
+    queue_max: Count = Field(default=64, description="calls that may wait for one session")
+    restarts: Count = Field(default=1, description="how often in a row a crashed kernel comes back by itself")
+    start_failures: PositiveCount = Field(default=3, description="failed starts that make a hard failure")
+    start_failure_seconds: PositiveSeconds = Field(default=60.0, description="within which they are counted")
+    env_allow: tuple[str, ...] = Field(default=ENV_ALLOW, description="variables that reach kernels")
+    env_allow_prefixes: tuple[str, ...] = Field(default=ENV_ALLOW_PREFIXES, description="so do those that begin so")
+    env_deny: tuple[str, ...] = Field(default=ENV_DENY, description="these never do")
+    ladder_nudge_seconds: Seconds = Field(default=0.02, description="from the first SIGINT to the nudge")
+    ladder_again_seconds: Seconds = Field(default=1.0, description="to the second SIGINT")
+    ladder_terminate_seconds: Seconds = Field(default=3.0, description="to SIGTERM")
+    ladder_kill_seconds: Seconds = Field(default=4.0, description="to SIGKILL of the tree")
+    output_preview_bytes: PositiveCount = Field(default=64 * KIB, description="of a cell's output live and in answers")
+    output_head_bytes: Count = Field(default=16 * KIB, description="of these from the beginning, the rest from the end")
+    output_cell_bytes: PositiveCount = Field(default=4096 * MIB, description="complete output of one cell on disk")
+    output_inline_bytes: Count = Field(default=256 * KIB, description="larger rich outputs become artifacts")
+    output_session_bytes: PositiveCount = Field(default=8192 * MIB, description="all cells of a session on disk")
+    output_total_bytes: PositiveCount = Field(default=16384 * MIB, description="all sessions on disk")
+    output_keep_days: PositiveSeconds = Field(default=7.0, description="days after which outputs go")
+    soft_memory_mb: Count = Field(default=1024, description="MiB beyond which a kernel is replaced after the cell")
+    hard_memory_mb: Count = Field(default=4096, description="MiB beyond which the cell is ended; 0 is none")
+    open_files: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
+    processes: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
+    cpu_seconds: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
+    gateway_url: str | None = Field(default=None, description="external gateway, http:// or https://")
+    gateway_token: SecretStr | None = Field(default=None, description="its token; shown nowhere")
+    gateway_token_file: str | None = Field(
+        default=None, description="file with its token, of mode 0600, where gateway_token says none"
+    )
+    gateway_kernel_name: str = Field(default="python3", description="kernelspec asked for at an external gateway")
+    gateway_dir: str | None = Field(
+        default=None, description="metadata, lock and log of the local gateway; beside the ledger by default"
+    )
+    gateway_cull_idle_seconds: Seconds = Field(default=3600.0, description="the local gateway ends idle kernels after")
+    gateway_start_seconds: PositiveSeconds = Field(default=30.0, description="bound of the local gateway's start")
+    gateway_lock_seconds: PositiveSeconds = Field(default=35.0, description="longest wait for its lock")
+
+
 class ApiSection(Section):
     """`[api]`: how clients reach the daemon."""
 
@@ -133,7 +194,9 @@ class LedgerSection(Section):
 
     events_keep: PositiveCount = Field(default=100_000, description="events kept")
     runs_keep: PositiveCount = Field(default=100_000, description="runs kept")
-    keep_days: PositiveCount = Field(default=90, description="days after which events and runs are forgotten")
+    cells_keep: PositiveCount = Field(default=20_000, description="cells of kernels kept, with their code")
+    sessions_keep: PositiveCount = Field(default=1_000, description="sessions of kernels kept that have ended")
+    keep_days: PositiveCount = Field(default=90, description="days after which all of these are forgotten")
 
 
 class Settings(Section):
@@ -142,6 +205,7 @@ class Settings(Section):
     daemon: DaemonSection = DaemonSection()
     logs: LogsSection = LogsSection()
     tools: ToolsSection = ToolsSection()
+    kernels: KernelsSection = KernelsSection()
     api: ApiSection = ApiSection()
     ledger: LedgerSection = LedgerSection()
 
@@ -151,7 +215,22 @@ KEYS: tuple[tuple[str, str], ...] = tuple(
 )
 """(section, key) of every setting, in the order of the documentation."""
 
+HIDDEN = "[hidden]"
+"""Stands where a secret is."""
+
 _SEPARATORS = {("tools", "paths"): os.pathsep}
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def shown(value: Any) -> Any:
+    """Return the value of a setting as a JSON value that may be shown."""
+    match value:
+        case SecretStr():
+            return HIDDEN
+        case tuple():
+            return list(value)
+        case _:
+            return value
 
 
 def typed(section: str, name: str, text: str) -> Any:
@@ -166,6 +245,8 @@ def typed(section: str, name: str, text: str) -> Any:
     for kind in kinds:
         if kind is int or kind is float:
             return _number(kind, text)
+        if kind is bool:
+            return _WORDS.get(text.lower(), text)
         if get_origin(kind) is tuple:
             return _items(text, _SEPARATORS.get((section, name), ","))
     return text
@@ -191,3 +272,7 @@ def _items(text: str, separator: str) -> tuple[Any, ...] | str:
         return tuple(json.loads(text))
     except ValueError:
         return text
+
+
+SECRETS = frozenset(key for key in KEYS if SecretStr in _kinds(*key))
+"""Settings whose values are shown nowhere, and may not stand in a command line."""

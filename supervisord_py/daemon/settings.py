@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from supervisord_py.daemon.merge import Layer, Origin, merge, nearest
 from supervisord_py.daemon.problems import Problem, SettingsError
-from supervisord_py.daemon.schema import KEYS, Settings
+from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings
 from supervisord_py.daemon.sources import Sources, read_sources
 
 if TYPE_CHECKING:
@@ -24,9 +24,21 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from supervisord_py.daemon.merge import Key
+    from supervisord_py.daemon.schema import KernelsSection
 
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
+
+_ASCENDING = (
+    ("timeout_min_seconds", "timeout_seconds"),
+    ("timeout_seconds", "timeout_max_seconds"),
+    ("ladder_nudge_seconds", "ladder_again_seconds"),
+    ("ladder_again_seconds", "ladder_terminate_seconds"),
+    ("ladder_terminate_seconds", "ladder_kill_seconds"),
+    ("output_head_bytes", "output_preview_bytes"),
+    ("output_cell_bytes", "output_total_bytes"),
+)
+"""Pairs of `[kernels]` of which the second must not be below the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,21 @@ def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterato
         yield blame("logs", "total_bytes", "must hold at least two segments (logs.segment_bytes)")
     if settings.api.listen is not None and (reason := _listen_problem(settings.api.listen)):
         yield blame("api", "listen", reason)
+    for name, message in _kernel_contradictions(settings.kernels):
+        yield blame("kernels", name, message)
+
+
+def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]:
+    """Yield (name, what is wrong with it) of `[kernels]`."""
+    for least, most in _ASCENDING:
+        if getattr(kernels, least) > getattr(kernels, most):
+            yield most, f"must not be below kernels.{least}"
+    if kernels.hard_memory_mb and kernels.soft_memory_mb > kernels.hard_memory_mb:
+        yield "hard_memory_mb", "must not be below kernels.soft_memory_mb"
+    if kernels.backend == "gateway-external" and not kernels.gateway_url:
+        yield "backend", "is gateway-external, but kernels.gateway_url says no address"
+    if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
+        yield "gateway_url", "must begin with http:// or https://"
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -131,9 +158,15 @@ def _problem(layer: Layer, details: ErrorDetails) -> Problem:
     expected = details["msg"].removeprefix("Input should be ")
     if details["type"] == "model_type":
         expected = f"a table: [{key}]"
-    quoted = repr(details["input"])
-    shown = quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 1] + "…"
-    return Problem(origin, key, f"{key}: expected {expected}, got {shown}")
+    return Problem(origin, key, f"{key}: expected {expected}, got {_quoted(path, details['input'])}")
+
+
+def _quoted(path: tuple[str, ...], value: Any) -> str:
+    """Return a wrong value as an error may show it: cut, and not at all where a secret was meant."""
+    if path[:2] in SECRETS:
+        return HIDDEN
+    quoted = repr(value)
+    return quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 1] + "…"
 
 
 def _noun(path: tuple[str, ...]) -> str:

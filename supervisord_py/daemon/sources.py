@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.daemon.merge import Key, Layer, Origin, OriginKind, Tree, nearest
 from supervisord_py.daemon.problems import Problem
-from supervisord_py.daemon.schema import KEYS, typed
+from supervisord_py.daemon.schema import KEYS, SECRETS, typed
 from supervisord_py.daemon.toml_lines import error_line, key_lines
+from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ def read_sources(sources: Sources) -> Reading:
         _read_file(sources.config_file, reading)
     for path in _dropins(sources.conf_dir):
         _read_file(path, reading)
+    _read_legacy(sources.environ, reading)
     _read_environment(sources.environ, reading)
     for flag in sources.flags:
         _read_flag(flag, reading)
@@ -120,6 +122,20 @@ def _read_file(path: Path, reading: Reading) -> None:
             reading.layers.append(layer)
 
 
+def _read_legacy(environ: Mapping[str, str], reading: Reading) -> None:
+    """Read the variables of an earlier program that mean settings of ours: above files, below our own names."""
+    legacy = legacy_settings(environ)
+    tree: Tree = {}
+    origins: dict[Key, Origin] = {}
+    for each in legacy.values:
+        section, name = _DOTTED[each.key]
+        tree.setdefault(section, {})[name] = each.value
+        origins[section, name] = Origin(OriginKind.ENVIRONMENT, each.variable)
+    if tree:
+        reading.layers.append(Layer(Origin(OriginKind.ENVIRONMENT), tree, origins))
+    reading.warnings.extend(legacy.warnings)
+
+
 def _read_environment(environ: Mapping[str, str], reading: Reading) -> None:
     tree: Tree = {}
     origins: dict[Key, Origin] = {}
@@ -128,7 +144,7 @@ def _read_environment(environ: Mapping[str, str], reading: Reading) -> None:
         if key is not None:
             origins[key] = Origin(OriginKind.ENVIRONMENT, variable)
             tree.setdefault(key[0], {})[key[1]] = typed(*key, environ[variable])
-        elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
+        elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS and variable not in LEGACY_NAMES:
             _stray(variable, reading)
     if tree:
         reading.layers.append(Layer(Origin(OriginKind.ENVIRONMENT), tree, origins))
@@ -154,5 +170,8 @@ def _read_flag(flag: str, reading: Reading) -> None:
         reading.problems.append(Problem(origin, name, "expected section.key=value"))
     elif key is None:
         reading.problems.append(Problem(origin, name, f"unknown setting {name}", nearest(name, _DOTTED)))
+    elif key in SECRETS:
+        message = f"{name} is a secret, which every process could read in a command line"
+        reading.problems.append(Problem(origin, name, message, f"{PREFIX}{NESTING.join(key)}".upper()))
     else:
         reading.layers.append(Layer(origin, {key[0]: {key[1]: typed(*key, text)}}, {key: origin}))

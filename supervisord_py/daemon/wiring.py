@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.api.context import ApiConfig, SettingView, TcpAccess
+from supervisord_py.daemon.schema import shown
 from supervisord_py.ledger.retention import RetentionLimits, TableLimit
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 
@@ -26,8 +27,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "tools"
 _NEEDS_ALL = frozenset({"daemon", "logs"})
 """Sections that the keeper was told at its birth: only `pxctl daemon restart --all` changes them."""
 
-_AT_ONCE = frozenset({"tools", "ledger"})
-"""Sections that a reload puts in force."""
+_AT_ONCE = frozenset({"tools", "kernels", "ledger"})
+"""Sections that a reload puts in force; of kernels, for those that start from then on."""
 
 _READ_ONCE = frozenset(
     f"tools.{name}"
@@ -85,6 +86,7 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         log_dir=paths.log_dir,
         state_dir=paths.state_dir,
         run_dir=paths.run_dir,
+        cells_dir=paths.cells_dir,
         tools_dir=paths.tools_dir,
         examples_dir=EXAMPLES,
         max_body_bytes=settings.tools.max_body_bytes,
@@ -92,6 +94,7 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         idempotency_keep_seconds=settings.api.idempotency_seconds,
         stream_buffer_bytes=settings.api.stream_buffer_bytes,
         stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
+        drain_seconds=settings.api.drain_seconds,
         tcp=tcp,
     )
 
@@ -104,15 +107,14 @@ def retention_limits(settings: Settings) -> RetentionLimits:
         runs=TableLimit(settings.ledger.runs_keep, age),
         instances=TableLimit(settings.ledger.runs_keep, age),
         idempotency_seconds=settings.api.idempotency_seconds,
+        kernel_cells=TableLimit(settings.ledger.cells_keep, age),
+        kernel_sessions=TableLimit(settings.ledger.sessions_keep, age),
     )
 
 
 def setting_views(loaded: Loaded) -> Sequence[SettingView]:
-    """Return every setting as the API shows it. None of them is a secret: tokens and keys live in files."""
-    return tuple(
-        SettingView(each.key, list(each.value) if isinstance(each.value, tuple) else each.value, str(each.origin))
-        for each in loaded.effective
-    )
+    """Return every setting as the API shows it, secrets hidden."""
+    return tuple(SettingView(each.key, shown(each.value), str(each.origin)) for each in loaded.effective)
 
 
 def changed_keys(old: Loaded, new: Loaded) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp import web
 
+from api.kernel_fakes import FakeKernels
 from supervisord_py.api.context import (
     ApiConfig,
     ApiContext,
@@ -30,8 +31,8 @@ from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason, StopReport, TreeStat
-from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
+from supervisord_py.tools.declaring.catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -193,6 +194,7 @@ class Rig:
 
     context: ApiContext
     launcher: FakeLauncher
+    kernels: FakeKernels
     placement: FakePlacement
     control: FakeControl
     client: aiohttp.ClientSession
@@ -234,19 +236,21 @@ class Rig:
 @contextlib.asynccontextmanager
 async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     """Serve an API under `root` until the end of the block."""
-    folders = {name: root / name for name in ("run", "state", "logs", "tools", "examples")}
+    folders = {name: root / name for name in ("run", "state", "logs", "cells", "tools", "examples")}
     for folder in folders.values():
         folder.mkdir(mode=0o700)
     path = folders["run"] / "pxd.sock"
     ledger = await Ledger.open(folders["state"] / "pxd.db")
     events = await EventStream.open(EventJournal(ledger))
-    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "tools", "examples")}, **config}
+    config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools", "examples")}, **config}
     tools = ToolsConfig(root, folders["run"], max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
     launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
+    kernels = FakeKernels(folders["cells"])
     placement = FakePlacement(str(folders["logs"]))
     control = FakeControl(str(path))
     context = ApiContext(
         launcher=launcher,  # type: ignore[arg-type] # the fake has what the API uses
+        kernels=kernels,  # type: ignore[arg-type] # same
         catalog=launcher.catalog,
         tools=tools,
         ledger=ledger,
@@ -257,7 +261,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     )
     try:
         async with serving(context, path) as (runner, client):
-            yield Rig(context, launcher, placement, control, client, path, folders["tools"], runner)
+            yield Rig(context, launcher, kernels, placement, control, client, path, folders["tools"], runner)
     finally:
         events.close()
         await ledger.close()

@@ -162,7 +162,7 @@ def test_another_user_gets_a_403_problem_even_for_unknown_routes(
 
     answer = asyncio.run(scenario())
     assert answer.startswith(b"HTTP/1.1 403")
-    assert b'"kind": "forbidden"' in answer
+    assert b'"kind":"forbidden"' in answer
     assert b"uid 65534" in answer
 
 

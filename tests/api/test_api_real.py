@@ -13,6 +13,7 @@ import pytest
 
 import supervisord_py
 from api.api_rig import DEADLINE, FakeControl, serving
+from api.kernel_fakes import FakeKernels
 from supervisord_py.api.context import ApiConfig, ApiContext
 from tools.tool_house import ToolHouse
 
@@ -36,6 +37,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
     path = root / "run" / "api.sock"
     context = ApiContext(
         launcher=house.launcher,
+        kernels=FakeKernels(root / "state" / "cells"),  # type: ignore[arg-type] # no kernel is asked for here
         catalog=house.catalog,
         tools=house.config,
         ledger=house.ledger,
@@ -46,6 +48,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
             log_dir=Path(house.placement.log_dir),
             state_dir=root / "state",
             run_dir=root / "run",
+            cells_dir=root / "state" / "cells",
             tools_dir=house.tools,
             examples_dir=EXAMPLES,
         ),

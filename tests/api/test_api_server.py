@@ -47,7 +47,7 @@ async def test_every_kind_of_error_becomes_its_problem_document(rig: Rig, kind: 
 
 
 async def test_a_route_that_is_not_there_is_a_problem(rig: Rig) -> None:
-    for path in ("/", "/api", "/api/kernels", "/api/tools/x/run/y", "/api/../etc/passwd", "/api/status/"):
+    for path in ("/", "/api", "/api/kernelz", "/api/tools/x/run/y", "/api/../etc/passwd", "/api/status/"):
         status, problem, _ = await rig.get(path)
         assert (status, problem["kind"]) == (404, "unknown_route"), path
     assert problem["hint"] == "see: GET /api/openapi.json"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 if TYPE_CHECKING:
     from api.api_rig import Rig
-from supervisord_py.api.counts import ToolCounts
+from supervisord_py.api.counts import UnitCounts
 from supervisord_py.api.metrics import count_event
 from supervisord_py.api.prometheus import Family, Sample, Type, exposition, histogram_samples
 from supervisord_py.api.status import resident_bytes
@@ -184,7 +184,7 @@ async def test_starts_and_endings_are_counted_from_the_events(rig: Rig) -> None:
 
 
 def test_gaps_are_counted_and_other_events_are_not() -> None:
-    counts = ToolCounts()
+    counts = UnitCounts()
     count_event(EventGap(5), counts)
     count_event(Event(1, 0.0, "tool:x", "pinned"), counts)
     count_event(Event(2, 0.0, "tool:x", "ready"), counts)

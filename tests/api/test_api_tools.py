@@ -11,7 +11,7 @@ import pytest
 from api.api_rig import Rig, until
 from supervisord_py.api import tool_files, tools
 from supervisord_py.errors import ConflictError, SurvivorsError
-from supervisord_py.tools.sync import SyncFailedError
+from supervisord_py.tools.making.sync import SyncFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -222,3 +222,11 @@ def test_requests_are_counted_by_route_and_status() -> None:
     counts.count("GET /x", 200)
     counts.count("GET /x", 404)
     assert counts.answered == {("GET /x", 200): 2, ("GET /x", 404): 1}
+
+
+def test_the_bounds_of_a_whole_number_are_told_as_they_are() -> None:
+    offset = Parameter("offset", Form.INTEGER, "of the first byte", maximum=2**63 - 1)
+    with pytest.raises(BadRequestError) as refused:
+        read_arguments([offset], [("offset", "-1")])
+    assert refused.value.hint == f"give a whole number from 0 to {2**63 - 1}"
+    assert read_arguments([offset], [("offset", str(2**63 - 1))]).integer("offset") == 2**63 - 1

@@ -66,10 +66,11 @@ def test_everything_is_private_under_any_umask(home: House, umask: int) -> None:
     finally:
         os.umask(before)
     root = home.home
-    for folder in ("run", "state", "state/logs", "tools", "pipes"):
+    for folder in ("run", "run/k", "state", "state/logs", "state/cells", "tools", "kernels", "pipes"):
         assert mode(root / folder) == 0o700, folder
     files = ["run/pxd.sock", "run/pxd.lock", "state/pxd.lock", "state/pxd.db", "state/api.token"]
-    for file in [root / name for name in files] + list((root / "run").iterdir()) + list((root / "state").glob("*.*")):
+    others = [path for path in (root / "run").iterdir() if not path.is_dir()]
+    for file in [root / name for name in files] + others + list((root / "state").glob("*.*")):
         assert mode(file) == 0o600, file
 
 

@@ -1,0 +1,228 @@
+"""`…/channels`: a WebSocket between Jupyter's clients and the ZMQ channels of a session's kernel.
+
+Law: the socket belongs to the session, not to one life of its kernel. When the kernel goes, the client is told
+`restarting` or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits.
+Nothing is sent to a kernel before its output can be heard, or the beginning of that would be lost (a subscription takes
+a moment). A client that does not read holds up neither the kernel nor us: the channels bound what waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import secrets
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from supervisord_py.api.call import cancel_and_wait
+from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
+from supervisord_py.api.jupyter_wire import V1, Message, WireError, decode, encode
+from supervisord_py.api.streams import until_closing
+from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
+from supervisord_py.kernels.session import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from supervisord_py.api.call import Call
+    from supervisord_py.kernels.direct.channels import Channels
+
+_PROTOCOL_VERSION = "5.3"
+_TOUCH_SECONDS = 20.0
+_NUDGE_SECONDS = 0.1
+_NUDGES = 50
+_OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
+_log = structlog.get_logger(__name__)
+
+
+@with_message
+async def channels(call: Call) -> web.StreamResponse:
+    """Join a kernel for as long as the client stays and the session lives."""
+    view = session_by_uuid(call)
+    socket = web.WebSocketResponse(
+        protocols=(V1,),
+        heartbeat=call.context.config.stream_heartbeat_seconds,
+        max_msg_size=call.context.config.max_body_bytes,
+        compress=False,
+    )
+    await socket.prepare(call.request)
+    call.live.channels[view.id] += 1
+    try:
+        await _Bridge(call, socket, view.id).run()
+    finally:
+        call.live.channels[view.id] -= 1
+    return socket
+
+
+class _Bridge:
+    """One client and the kernel of one session."""
+
+    def __init__(self, call: Call, socket: web.WebSocketResponse, session_id: str) -> None:
+        self._call = call
+        self._kernels = call.context.kernels
+        self._socket = socket
+        self._session_id = session_id
+        self._client = call.arguments.text("session_id") or secrets.token_hex(8)
+        self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
+        self._hears_output = asyncio.Event()
+        self._nudges: set[str] = set()
+
+    async def run(self) -> None:
+        """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
+        unit = f"kernel:{self._session_id}"
+        with closing(self._call.context.events.subscribe(unit=unit)) as news:
+            beat = self._call.context.config.stream_heartbeat_seconds
+            self._news = until_closing(aiter(news), self._call.live.closing, beat)
+            closed = self._call.live.closing.wait()
+            works: tuple[Coroutine[Any, Any, Any], ...] = (self._upwards(), self._lives(), self._stay_used(), closed)
+            tasks = [asyncio.create_task(work) for work in works]
+            try:
+                ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+            finally:
+                for task in tasks:
+                    await cancel_and_wait(task)
+                await self._news.aclose()
+        code = WSCloseCode.GOING_AWAY if self._call.live.closing.is_set() else WSCloseCode.OK
+        with suppress(ConnectionError):
+            await self._socket.close(code=code)
+
+    # -- from the client ------------------------------------------------------------------------------------------
+
+    async def _upwards(self) -> None:
+        """Send on what the client says."""
+        async for item in self._socket:
+            if item.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
+                return
+            try:
+                message = decode(item.data, self._socket.ws_protocol)
+                joined = await asyncio.shield(self._joined)
+                await joined.send(message.channel, message.parts, message.buffers)
+            except (WireError, PxError) as error:
+                _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
+                continue
+            self._touch()
+
+    # -- from the kernel ------------------------------------------------------------------------------------------
+
+    async def _lives(self) -> None:
+        """Serve one life of the kernel after the other."""
+        while True:
+            handle = self._kernels.handle(self._session_id)
+            if handle is not None and handle.connection_file is not None and not handle.died.done():
+                try:
+                    await self._one_life(handle.connection_file, handle.died)
+                except (OSError, ValueError) as error:  # its connection file is gone with it: the client asks again
+                    _log.info("jupyter_channels_lost", session=self._session_id, detail=str(error))
+                    return
+                if self._joined.done():  # else somebody waits on it, for the next life then
+                    self._joined = asyncio.get_running_loop().create_future()
+            if not await self._comes_again():
+                return
+
+    async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
+        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.direct.channels")
+        joined: Channels = await module.open_channels(connection_file)
+        downwards = asyncio.create_task(self._downwards(joined))
+        opening = asyncio.create_task(self._open_upwards(joined))
+        try:
+            await asyncio.wait({downwards, asyncio.shield(died)}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (opening, downwards):
+                task.cancel()
+            await asyncio.shield(joined.close())
+            results = await asyncio.gather(opening, downwards, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _open_upwards(self, joined: Channels) -> None:
+        """Let the client's messages through as soon as the kernel's output is heard.
+
+        Every request makes a kernel say something on iopub, also one on control in the midst of a cell.
+        """
+        self._hears_output.clear()
+        for _ in range(_NUDGES):
+            if self._hears_output.is_set():
+                break
+            header = self._header("kernel_info_request")
+            self._nudges.add(header["msg_id"])
+            await joined.send("control", {"header": header, "parent_header": {}, "metadata": {}, "content": {}})
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hears_output.wait(), _NUDGE_SECONDS)
+        self._joined.set_result(joined)
+
+    async def _downwards(self, joined: Channels) -> None:
+        """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
+        try:
+            async for channel, parts, buffers in joined:
+                if channel == "iopub":
+                    self._hears_output.set()
+                if parts["parent_header"].get("msg_id") not in self._nudges:
+                    await self._send(Message(channel, parts, buffers))
+        except OverloadedError as error:
+            _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
+            await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
+
+    async def _comes_again(self) -> bool:
+        """Tell the client that the kernel is gone, and wait for its next life; False when there will be none."""
+        is_told = False
+        while not self._socket.closed:
+            state, handle = self._state(), self._kernels.handle(self._session_id)
+            if state is None or state in _OVER:
+                await self._tell("dead")
+                return False
+            lives = handle is not None and not handle.died.done()
+            if not is_told and (lives or state is SessionState.STARTING):
+                await self._tell("restarting")
+                is_told = True
+            if lives:
+                return True
+            if await anext(self._news, None) is None:
+                return False
+        return False
+
+    def _state(self) -> SessionState | None:
+        with suppress(UnknownUnitError):
+            return self._kernels.find(self._session_id).state
+        return None
+
+    async def _tell(self, state: str) -> None:
+        header, content = self._header("status"), {"execution_state": state}
+        parts = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
+        await self._send(Message("iopub", parts))
+
+    def _header(self, kind: str) -> dict[str, str]:
+        return {
+            "msg_id": secrets.token_hex(16),
+            "msg_type": kind,
+            "username": "pxd",
+            "session": self._client,
+            "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            "version": _PROTOCOL_VERSION,
+        }
+
+    async def _send(self, message: Message) -> None:
+        framed = encode(message, self._socket.ws_protocol)
+        if isinstance(framed, str):
+            await self._socket.send_str(framed)
+        else:
+            await self._socket.send_bytes(framed)
+
+    # -- neither --------------------------------------------------------------------------------------------------
+
+    async def _stay_used(self) -> None:
+        """Count the open socket as use: nobody wants a kernel to go idle under an open notebook."""
+        while True:
+            self._touch()
+            await asyncio.sleep(_TOUCH_SECONDS)
+
+    def _touch(self) -> None:
+        with suppress(UnknownUnitError):
+            self._kernels.touch(self._session_id)

@@ -1,0 +1,522 @@
+"""Calls through the API: what the room is asked, what clients are told, and when a call ends."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import psutil
+import pytest
+
+from api.api_rig import DEADLINE, api_rig, until
+from api.kernel_fakes import key_of, ok, result
+from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, TimedOutError
+from supervisord_py.kernels.cell import (
+    CallResult,
+    Cell,
+    CellDone,
+    CellError,
+    CellNews,
+    CellStarted,
+    CellStatus,
+    KernelStarting,
+    Notice,
+    Queued,
+    RungClimbed,
+    Step,
+    Variables,
+)
+from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.session import BackendName
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from api.api_rig import Rig
+    from api.kernel_fakes import Tell
+    from supervisord_py.errors import PxError
+    from supervisord_py.kernels.cell import CallRequest
+
+PATH = "/api/kernels/default/execute"
+SESSION = key_of("default").id
+NDJSON = {"Accept": "application/x-ndjson"}
+
+
+def writer(rig: Rig, cell_id: str) -> CellWriter:
+    folder = rig.kernels.cells_dir / SESSION
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return CellWriter(str(folder), cell_id, 1 << 30)
+
+
+def request_of(rig: Rig) -> CallRequest:
+    found: CallRequest = next(value for what, value in rig.kernels.asked if what == "execute")
+    return found
+
+
+def lines(body: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in body.splitlines() if line]
+
+
+# -- what the room is asked --------------------------------------------------------------------------------------
+
+
+async def test_a_call_says_all_that_the_body_said(rig: Rig) -> None:
+    body = {
+        "cells": [{"code": "a = 1", "title": "set"}, {"code": "a"}],
+        "cwd": "/work",
+        "timeout": 5,
+        "reset": True,
+        "per_call": True,
+        "interpreter": "/p",
+        "kernelspec": "python3",
+        "backend": "gateway-external",
+        "language": "python",
+        "environ": {"VIRTUAL_ENV": "/v"},
+    }
+    before = asyncio.get_running_loop().time()
+    status, _, _ = await rig.ask("POST", "/api/kernels/kernel:work/execute", body, headers={"X-Px-Instance": "me"})
+    asked = request_of(rig)
+    assert status == 200
+    assert before <= asked.arrived_at <= asyncio.get_running_loop().time()
+    assert (asked.session, asked.cells) == ("work", (Cell("a = 1", "set"), Cell("a")))
+    assert (asked.cwd, asked.timeout_seconds, asked.reset, asked.per_call) == ("/work", 5.0, True, True)
+    assert (asked.interpreter, asked.kernelspec, asked.backend) == ("/p", "python3", BackendName.GATEWAY_EXTERNAL)
+    assert (asked.language, asked.environ, asked.caller_instance) == ("python", {"VIRTUAL_ENV": "/v"}, "me")
+
+
+async def test_the_callers_instance_is_read_from_its_process(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer of this test is this test: its environment, as the kernel saw it at exec, bears no mark."""
+    await rig.ask("POST", PATH, {"code": "1"})
+    assert request_of(rig).caller_instance is None
+    rig.kernels.asked.clear()
+    monkeypatch.setattr("psutil.Process.environ", lambda _: {"PX_INSTANCE": "00000000.X"})
+    await rig.ask("POST", PATH, {"code": "1"})
+    assert request_of(rig).caller_instance == "00000000.X"
+
+
+async def test_a_script_is_split_at_its_marks(rig: Rig) -> None:
+    await rig.ask("POST", PATH, {"script": "a = 1\n# %% second\na\n"})
+    assert [cell.code.strip().splitlines()[-1] for cell in request_of(rig).cells] == ["a = 1", "a"]
+
+
+def notebook(*sources: str, spec: str | None = None, language: str = "python") -> str:
+    kernelspec = {"name": spec, "display_name": "x", "language": language} if spec else None
+    cells = [
+        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": source}
+        for source in sources
+    ]
+    metadata = {"kernelspec": kernelspec} if kernelspec else {}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": metadata, "cells": cells})
+
+
+@pytest.mark.parametrize(
+    ("spec", "language", "more", "taken"),
+    [
+        (None, "python", {}, None),
+        ("python3", "python", {}, None),
+        ("an-environment-elsewhere", "python", {}, None),
+        ("ir", "R", {}, "ir"),
+        ("julia-9", "julia", {}, "julia-9"),
+        ("ir", "R", {"kernelspec": "python3"}, "python3"),
+        ("ir", "R", {"interpreter": "/p"}, None),
+    ],
+)
+async def test_a_notebook_says_which_kernelspec_it_wants(
+    rig: Rig, spec: str | None, language: str, more: dict[str, str], taken: str | None
+) -> None:
+    body = {"notebook": notebook("1 + 1", spec=spec, language=language), **more}
+    status, document, _ = await rig.ask("POST", PATH, body)
+    assert (status, request_of(rig).cells, request_of(rig).kernelspec) == (200, (Cell("1 + 1"),), taken)
+    assert json.loads(document["notebook"])["cells"][0]["execution_count"] is None
+
+
+async def test_a_picture_is_whole_in_the_executed_notebook_however_large(rig: Rig) -> None:
+    picture = base64.b64encode(bytes(range(256)) * 2048).decode()
+
+    async def paint(_: CallRequest, __: Tell) -> CallResult:
+        made = writer(rig, "c1")
+        made.begin("1")
+        made.display({"image/png": picture})
+        made.end("ok", execution_count=1, duration=0.1)
+        reference = {"output_type": "display_data", "metadata": {}, "data": {"image/png": {"artifact": "c1.1"}}}
+        return result(ok("c1", outputs=(reference,)))
+
+    rig.kernels.script = paint
+    _, document, _ = await rig.ask("POST", PATH, {"notebook": notebook("1")})
+    (output,) = json.loads(document["notebook"])["cells"][0]["outputs"]
+    assert output["data"]["image/png"] == picture
+
+
+async def test_a_notebook_without_code_has_nothing_to_run(rig: Rig) -> None:
+    status, problem, _ = await rig.ask("POST", PATH, {"notebook": notebook()})
+    assert (status, problem["errors"][0]["pointer"]) == (422, "/notebook")
+
+
+async def test_a_caller_that_cannot_be_looked_at_is_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(process: psutil.Process) -> dict[str, str]:
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr("psutil.Process.environ", gone)
+    assert (await rig.ask("POST", PATH, {"code": "1"}))[0] == 200
+    assert request_of(rig).caller_instance is None
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({}, ""),
+        ({"code": "1", "script": "2"}, ""),
+        ({"code": 5}, "/code"),
+        ({"cells": []}, "/cells"),
+        ({"cells": "x"}, "/cells"),
+        ({"cells": [{"code": "1"}, {"title": "x"}]}, "/cells/1/code"),
+        ({"cells": [{"code": "1", "name": "x"}]}, "/cells/0/name"),
+        ({"code": "1", "timout": 5}, "/timout"),
+        ({"code": "1", "language": "ruby"}, "/language"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_refused_before_anything_runs(
+    rig: Rig, body: dict[str, Any], pointer: str
+) -> None:
+    status, problem, _ = await rig.ask("POST", PATH, body)
+    assert (status, problem["kind"], problem["errors"][0]["pointer"]) == (422, "invalid_input", pointer)
+    assert rig.kernels.asked == []
+
+
+async def test_empty_code_is_code(rig: Rig) -> None:
+    assert (await rig.ask("POST", PATH, {"code": ""}))[0] == 200
+    assert request_of(rig).cells == (Cell(""),)
+
+
+# -- one document ------------------------------------------------------------------------------------------------
+
+
+async def test_the_document_has_what_came_of_each_cell(rig: Rig) -> None:
+    async def script(_: CallRequest, __: Tell) -> CallResult:
+        failed = ok(
+            "c2",
+            status=CellStatus.TIMED_OUT,
+            error=CellError("KeyboardInterrupt", "", ("line 1",)),
+            steps=(Step("sigint", 0.0), Step("sigterm", 3.0, "no answer")),
+            outputs=({"output_type": "stream"},),
+            duration_seconds=1.5,
+        )
+        return result(
+            ok("c1", title="first"),
+            failed,
+            variables=Variables.LOST,
+            message="Cell 2 timed out",
+            notices=("clamped",),
+            clamped=True,
+            cold_start_ms=250,
+            instance="00000000.K",
+        )
+
+    rig.kernels.script = script
+    status, document, headers = await rig.ask("POST", PATH, {"code": "1"})
+    assert (status, headers["X-Px-Cold-Start"]) == (200, "250")
+    assert {name: value for name, value in document.items() if name != "cells"} == {
+        "schema": "px.exec/1",
+        "kernel": SESSION,
+        "name": "default",
+        "cwd": "/work",
+        "interpreter": "/usr/bin/python3",
+        "backend": "direct",
+        "variables": "lost",
+        "status": "timed_out",
+        "message": "Cell 2 timed out",
+        "notices": ["clamped"],
+        "timeout_seconds": 30.0,
+        "clamped": True,
+        "cold_start_ms": 250,
+        "instance": "00000000.K",
+    }
+    first, second = document["cells"]
+    assert set(first) == set(
+        """
+        id title status text outputs error truncated artifact total_bytes total_lines shown_bytes duration_seconds
+        execution_count steps lossy notices
+        """.split()  # noqa: SIM905  # a page of names reads better so
+    )
+    assert (first["title"], first["text"], first["error"]) == ("first", "2\n", None)
+    assert second["error"] == {"name": "KeyboardInterrupt", "value": "", "traceback": ["line 1"]}
+    assert second["steps"][1] == {"action": "sigterm", "after_seconds": 3.0, "detail": "no answer"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InvalidInputError("no such folder", errors=[{"pointer": "/cwd", "message": "no such folder"}]), 422),
+        (ConflictError("own session"), 409),
+        (OverloadedError("the queue is full", retry_after_seconds=3), 429),
+        (TimedOutError("over before the first cell"), 504),
+    ],
+)
+async def test_a_call_that_never_ran_is_a_problem_whatever_was_accepted(rig: Rig, error: PxError, status: int) -> None:
+    rig.kernels.failure = error
+    for accept in ("application/json", "application/x-ndjson", "text/event-stream"):
+        got, problem, headers = await rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": accept})
+        assert (got, problem["kind"], headers["Content-Type"][:24]) == (status, error.kind, "application/problem+json")
+
+
+async def test_a_call_is_replayed_under_its_key(rig: Rig) -> None:
+    headers = {"Idempotency-Key": "k1"}
+    first = await rig.ask("POST", PATH, {"code": "1"}, headers=headers)
+    second = await rig.ask("POST", PATH, {"code": "1"}, headers=headers)
+    assert first[1] == second[1]
+    assert second[2]["Idempotent-Replayed"] == "true"
+    assert len(rig.kernels.asked) == 1
+
+
+async def test_a_client_that_goes_away_cancels_its_call(rig: Rig) -> None:
+    rig.kernels.gate = asyncio.Event()
+    body = b'{"code": "1"}'
+    _, sender = await rig.connect()
+    sender.write(b"POST %s HTTP/1.1\r\nHost: px\r\nContent-Length: %d\r\n\r\n%s" % (PATH.encode(), len(body), body))
+    await until(lambda: rig.kernels.asked)
+    sender.close()
+    await until(lambda: rig.kernels.cancelled == 1)
+
+
+# -- streams -----------------------------------------------------------------------------------------------------
+
+
+async def two_cells(rig: Rig, tell: Tell) -> CallResult:
+    """Tell a whole story: waiting, a start, a cell with all sorts of output and a rung, a cell that fails."""
+    tell(Queued(1))
+    tell(KernelStarting(SESSION, "/usr/bin/python3"))
+    first = writer(rig, "c1")
+    first.begin("code")
+    tell(CellStarted(0, "c1", "first", SESSION, code="1 + 1", count=2))
+    first.write("stdout", "grüß".encode()[:3])
+    tell(CellNews("c1"))
+    first.write("stdout", "grüß".encode()[3:])
+    first.write("stderr", b"\xff\xfe")
+    first.display({"text/plain": "fig"}, {}, "d1")
+    first.status({"op": "read"})
+    tell(CellNews("c1"))
+    tell(RungClimbed("c1", Step("sigint", 0.0)))
+    first.result({"text/plain": "2"}, {}, 1)
+    first.end("ok", execution_count=1, duration=0.1)
+    first.close()
+    done = ok("c1")
+    tell(CellDone(done))
+    second = writer(rig, "c2")
+    second.begin("code")
+    tell(CellStarted(1, "c2", None, SESSION))
+    second.error("ValueError", "no", ["tb"])
+    second.end("error", execution_count=2, duration=0.1)
+    second.close()
+    failed = ok("c2", status=CellStatus.ERROR)
+    tell(CellDone(failed))
+    tell(Notice("the kernel was recycled"))
+    return result(done, failed)
+
+
+def text_of(events: list[dict[str, Any]], cell_id: str) -> str:
+    return "".join(event.get("text", "") for event in events if event["event"] == "output" and event["id"] == cell_id)
+
+
+async def test_a_stream_tells_everything_in_order(rig: Rig) -> None:
+    rig.kernels.script = lambda _, tell: two_cells(rig, tell)
+    status, body, headers = await rig.ask("POST", PATH, {"code": "1"}, headers=NDJSON)
+    events = lines(body)
+    assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
+    assert events[0] == {"event": "queued", "position": 1}
+    assert events[1] == {"event": "starting", "kernel": SESSION, "interpreter": "/usr/bin/python3"}
+    assert events[2] == {
+        "event": "cell_started", "index": 0, "id": "c1", "title": "first",
+        "kernel": SESSION, "count": 2, "code": "1 + 1",
+    }  # fmt: skip
+    names = [event["event"] for event in events if event["event"] not in {"output", "rung"}]
+    assert names == [
+        "queued", "starting", "cell_started", "display", "status", "result", "cell_done",
+        "cell_started", "error", "cell_done", "notice", "done",
+    ]  # fmt: skip
+    assert text_of(events, "c1") == "grüß"
+    raw = [event for event in events if "base64" in event]
+    assert [(event["stream"], event["base64"]) for event in raw] == [("stderr", "//4=")]
+    rung = {"event": "rung", "id": "c1", "action": "sigint", "after_seconds": 0.0, "detail": None}
+    assert rung in events[: names.index("cell_done") + len(events)]
+    assert next(event for event in events if event["event"] == "status")["status"] == {"op": "read"}
+    assert next(event for event in events if event["event"] == "error")["name"] == "ValueError"
+    assert [event["id"] for event in events if event["event"] in {"display", "result", "error"}] == ["c1", "c1", "c2"]
+    assert events[-1]["result"]["cells"][1]["status"] == "error"
+
+
+async def test_the_same_comes_as_events(rig: Rig) -> None:
+    rig.kernels.script = lambda _, tell: two_cells(rig, tell)
+    _, body, headers = await rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": "text/event-stream"})
+    frames = [frame.split("\n") for frame in body.decode().split("\n\n") if frame and not frame.startswith(":")]
+    assert headers["Content-Type"].startswith("text/event-stream")
+    assert frames[0][0] == "event: queued"
+    assert frames[-1][0] == "event: done"
+    assert json.loads(frames[-1][1].removeprefix("data: "))["result"]["schema"] == "px.exec/1"
+
+
+async def test_silence_is_broken_so_that_a_lost_client_is_noticed(short_tmp: Path) -> None:
+    async with api_rig(short_tmp, stream_heartbeat_seconds=0.02) as rig:
+        seen = asyncio.Event()
+
+        async def script(_: CallRequest, tell: Tell) -> CallResult:
+            tell(Queued(1))
+            await seen.wait()
+            return result()
+
+        rig.kernels.script = script
+        async with (
+            asyncio.timeout(DEADLINE),
+            rig.client.post(PATH, json={"code": "1"}, headers={"Accept": "text/event-stream"}) as answer,
+        ):
+            async for line in answer.content:
+                if line.startswith(b":"):
+                    seen.set()
+                    break
+            assert b"event: done" in await answer.content.read()
+
+
+async def test_output_comes_while_the_cell_runs(rig: Rig) -> None:
+    seen = asyncio.Event()
+
+    async def script(_: CallRequest, tell: Tell) -> CallResult:
+        cell = writer(rig, "c1")
+        cell.begin("code")
+        tell(CellStarted(0, "c1", None, SESSION))
+        cell.write("stdout", b"early\n")
+        tell(CellNews("c1"))
+        await seen.wait()
+        cell.end("ok", execution_count=1, duration=0.1)
+        cell.close()
+        tell(CellDone(ok("c1")))
+        return result(ok("c1"))
+
+    rig.kernels.script = script
+    async with asyncio.timeout(DEADLINE), rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
+        assert json.loads(await answer.content.readline())["event"] == "cell_started"
+        assert json.loads(await answer.content.readline())["text"] == "early\n"
+        seen.set()
+        assert lines(await answer.content.read())[-1]["event"] == "done"
+
+
+async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:
+    seen = asyncio.Event()
+
+    async def script(_: CallRequest, tell: Tell) -> CallResult:
+        tell(Queued(1))
+        await seen.wait()
+        raise TimedOutError("over before the first cell")
+
+    rig.kernels.script = script
+    received = bytearray()
+
+    async def ask() -> None:
+        async with rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
+            async for piece in answer.content.iter_any():
+                received.extend(piece)
+                seen.set()
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await ask()
+    assert [line.get("event", line.get("kind")) for line in lines(received)] == ["queued", "timed_out"]
+
+
+async def test_a_cell_whose_writer_was_killed_ends_with_the_call(rig: Rig) -> None:
+    async def script(_: CallRequest, tell: Tell) -> CallResult:
+        cell = writer(rig, "c1")
+        cell.begin("code")
+        tell(CellStarted(0, "c1", None, SESSION))
+        cell.write("stdout", b"last words")
+        killed = ok("c1", status=CellStatus.TIMED_OUT)
+        tell(CellDone(killed))
+        return result(killed, variables=Variables.LOST)
+
+    rig.kernels.script = script
+    events = lines((await rig.ask("POST", PATH, {"code": "1"}, headers=NDJSON))[1])
+    assert text_of(events, "c1") == "last words"
+    assert [event["event"] for event in events] == ["cell_started", "output", "cell_done", "done"]
+
+
+async def test_a_client_that_does_not_read_holds_up_nobody_and_loses_nothing(short_tmp: Path) -> None:
+    total = 8 * 1024 * 1024
+    over = asyncio.Event()
+
+    async with api_rig(short_tmp, stream_buffer_bytes=4096) as rig:
+
+        async def script(_: CallRequest, tell: Tell) -> CallResult:
+            cell = writer(rig, "c1")
+            cell.begin("code")
+            tell(CellStarted(0, "c1", None, SESSION))
+            for _ in range(total // 65536):
+                cell.write("stdout", b"x" * 65536)
+                tell(CellNews("c1"))
+            cell.end("ok", execution_count=1, duration=0.1)
+            cell.close()
+            tell(CellDone(ok("c1")))
+            over.set()
+            return result(ok("c1"))
+
+        rig.kernels.script = script
+        async with asyncio.timeout(DEADLINE), rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
+            await over.wait()  # while nobody reads
+            assert (await rig.get("/api/health"))[0] == 200
+            received = bytearray()
+            async for piece in answer.content.iter_any():
+                received += piece
+    events = lines(bytes(received))
+    assert sum(len(event["text"]) for event in events if event["event"] == "output") == total
+    assert events[-1]["event"] == "done"
+
+
+async def test_a_client_that_leaves_a_stream_cancels_its_call(rig: Rig) -> None:
+    hanging = asyncio.Event()
+
+    async def script(_: CallRequest, tell: Tell) -> CallResult:
+        tell(Queued(1))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            hanging.set()
+        raise AssertionError
+
+    rig.kernels.script = script
+    async with rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
+        await answer.content.readline()
+        answer.close()
+    await asyncio.wait_for(hanging.wait(), DEADLINE)
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+async def test_when_the_control_plane_is_replaced_a_call_is_left_and_not_cancelled(
+    short_tmp: Path, accept: str
+) -> None:
+    ended: list[str] = []
+    hold = asyncio.Event()
+
+    async with api_rig(short_tmp, drain_seconds=0.05) as rig:
+
+        async def script(_: CallRequest, tell: Tell) -> CallResult:
+            tell(Queued(1))
+            try:
+                await hold.wait()
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+            ended.append("by itself")
+            return result()
+
+        rig.kernels.script = script
+        asking = asyncio.create_task(rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": accept}))
+        await until(lambda: rig.kernels.asked)
+        await rig.runner.cleanup()
+        if accept == "application/json":
+            status, problem, _ = await asking
+            assert (status, problem["kind"]) == (503, "interrupted")
+        else:
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await asking
+        assert ended == []
+        hold.set()
+        await until(lambda: ended == ["by itself"])

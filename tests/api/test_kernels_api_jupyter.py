@@ -1,0 +1,333 @@
+"""Jupyter's API: its documents, its WebSocket, and a real jupyter_server that has us as its gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import uuid
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from api.api_rig import DEADLINE, until
+from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
+from supervisord_py.api.jupyter_wire import V1, Message, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+async def api(short_tmp: Path) -> AsyncIterator[KernelsApi]:
+    """An API with nothing started yet."""
+    async with kernels_api(short_tmp) as running:
+        yield running
+
+
+def request(kind: str, channel: str = "shell", **content: Any) -> Message:
+    header = {
+        "msg_id": uuid.uuid4().hex,
+        "msg_type": kind,
+        "username": "u",
+        "session": "s",
+        "date": "",
+        "version": "5.3",
+    }
+    return Message(channel, {"header": header, "parent_header": {}, "metadata": {}, "content": content})
+
+
+def run(code: str) -> Message:
+    return request(
+        "execute_request", code=code, silent=False, store_history=True, allow_stdin=False, stop_on_error=True
+    )
+
+
+async def say(ws: aiohttp.ClientWebSocketResponse, message: Message) -> None:
+    framed = encode(message, ws.protocol)
+    await (ws.send_str(framed) if isinstance(framed, str) else ws.send_bytes(framed))
+
+
+async def hear(ws: aiohttp.ClientWebSocketResponse, stop: Callable[[Message], bool]) -> list[Message]:
+    """Return what comes, up to the message that is waited for; [] at the end when the socket closes before."""
+    heard: list[Message] = []
+    async with asyncio.timeout(DEADLINE):
+        while not heard or not stop(heard[-1]):
+            item = await ws.receive()
+            assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (item, heard)
+            heard.append(decode(item.data, ws.protocol))
+    return heard
+
+
+def is_kind(kind: str) -> Callable[[Message], bool]:
+    return lambda message: message.parts["header"]["msg_type"] == kind
+
+
+def is_state(state: str) -> Callable[[Message], bool]:
+    return lambda message: message.parts["content"].get("execution_state") == state
+
+
+async def begin(api: KernelsApi, **body: Any) -> dict[str, Any]:
+    env = {"KERNEL_WORKING_DIR": api.cwd}
+    async with api.tcp.post("/api/kernels", json={"name": "python3", "env": env, **body}) as answer:
+        assert answer.status == 201, await answer.text()
+        model: dict[str, Any] = await answer.json()
+        assert answer.headers["Location"].endswith(f"/api/kernels/{model['id']}")
+        return model
+
+
+# -- documents ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_kernel_is_made_shown_interrupted_restarted_and_ended(api: KernelsApi) -> None:
+    model = await begin(api)
+    assert set(model) == {"id", "name", "last_activity", "execution_state", "connections"}
+    assert (model["name"], model["execution_state"], model["connections"]) == ("python3", "idle", 0)
+    assert uuid.UUID(model["id"])
+    (kernel,) = (await api.get("/api/kernels"))["kernels"]
+    assert (kernel["owner"], kernel["jupyter_id"], kernel["cwd"]) == ("jupyter_api", model["id"], api.cwd)
+    assert kernel["name"].startswith("jupyter-")
+    path = f"/api/kernels/{model['id']}"
+    async with api.tcp.get(path) as answer:
+        assert (await answer.json())["id"] == model["id"]
+    async with api.tcp.get("/api/kernels") as answer:
+        assert [one["id"] for one in await answer.json()] == [model["id"]]
+    async with api.tcp.post(f"{path}/interrupt") as answer:
+        assert answer.status == 204
+    async with api.tcp.post(f"{path}/restart") as answer:
+        assert (answer.status, (await answer.json())["id"]) == (200, model["id"])
+    async with api.tcp.delete(path) as answer:
+        assert answer.status == 204
+    for method in ("GET", "DELETE"):
+        async with api.tcp.request(method, path) as answer:
+            problem = await answer.json(content_type=None)
+            assert (answer.status, problem["message"]) == (404, f"Kernel does not exist: {model['id']}")
+
+
+async def test_specs_and_version(api: KernelsApi) -> None:
+    async with api.tcp.get("/api/kernelspecs?1732212") as answer:
+        document = await answer.json()
+    assert document["default"] == "python3"
+    assert document["kernelspecs"]["python3"]["spec"]["language"] == "python"
+    assert document["kernelspecs"]["python3"]["resources"] == {}
+    async with api.tcp.get("/api/kernelspecs/python3") as answer:
+        assert (await answer.json())["name"] == "python3"
+    async with api.tcp.get("/api/kernelspecs/nope") as answer:
+        assert (answer.status, "nope" in (await answer.json(content_type=None))["message"]) == (404, True)
+    async with api.tcp.get("/api") as answer:
+        assert "version" in await answer.json()
+
+
+async def test_each_door_has_its_own_api_and_both_have_both_by_prefix(api: KernelsApi) -> None:
+    async with api.tcp.get("/px/api/kernels") as answer:
+        assert (await answer.json())["schema"] == "px.kernels/1"
+    async with api.unix.get("/jupyter/api/kernels") as answer:
+        assert await answer.json() == []
+    async with api.tcp.get("/api/status") as answer:
+        assert (await answer.json())["schema"] == "px.status/1"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/api/kernels", {"Authorization": f"token {TOKEN}"}, 200),
+        ("/api/kernels", {"Authorization": f"Bearer {TOKEN}"}, 200),
+        (f"/api/kernels?token={TOKEN}", {}, 200),
+        (f"/jupyter/api/kernels?token={TOKEN}", {}, 200),
+        ("/api/kernels", {}, 403),
+        ("/api/kernels?token=wrong", {}, 403),
+        (f"/api/kernels?token={TOKEN}", {"Authorization": "token wrong"}, 403),
+        (f"/api/status?token={TOKEN}", {}, 403),
+        ("/api/kernels", {"Authorization": f"token {TOKEN}", "Origin": "http://evil.example"}, 403),
+        ("/api/kernels", {"Authorization": f"token {TOKEN}", "Host": "evil.example"}, 403),
+    ],
+)
+async def test_the_token_may_come_in_jupyters_ways_and_nothing_goes_without(
+    api: KernelsApi, path: str, headers: dict[str, str], status: int
+) -> None:
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{api.port}") as stranger,
+        stranger.get(path, headers=headers) as answer,
+    ):
+        assert answer.status == status
+
+
+# -- the WebSocket -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocols", [(), (V1,)], ids=["json", "v1"])
+async def test_a_cell_runs_through_the_websocket(api: KernelsApi, protocols: tuple[str, ...]) -> None:
+    model = await begin(api)
+    path = f"/api/kernels/{model['id']}/channels?session_id=abc&token={TOKEN}"
+    async with api.tcp.ws_connect(path, protocols=protocols) as ws:
+        assert ws.protocol == (protocols[0] if protocols else None)
+        message = run("import os\nprint(os.getcwd())\n40 + 2")
+        await say(ws, message)
+        heard = await hear(ws, is_kind("execute_reply"))
+        ours = [one for one in heard if one.parts["parent_header"].get("msg_id") == message.parts["header"]["msg_id"]]
+        kinds = [one.parts["header"]["msg_type"] for one in ours]
+        assert {"status", "execute_input", "stream", "execute_result", "execute_reply"} == set(kinds)
+        text = "".join(one.parts["content"]["text"] for one in ours if is_kind("stream")(one))
+        assert text == f"{api.cwd}\n"
+        assert {one.channel for one in ours} == {"iopub", "shell"}
+        async with api.tcp.get(f"/api/kernels/{model['id']}") as answer:
+            assert (await answer.json())["connections"] == 1
+    await until(lambda: sum(count for count in _open_sockets(api)) == 0)
+
+
+def _open_sockets(api: KernelsApi) -> list[int]:
+    from supervisord_py.api.server import LIVE
+
+    return list(api.runner.app[LIVE].channels.values())
+
+
+async def test_front_ends_and_calls_share_one_session(api: KernelsApi) -> None:
+    await api.run("x = 41")
+    kernel = await api.get("/api/kernels/default")
+    async with api.tcp.ws_connect(f"/api/kernels/{kernel['jupyter_id']}/channels", protocols=(V1,)) as ws:
+        await say(ws, run("x += 1"))
+        await hear(ws, is_kind("execute_reply"))
+        answer = await api.run("print(x)")
+        assert answer["cells"][0]["text"] == "42\n"
+        heard = await hear(ws, is_kind("stream"))
+        assert heard[-1].parts["content"]["text"] == "42\n"
+
+
+async def test_binary_buffers_pass(api: KernelsApi) -> None:
+    model = await begin(api)
+    code = """
+from ipykernel.comm import CommManager
+from IPython import get_ipython
+def on_open(comm, msg):
+    comm.on_msg(lambda m: comm.send({"size": len(m["buffers"][0])}, buffers=[bytes(m["buffers"][0])[::-1]]))
+get_ipython().kernel.comm_manager.register_target("echo", on_open)
+"""
+    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
+        await say(ws, run(code))
+        await hear(ws, is_kind("execute_reply"))
+        await say(ws, request("comm_open", comm_id="c1", target_name="echo", data={}))
+        payload = bytes(range(256)) * 1000
+        message = request("comm_msg", comm_id="c1", data={})
+        await say(ws, Message("shell", message.parts, (payload,)))
+        heard = await hear(ws, is_kind("comm_msg"))
+        assert heard[-1].parts["content"]["data"] == {"size": len(payload)}
+        assert bytes(heard[-1].buffers[0]) == payload[::-1]
+
+
+async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) -> None:
+    model = await begin(api)
+    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
+        await say(ws, run("x = 1"))
+        await hear(ws, is_kind("execute_reply"))
+        restarting = asyncio.create_task(_post(api, f"/api/kernels/{model['id']}/restart"))
+        await hear(ws, is_state("restarting"))
+        await say(ws, run("x"))  # while it comes again, perhaps
+        reply = (await hear(ws, is_kind("execute_reply")))[-1]
+        assert reply.parts["content"]["ename"] == "NameError"
+        assert await restarting == 200
+
+
+async def _post(api: KernelsApi, path: str) -> int:
+    async with api.tcp.post(path) as answer:
+        return answer.status
+
+
+async def test_a_crash_is_told_in_the_same_way(api: KernelsApi) -> None:
+    model = await begin(api)
+    kernel = (await api.get("/api/kernels"))["kernels"][0]
+    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
+        await say(ws, run("1"))
+        await hear(ws, is_kind("execute_reply"))
+        os.kill(kernel["pid"], signal.SIGKILL)
+        await hear(ws, is_state("restarting"))
+        await say(ws, run("2"))
+        await hear(ws, is_kind("execute_reply"))
+
+
+async def test_the_end_of_the_kernel_is_told_and_ends_the_socket(api: KernelsApi) -> None:
+    model = await begin(api)
+    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels", protocols=(V1,)) as ws:
+        await say(ws, run("1"))
+        await hear(ws, is_kind("execute_reply"))
+        async with api.tcp.delete(f"/api/kernels/{model['id']}") as answer:
+            assert answer.status == 204
+        await hear(ws, is_state("dead"))
+        assert (await asyncio.wait_for(ws.receive(), DEADLINE)).type is aiohttp.WSMsgType.CLOSE
+
+
+async def test_what_is_no_message_harms_nobody(api: KernelsApi) -> None:
+    model = await begin(api)
+    async with api.tcp.ws_connect(f"/api/kernels/{model['id']}/channels") as ws:
+        for nonsense in (
+            "{",
+            "[]",
+            "null",
+            '{"header": {}}',
+            json.dumps({"header": {"msg_type": "x"}, "channel": "y"}),
+        ):
+            await ws.send_str(nonsense)
+        await ws.send_bytes(b"\xff" * 40)
+        await say(ws, run("1"))
+        await hear(ws, is_kind("execute_reply"))
+
+
+async def test_a_socket_to_a_kernel_that_is_not_there_is_refused(api: KernelsApi) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+        await api.tcp.ws_connect(f"/api/kernels/{uuid.uuid4()}/channels")
+    assert caught.value.status == 404
+
+
+# -- a real front end --------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def front_end(api: KernelsApi, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    """Run a jupyter_server whose gateway we are; yield a client of it."""
+    places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("RUNTIME", "CONFIG", "DATA")}
+    path = folder / "front.sock"
+    command = [
+        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--ServerApp.sock={path}",
+        "--IdentityProvider.token=front", f"--gateway-url=http://127.0.0.1:{api.port}",
+        f"--GatewayClient.auth_token={TOKEN}", f"--ServerApp.root_dir={api.cwd}",
+    ]  # fmt: skip
+    log = await asyncio.to_thread(open, folder / "front.log", "wb")
+    server = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **places, "HOME": str(folder)}, stdout=log, stderr=log
+    )
+    log.close()
+    try:
+        await until(path.exists, 60)
+        connector = aiohttp.UnixConnector(str(path), limit=0)
+        async with aiohttp.ClientSession(
+            "http://localhost", connector=connector, headers={"Authorization": "token front"}
+        ) as client:
+            yield client
+    finally:
+        server.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(server.wait(), 60)
+
+
+async def test_a_jupyter_server_with_us_as_its_gateway_runs_cells(api: KernelsApi, short_tmp: Path) -> None:
+    async with front_end(api, short_tmp) as front:
+        async with front.get("/api/kernelspecs") as answer:
+            assert "python3" in (await answer.json())["kernelspecs"]
+        async with front.post("/api/kernels", json={"name": "python3", "path": "nb.ipynb"}) as answer:
+            assert answer.status == 201, await answer.text()
+            model = await answer.json()
+        async with front.ws_connect(f"/api/kernels/{model['id']}/channels") as ws:
+            await say(ws, run("import os\nprint(os.getcwd())"))
+            heard = await hear(ws, is_kind("execute_reply"))
+            assert [one.parts["content"]["text"] for one in heard if is_kind("stream")(one)] == [f"{api.cwd}\n"]
+        async with front.post(f"/api/kernels/{model['id']}/interrupt") as answer:
+            assert answer.status == 204
+        async with front.post(f"/api/kernels/{model['id']}/restart") as answer:
+            assert answer.status == 200
+        (kernel,) = (await api.get("/api/kernels"))["kernels"]
+        assert (kernel["jupyter_id"], kernel["owner"]) == (model["id"], "jupyter_api")
+        async with front.delete(f"/api/kernels/{model['id']}") as answer:
+            assert answer.status == 204

@@ -1,0 +1,232 @@
+"""Jupyter's API where things go wrong: front ends that send too much or read too little, ends of all kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from api.api_rig import DEADLINE, until
+from api.kernel_fakes import FakeHandle
+from supervisord_py.api.jupyter_wire import decode
+from supervisord_py.errors import ConfigError, OverloadedError
+from supervisord_py.kernels.choosing.capabilities import Offer, report
+from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from api.api_rig import Rig
+    from supervisord_py.kernels.session import SessionView
+
+
+class FakeChannels:
+    """Channels that say once that they can be heard, and then what they are told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.failure: Exception | None = None
+        self.news = asyncio.Event()
+        self.closed = 0
+
+    async def send(self, channel: str, msg: Any, _: Any = ()) -> None:
+        self.sent.append((channel, msg))
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        header = {"msg_type": "status", "msg_id": "1"}
+        yield (
+            "iopub",
+            {"header": header, "parent_header": {}, "metadata": {}, "content": {"execution_state": "idle"}},
+            [],
+        )
+        await self.news.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[FakeChannels]:
+    """Every pair of channels that was opened."""
+    made: list[FakeChannels] = []
+
+    async def open_channels(_: Path) -> FakeChannels:
+        made.append(FakeChannels())
+        return made[-1]
+
+    monkeypatch.setattr("supervisord_py.kernels.direct.channels.open_channels", open_channels)
+    return made
+
+
+def living(rig: Rig) -> SessionView:
+    view = rig.kernels.put("work")
+    rig.kernels.handles[view.id] = FakeHandle()
+    return view
+
+
+def path_of(view: SessionView, rest: str = "") -> str:
+    return f"/jupyter/api/kernels/{view.key.jupyter_id}{rest}"
+
+
+# -- documents ---------------------------------------------------------------------------------------------------
+
+
+async def test_only_kernels_that_live_and_have_channels_are_shown(rig: Rig) -> None:
+    living(rig)
+    rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
+    gateway = rig.kernels.put("far")
+    key = SessionKey("far", "/work", "spec:python3", BackendName.GATEWAY_LOCAL)
+    rig.kernels.views[gateway.id] = type(gateway)(**{**_facts(gateway), "key": key})
+    assert len((await rig.get("/jupyter/api/kernels"))[1]) == 1
+
+
+def _facts(view: SessionView) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in type(view).__dataclass_fields__}
+
+
+@pytest.mark.parametrize(
+    ("state", "foreign", "word"),
+    [
+        (SessionState.IDLE, False, "idle"),
+        (SessionState.IDLE, True, "busy"),
+        (SessionState.BUSY, False, "busy"),
+        (SessionState.STARTING, False, "starting"),
+    ],
+)
+async def test_the_state_is_told_in_jupyters_words(rig: Rig, state: SessionState, word: str, *, foreign: bool) -> None:
+    view = rig.kernels.put("work", state=state, last_used=None, started_at=None)
+    rig.kernels.handles[view.id] = FakeHandle(foreign_busy=foreign)
+    model = (await rig.get(path_of(view)))[1]
+    assert (model["execution_state"], model["name"]) == (word, "python3")
+    assert model["last_activity"].endswith("Z")
+
+
+async def test_a_front_end_may_send_what_it_likes(rig: Rig, short_tmp: Path) -> None:
+    (short_tmp / "book.ipynb").write_text("")
+    body = {"name": "ir", "path": str(short_tmp / "book.ipynb"), "notebook": {"x": 1}, "env": {"KERNEL_X": "1"}}
+    status, _, headers = await rig.ask("POST", "/jupyter/api/kernels", body)
+    asked = rig.kernels.asked[0][1]
+    assert (status, asked.owner, asked.kernelspec, asked.cwd) == (201, Owner.JUPYTER, "ir", str(short_tmp))
+    assert (asked.env, asked.backend) == ({"KERNEL_X": "1"}, BackendName.DIRECT)
+    assert headers["Location"].startswith("/jupyter/api/kernels/")
+    for path in ("relative/book.ipynb", "/nowhere/at/all/book.ipynb", ""):
+        rig.kernels.asked.clear()
+        await rig.ask("POST", "/jupyter/api/kernels", {"path": path})
+        assert rig.kernels.asked[0][1].cwd is None
+    assert (await rig.ask("POST", "/jupyter/api/kernels"))[0] == 201
+
+
+async def test_an_interrupt_reaches_whoever_is_at_work(rig: Rig) -> None:
+    view = living(rig)
+    assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
+    assert rig.kernels.handles[view.id].interrupts == 1
+    rig.kernels.put("work", running="c1")
+    assert (await rig.ask("POST", path_of(view, "/interrupt")))[0] == 204
+    assert rig.kernels.asked == [("interrupt", view.id)]
+
+
+async def test_what_outlives_its_end_is_named(rig: Rig) -> None:
+    view = living(rig)
+    rig.kernels.survivors = (7,)
+    status, problem, _ = await rig.ask("DELETE", path_of(view))
+    assert (status, problem["kind"], "pid 7" in problem["message"]) == (409, "survivors", True)
+
+
+# -- the WebSocket -----------------------------------------------------------------------------------------------
+
+
+async def hear_end(ws: aiohttp.ClientWebSocketResponse) -> tuple[list[str], int | None]:
+    """Return the states that are told, and the code of the end."""
+    states = []
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            item = await ws.receive()
+            if item.type is not aiohttp.WSMsgType.TEXT:
+                return states, ws.close_code
+            states.append(decode(item.data, None).parts["content"]["execution_state"])
+
+
+async def test_a_front_end_that_reads_too_slowly_loses_its_socket(rig: Rig, joined: list[FakeChannels]) -> None:
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
+        await until(lambda: joined)
+        joined[0].failure = OverloadedError("too much waits")
+        joined[0].news.set()
+        assert await hear_end(ws) == (["idle"], aiohttp.WSCloseCode.TRY_AGAIN_LATER)
+    await until(lambda: joined[0].closed == 1)
+
+
+async def test_a_daemon_that_closes_sends_its_front_ends_away(rig: Rig, joined: list[FakeChannels]) -> None:
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
+        await until(lambda: joined)
+        closing = asyncio.create_task(rig.runner.cleanup())
+        assert await hear_end(ws) == (["idle"], aiohttp.WSCloseCode.GOING_AWAY)
+        await closing
+    assert joined[0].closed == 1
+
+
+async def test_an_open_socket_counts_as_use_and_as_a_connection(rig: Rig, joined: list[FakeChannels]) -> None:
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")):
+        await until(lambda: joined and ("touch", view.id) in rig.kernels.asked)
+        assert (await rig.get(path_of(view)))[1]["connections"] == 1
+
+
+async def test_a_session_that_is_gone_altogether_is_dead(rig: Rig, joined: list[FakeChannels]) -> None:
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
+        await until(lambda: joined)
+        handle = rig.kernels.handles.pop(view.id)
+        rig.kernels.views.clear()
+        handle.died.set_result(None)
+        assert await hear_end(ws) == (["idle", "dead"], aiohttp.WSCloseCode.OK)
+
+
+async def test_the_next_life_is_joined_by_the_same_socket(rig: Rig, joined: list[FakeChannels]) -> None:
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
+        await until(lambda: joined)
+        first = rig.kernels.handles[view.id]
+        rig.kernels.put("work", state=SessionState.STARTING)
+        first.died.set_result(None)
+        await until(lambda: joined[0].closed)
+        await ws.send_str('{"header": {"msg_type": "waits", "msg_id": "w"}, "channel": "shell"}')
+        rig.kernels.put("work")
+        rig.kernels.handles[view.id] = FakeHandle()
+        rig.context.events.publish("ready", view.unit)
+        await until(lambda: len(joined) == 2 and any(msg["header"]["msg_id"] == "w" for _, msg in joined[1].sent))
+
+
+# -- doctor ------------------------------------------------------------------------------------------------------
+
+
+async def test_doctor_says_why_cells_are_not_offered(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_python(*_: Any) -> Any:
+        return report(Expose.PYTHON, Offer(offered=False, reason="no ipykernel"), "/bin/bash", BackendName.DIRECT)
+
+    monkeypatch.setattr(rig.kernels, "capabilities", no_python)
+    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert (checks["kernels:python"]["status"], checks["kernels:python"]["detail"]) == ("warn", "no ipykernel")
+    assert checks["kernels:python"]["repair"] == "pxctl kernel start --explain"
+    assert "in place of Python cells" in checks["kernels:bash"]["detail"]
+
+    async def no_shell(*_: Any) -> Any:
+        return report(Expose.PYTHON, Offer(offered=True, program="/p"), None, BackendName.DIRECT)
+
+    monkeypatch.setattr(rig.kernels, "capabilities", no_shell)
+    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert (checks["kernels:bash"]["status"], checks["kernels:bash"]["repair"]) == ("ok", None)
+
+
+async def test_doctor_survives_a_room_that_cannot_look(rig: Rig) -> None:
+    rig.kernels.failure = ConfigError("a broken kernelspec", hint="mend it")
+    checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
+    assert (checks["kernels"]["status"], checks["kernels"]["repair"]) == ("fail", "mend it")

@@ -1,0 +1,283 @@
+"""`/api/kernels…` over kernels that do as they are told: shapes, names, status codes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from api.api_rig import until
+from api.kernel_fakes import key_of
+from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels.cell import Step
+from supervisord_py.kernels.room_requests import Owner, StartRequest
+from supervisord_py.kernels.session import BackendName, SessionState
+from supervisord_py.ledger.kernel_cells import KernelCellRow
+from supervisord_py.process.spec import TreeStat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from api.api_rig import Rig
+
+MEMBERS = set(
+    """
+    id name cwd interpreter backend state pid queued last_used started_at rss_bytes reason unit running instance
+    restarts failure owner language kernelspec jupyter_id connection_file notices
+    """.split()  # noqa: SIM905  # a page of names reads better so
+)
+
+
+def write_cell(folder: Path, cell_id: str, out: bytes, *records: str) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{cell_id}.out").write_bytes(out)
+    (folder / f"{cell_id}.jsonl").write_text("".join(f"{record}\n" for record in records))
+
+
+async def test_the_list_has_every_session_with_what_its_tree_uses(rig: Rig) -> None:
+    first = rig.kernels.put("default")
+    rig.kernels.put("old", state=SessionState.STOPPED, pid=None, instance=None)
+    rig.placement.stats["00000000.K"] = TreeStat(123_456, 1.0, 2)
+    status, document, _ = await rig.get("/api/kernels")
+    assert (status, document["schema"]) == (200, "px.kernels/1")
+    assert [kernel["id"] for kernel in document["kernels"]] == [first.id, key_of("old").id]
+    assert document["kernels"][0]["rss_bytes"] == 123_456
+    assert set(document["kernels"][0]) == MEMBERS
+
+
+async def test_one_session_is_named_by_id_name_or_unit(rig: Rig) -> None:
+    view = rig.kernels.put("default")
+    for name in (view.id, "default", view.unit, "kernel:default"):
+        status, document, _ = await rig.get(f"/api/kernels/{name}")
+        assert (status, document["id"], document["jupyter_id"]) == (200, view.id, view.key.jupyter_id)
+
+
+async def test_a_name_of_several_sessions_needs_the_working_directory(rig: Rig) -> None:
+    rig.kernels.put("default", "/a")
+    second = rig.kernels.put("default", "/b")
+    status, problem, _ = await rig.get("/api/kernels/default")
+    assert (status, problem["kind"], len(problem["candidates"])) == (400, "ambiguous_name", 2)
+    assert (await rig.get("/api/kernels/default?cwd=/b"))[1]["id"] == second.id
+    status, problem, _ = await rig.get("/api/kernels/default?cwd=b")
+    assert (status, problem["parameter"]) == (400, "cwd")
+
+
+async def test_what_is_not_there_is_404(rig: Rig) -> None:
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/start"), ("POST", "/stop"), ("GET", "/cells")):
+        status, problem, _ = await rig.ask(method, f"/api/kernels/nope{path}")
+        assert (status, problem["kind"]) == (404, "unknown_unit")
+
+
+async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
+    body = {
+        "name": "work",
+        "cwd": "/work",
+        "interpreter": "/p",
+        "backend": "gateway-local",
+        "timeout": 5,
+        "env": {"A": "1"},
+    }
+    status, document, _ = await rig.ask("POST", "/api/kernels", body)
+    assert (status, document["schema"], document["name"]) == (201, "px.kernel/1", "work")
+    assert document["connection_file"] == "/run/k/connection.json"
+    assert rig.kernels.asked == [
+        (
+            "start",
+            StartRequest(
+                name="work",
+                cwd="/work",
+                interpreter="/p",
+                backend=BackendName.GATEWAY_LOCAL,
+                env={"A": "1"},
+                timeout_seconds=5.0,
+            ),
+        )
+    ]
+    assert (await rig.ask("POST", "/api/kernels", body))[0] == 200
+
+
+async def test_a_start_without_a_body_is_the_default_session(rig: Rig) -> None:
+    status, document, _ = await rig.ask("POST", "/api/kernels")
+    assert (status, document["name"], document["owner"]) == (201, "default", "session")
+
+
+async def test_an_explanation_starts_nothing(rig: Rig) -> None:
+    status, document, _ = await rig.ask("POST", "/api/kernels", {"explain": True})
+    assert (status, document["schema"], document["candidates"]) == (200, "px.kernel-explanation/1", [])
+    assert [what for what, _ in rig.kernels.asked] == ["explain"]
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer", "words"),
+    [
+        ({"nmae": "x"}, "/nmae", "has no use for 'nmae'"),
+        ({"name": 5}, "/name", "/name must be a text that is not empty"),
+        ({"name": " "}, "/name", "/name must be a text that is not empty"),
+        ({"backend": "docker"}, "/backend", "one of direct, gateway-local, gateway-external, bash"),
+        ({"owner": "per_call"}, "/owner", "one of session, jupyter"),
+        ({"timeout": -1}, "/timeout", "a number that is not negative"),
+        ({"timeout": True}, "/timeout", "a number that is not negative"),
+        ({"timeout": 10**400}, "/timeout", "no larger than a double can be"),
+        ({"cwd": "/\ud800"}, "/cwd", "half of a surrogate pair"),
+        ({"env": {"A": 1}}, "/env", "an object of texts"),
+        ({"explain": "yes"}, "/explain", "true or false"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_told_by_pointer(
+    rig: Rig, body: dict[str, Any], pointer: str, words: str
+) -> None:
+    status, problem, _ = await rig.ask("POST", "/api/kernels", body)
+    assert (status, problem["kind"], problem["errors"][0]["pointer"]) == (422, "invalid_input", pointer)
+    assert words in problem["detail"]
+    assert rig.kernels.asked == []
+
+
+async def test_a_failed_start_is_told_as_it_is(rig: Rig) -> None:
+    rig.kernels.failure = StartFailedError("no python", reason="spawn_failed", hint="do this")
+    status, problem, _ = await rig.ask("POST", "/api/kernels", {})
+    assert (status, problem["kind"], problem["reason"], problem["hint"]) == (
+        503,
+        "start_failed",
+        "spawn_failed",
+        "do this",
+    )
+
+
+async def test_start_and_stop_of_a_session_answer_with_its_unit(rig: Rig) -> None:
+    view = rig.kernels.put("work", state=SessionState.STOPPED, pid=None, instance=None)
+    status, document, _ = await rig.ask("POST", "/api/kernels/work/start?timeout=9")
+    assert (status, document["schema"], document["units"][0]["state"]) == (200, "px.start/1", "idle")
+    assert rig.kernels.asked[0] == ("start", StartRequest(name=view.id, timeout_seconds=9.0))
+    for ask in (("POST", "/api/kernels/work/stop"), ("DELETE", "/api/kernels/work")):
+        status, document, _ = await rig.ask(*ask)
+        assert (status, document["schema"], document["survivors"]) == (200, "px.stop/1", [])
+        assert document["units"][0] == {
+            **document["units"][0],
+            "unit": view.unit,
+            "state": "stopped",
+            "reason": "stopped",
+        }
+
+
+async def test_a_stop_that_leaves_something_is_409_and_names_it(rig: Rig) -> None:
+    rig.kernels.put("work")
+    rig.kernels.survivors = (7, 8)
+    status, problem, _ = await rig.ask("DELETE", "/api/kernels/work")
+    assert (status, problem["kind"], problem["survivors"]) == (409, "survivors", [{"pid": 7}, {"pid": 8}])
+
+
+async def test_a_stop_may_go_on_alone(rig: Rig) -> None:
+    rig.kernels.put("work")
+    rig.kernels.gate = asyncio.Event()
+    assert (await rig.ask("DELETE", "/api/kernels/work?wait=0"))[0] == 202
+    status, problem, _ = await rig.ask("DELETE", "/api/kernels/work?timeout=0.01")
+    assert (status, problem["kind"]) == (504, "timed_out")
+    rig.kernels.gate.set()
+    await until(lambda: rig.kernels.find("work").state is SessionState.STOPPED)
+    assert rig.kernels.cancelled == 0
+
+
+async def test_interrupt_and_restart(rig: Rig) -> None:
+    view = rig.kernels.put("work", running="c7")
+    status, document, _ = await rig.ask("POST", "/api/kernels/work/interrupt")
+    assert (status, document["schema"], document["running"], document["steps"]) == (200, "px.interrupt/1", "c7", [])
+    status, document, _ = await rig.ask("POST", "/api/kernels/work/restart")
+    assert (status, document["schema"], document["id"]) == (200, "px.kernel/1", view.id)
+    assert rig.kernels.asked == [("interrupt", view.id), ("restart", view.id)]
+    status, document, _ = await rig.ask("POST", "/api/kernels/work/interrupt?cell=c6")
+    assert (status, document["running"]) == (200, "c7")
+    assert rig.kernels.asked[-1] == ("interrupt", (view.id, "c6"))
+
+
+async def test_a_use_is_noted_and_answers_with_the_session(rig: Rig) -> None:
+    view = rig.kernels.put("work")
+    status, document, _ = await rig.ask("POST", "/api/kernels/work/use")
+    assert (status, document["schema"], document["id"]) == (200, "px.kernel/1", view.id)
+    assert rig.kernels.asked == [("touch", view.id)]
+    status, problem, _ = await rig.ask("POST", "/api/kernels/nope/use")
+    assert (status, problem["kind"]) == (404, "unknown_unit")
+
+
+async def test_the_history_has_every_cell(rig: Rig) -> None:
+    view = rig.kernels.put("work")
+    steps = ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
+    row = KernelCellRow("c1", view.id, "call", 0, "1+1", "ok", 1.0, 2.0, title="sum", ended_at=3.0, steps=steps)
+    rig.kernels.rows.append(row)
+    status, document, _ = await rig.get("/api/kernels/work/cells")
+    assert (status, document["schema"], document["kernel"]) == (200, "px.cells/1", view.id)
+    (cell,) = document["cells"]
+    assert (cell["id"], cell["title"], cell["code"], cell["ended_at"]) == (
+        "c1",
+        "sum",
+        "1+1",
+        "1970-01-01T00:00:03.000Z",
+    )
+    assert cell["steps"] == [Step("sigint", 0.0) and dict(steps[0])]
+
+
+async def test_output_is_paged_as_raw_bytes(rig: Rig) -> None:
+    view = rig.kernels.put("work")
+    write_cell(
+        rig.kernels.cells_dir / view.id,
+        "c1",
+        b"out\xffERR",
+        '{"kind":"begin","at":0,"t":1,"code":"x","pid":1}',
+        '{"kind":"stream","at":4,"t":1,"stream":"stderr"}',
+    )
+    path = "/api/kernels/work/cells/c1/output"
+    status, body, headers = await rig.get(f"{path}?offset=2&limit=3")
+    assert (status, body, headers["Content-Type"]) == (200, b"t\xffE", "application/octet-stream")
+    assert (headers["X-Offset"], headers["X-Total-Bytes"], headers["X-Complete"]) == ("2", "7", "false")
+    assert (await rig.get(f"{path}?stream=stderr"))[1] == b"ERR"
+    assert (await rig.get(f"{path}?offset=7"))[1] == b""
+    with (rig.kernels.cells_dir / view.id / "c1.jsonl").open("a") as file:
+        file.write('{"kind":"end","at":7,"t":2,"status":"ok","execution_count":1,"duration":1.0}\n')
+    assert (await rig.get(path))[2]["X-Complete"] == "true"
+
+
+async def test_output_that_is_not_kept_is_404(rig: Rig) -> None:
+    rig.kernels.put("work")
+    status, problem, _ = await rig.get("/api/kernels/work/cells/c9/output")
+    assert (status, problem["kind"]) == (404, "output_gone")
+    assert (await rig.get("/api/kernels/work/cells/..%2f..%2fx/output"))[0] == 404
+
+
+async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -> None:
+    view = rig.kernels.put("work")
+    folder = rig.kernels.cells_dir / view.id
+    write_cell(folder, "c1", b"all of it", '{"kind":"begin","at":0,"t":1,"code":"x","pid":1}')
+    (folder / "c1.20.png").write_bytes(b"\x89PNG")
+    status, body, headers = await rig.get("/api/kernels/work/artifacts/c1.20.png")
+    assert (status, body, headers["Content-Type"]) == (200, b"\x89PNG", "image/png")
+    assert (await rig.get("/api/kernels/work/artifacts/c1"))[1] == b"all of it"
+    assert (await rig.get("/api/kernels/work/artifacts/c1", Range="bytes=4-5"))[:2] == (206, b"of")
+    for wrong in ("c1.jsonl", "..%2fpxd.db", "nope.1.png"):
+        assert (await rig.get(f"/api/kernels/work/artifacts/{wrong}"))[0] == 404
+
+
+async def test_the_history_is_a_notebook(rig: Rig) -> None:
+    rig.kernels.put("work")
+    status, document, headers = await rig.get("/api/kernels/work/notebook")
+    assert (status, document["nbformat"], headers["Content-Type"]) == (
+        200,
+        4,
+        "application/x-ipynb+json; charset=utf-8",
+    )
+
+
+async def test_capabilities_and_kernelspecs(rig: Rig) -> None:
+    status, document, _ = await rig.get("/api/capabilities?cwd=/work")
+    assert (status, document["schema"], document["expose"]) == (200, "px.capabilities/1", "both")
+    assert document["python"] == {"offered": True, "reason": None, "interpreter": "/usr/bin/python3"}
+    assert document["bash"] == {"offered": True, "reason": None, "shell": "/bin/bash"}
+    assert rig.kernels.asked == [("capabilities", "/work")]
+    status, document, _ = await rig.get("/api/kernelspecs")
+    assert (status, document["default"], set(document["kernelspecs"])) == (200, "python3", {"python3", "ir"})
+    assert "resource_dir" not in document["kernelspecs"]["ir"]["spec"]
+
+
+async def test_the_prefix_px_means_the_same(rig: Rig) -> None:
+    rig.kernels.put("work", owner=Owner.JUPYTER)
+    assert (await rig.get("/px/api/kernels/work"))[1]["owner"] == "jupyter"
+    assert (await rig.get("/px/kernels"))[1]["kind"] == "unknown_route"
