@@ -60,6 +60,14 @@ def tool_names(context: click.Context, parameter: click.Parameter, incomplete: s
     return _offer([str(tool.get("name")) for tool in document.get("tools", [])], incomplete)
 
 
+def kernel_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names and ids of sessions."""
+    del parameter
+    kernels = (_ask(context, "/api/kernels") or {}).get("kernels", [])
+    names = dict.fromkeys(str(kernel.get(key)) for key in ("name", "id") for kernel in kernels)
+    return _offer(list(names), incomplete) or _offer([f"kernel:{name}" for name in names], incomplete)
+
+
 def assignments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Offer `key=` for the inputs of the tool that was named."""
     del parameter

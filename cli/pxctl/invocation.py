@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-_STDOUT, _STDERR = 1, 2
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
 _OFF = {"0", "false", "no", "off"}
 
 
@@ -59,6 +59,11 @@ class Invocation:
         return self.env.get("PX_AUTOSTART", "1").strip().lower() not in _OFF
 
     @property
+    def in_is_terminal(self) -> bool:
+        """Whether a person types."""
+        return terminal.is_terminal(_STDIN)
+
+    @property
     def out_is_terminal(self) -> bool:
         """Whether a person reads the result."""
         return terminal.is_terminal(_STDOUT)
@@ -90,6 +95,18 @@ class Invocation:
     def client(self, wake: Callable[[], None] | None = None) -> Client:
         """Return a client of the daemon; `wake` is called when nobody answers."""
         return Client(self.socket_path, wake)
+
+    def waking_client(self, *, autostart: bool = True) -> Client:
+        """Return a client that starts the daemon where nobody answers, unless that is turned off."""
+        if not autostart or not self.may_autostart:
+            return self.client()
+
+        def wake() -> None:
+            from pxctl.starting import ensure_daemon  # noqa: PLC0415 - subprocess is dear, and seldom needed
+
+            ensure_daemon(self)
+
+        return self.client(wake)
 
     def say(self, line: str) -> None:
         """Write a line of the result."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pxctl.client import Client
 
-ROUTES = {"tool": "/api/tools/"}
+ROUTES = {"tool": "/api/tools/", "kernel": "/api/kernels/"}
 """Where each kind of unit is steered."""
 
 
@@ -25,6 +25,24 @@ def tool_name(text: str) -> str:
             f"{text!r} does not name a tool", kind="usage", hint="pxctl tools list shows the tools", exit_code=USAGE
         )
     return rest
+
+
+def kernel_name(text: str) -> str:
+    """Return the bare name or id of a session out of `x` or `kernel:x`."""
+    kind, colon, rest = text.partition(":")
+    if not colon:
+        return text
+    if kind != "kernel" or not rest:
+        raise Failure(
+            f"{text!r} does not name a kernel", kind="usage", hint="pxctl kernel list shows them", exit_code=USAGE
+        )
+    return rest
+
+
+def kernel_route(text: str, verb: str = "", *, cwd: str | None = None) -> str:
+    """Return the route of a session named as users do; among several of one name that of `cwd` is meant."""
+    route = ROUTES["kernel"] + quote(kernel_name(text)) + (f"/{verb}" if verb else "")
+    return query(route, [("cwd", cwd)])
 
 
 def unit_of(text: str) -> str:

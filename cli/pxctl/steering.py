@@ -58,11 +58,17 @@ class _Outcome:
             self.failure = failure
 
 
-def steer(invocation: Invocation, names: Sequence[str], act: Act) -> int:
-    """Do it to all units that the names mean, tell the outcome, return the exit code."""
+def steer(
+    invocation: Invocation,
+    names: Sequence[str],
+    act: Act,
+    *,
+    find: Callable[[Client, Sequence[str]], list[str]] = expand,
+) -> int:
+    """Do it to all units that the names mean (as `find` reads them), tell the outcome, return the exit code."""
     invocation.action = f"{act.verb} {', '.join(names)}"
     client = invocation.client()
-    outcomes = [_Outcome(unit) for unit in expand(client, names)]
+    outcomes = [_Outcome(unit) for unit in find(client, names)]
     try:
         _attempt_all(client, outcomes, act)
     except KeyboardInterrupt:
@@ -117,7 +123,7 @@ def _summary(outcome: _Outcome, act: Act) -> str:
         return act.going
     units = (outcome.document or {}).get("units") or [{}]
     found = next((unit for unit in units if unit.get("unit") == outcome.unit), units[0])
-    if act.verb == "stop" and found.get("state") in {None, "cold", "failed"}:
+    if act.verb == "stop" and found.get("state") in {None, "cold", "stopped", "failed"}:
         return "stopped"
     pid = found.get("pid")
     return f"{found.get('state') or act.going}" + (f" (pid {pid})" if pid else "")

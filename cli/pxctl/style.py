@@ -21,11 +21,13 @@ CODES = {
 
 BY_STATE = {
     "ready": "green",
+    "idle": "green",
     "busy": "cyan",
     "starting": "yellow",
     "stopping": "yellow",
     "failed": "red",
     "cold": "dim",
+    "stopped": "dim",
     "ok": "green",
     "pass": "green",
     "warn": "yellow",

@@ -89,6 +89,20 @@ def notice(text: str) -> None:
         pass
 
 
+def write_error(piece: str | bytes) -> None:
+    """Write a piece to stderr as it is; nobody reading it is no reason to fail."""
+    if isinstance(piece, str):
+        piece = piece.encode("utf-8", "surrogateescape")
+    view = memoryview(piece)
+    while view:
+        try:
+            view = view[os.write(_STDERR, view) :]
+        except BlockingIOError:
+            select.select([], [_STDERR], [])
+        except OSError:
+            return
+
+
 def forget_stdout() -> None:
     """Point stdout at nothing, so that the interpreter's last flush cannot complain."""
     nothing = os.open(os.devnull, os.O_WRONLY)

@@ -147,7 +147,7 @@ def test_every_command_explains_itself(px: Px, path: tuple[str, ...]) -> None:
     assert ended.text.startswith(f"Usage: {' '.join(['pxctl', *path])}")
     for option in ("--socket", "--system", "--json", "--color", "--quiet", "--version", "--help"):
         assert option in ended.text
-    if path and path not in {("tools",), ("daemon",), ("config",)}:
+    if path and path not in {("tools",), ("daemon",), ("config",), ("kernel",)}:
         assert re.search(r"^Effect: (read-only|modifying: .+)\.$", ended.text, re.MULTILINE)
         examples = ended.text.partition("\nExamples:\n")[2].splitlines()
         assert examples

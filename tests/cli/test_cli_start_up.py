@@ -13,6 +13,7 @@ from cli.px import REPOSITORY
 from pxctl.commands import ENTRIES
 from pxctl.commands.config import command as config_group
 from pxctl.commands.daemon import command as daemon_group
+from pxctl.commands.kernel import command as kernel_group
 from pxctl.commands.tools import command as tools_group
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ def test_the_package_never_imports_the_daemons() -> None:
 
 
 def test_every_command_has_a_file_of_its_own() -> None:
-    groups = {"": ENTRIES, "daemon": daemon_group.entries, "tools": tools_group.entries, "config": config_group.entries}
-    declared = {entry.module for entries in groups.values() for entry in entries.values()}
+    groups = [daemon_group, tools_group, config_group, kernel_group]
+    declared = {entry.module for entries in [ENTRIES, *(one.entries for one in groups)] for entry in entries.values()}
     found = {
         ".".join(["pxctl", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
         for path in (PACKAGE / "commands").rglob("*.py")

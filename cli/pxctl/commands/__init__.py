@@ -5,6 +5,7 @@ from __future__ import annotations
 from pxctl.commanding import Entry
 
 UNITS = "Tools and other units"
+KERNELS = "Cells and kernels"
 LOOKING = "What is and what happened"
 DAEMON = "The daemon and this client"
 
@@ -18,6 +19,8 @@ ENTRIES = {
     "unpin": Entry("pxctl.commands.unpin", "Take a pin away", UNITS),
     "wait": Entry("pxctl.commands.wait", "Block until a unit is ready, stopped or done", UNITS),
     "tools": Entry("pxctl.commands.tools", "The catalog of tools", UNITS),
+    "exec": Entry("pxctl.commands.exec", "Run code in a kernel that keeps its variables", KERNELS),
+    "kernel": Entry("pxctl.commands.kernel", "Sessions: list, start, attach, export and more", KERNELS),
     "logs": Entry("pxctl.commands.logs", "Show a unit's output", LOOKING),
     "events": Entry("pxctl.commands.events", "Show what happened", LOOKING),
     "why": Entry("pxctl.commands.why", "Explain a unit's state by what led to it", LOOKING),

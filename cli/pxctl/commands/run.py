@@ -16,6 +16,7 @@ from pxctl.commanding import declare
 from pxctl.completing import assignments, tool_names
 from pxctl.failure import USAGE, Failure
 from pxctl.naming import tool_name, tool_route
+from pxctl.seconds import SECONDS
 from pxctl.spinner import Spinner
 
 TYPE_CHECKING = False
@@ -49,7 +50,7 @@ _STREAMS = "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.1"
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=assignments)
 @click.option("--input", "given", metavar="JSON|@FILE|-", help="The input; KEY=VALUE is put over it.")
 @click.option("--stream", is_flag=True, help="Print the items as they come, one a line.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Give up after S seconds (exit 7).")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up after S seconds (exit 7).")
 @click.option(
     "--keep-alive", type=float, metavar="S", help="Keep it warm for S seconds after; 0 not at all, -1 for ever."
 )
@@ -75,7 +76,7 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
     """
     name = tool_name(tool)
     invocation.action = f"run tool:{name}"
-    client = _client(invocation, autostart=not no_autostart)
+    client = invocation.waking_client(autostart=not no_autostart)
     try:
         body, state = _body(client, name, values, given)
         target = query(
@@ -92,18 +93,6 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
         raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
     except CannotRead as error:
         raise Failure(str(error), kind="usage", hint="pxctl run --help", exit_code=USAGE) from error
-
-
-def _client(invocation: Invocation, *, autostart: bool) -> Client:
-    if not autostart or not invocation.may_autostart:
-        return invocation.client()
-
-    def wake() -> None:
-        from pxctl.starting import ensure_daemon  # noqa: PLC0415 - subprocess is dear, and seldom needed
-
-        ensure_daemon(invocation)
-
-    return invocation.client(wake)
 
 
 def _body(client: Client, name: str, values: tuple[str, ...], given: str | None) -> tuple[bytes, str | None]:

@@ -8,6 +8,7 @@ from pxctl.client import query
 from pxctl.commanding import declare
 from pxctl.completing import unit_names
 from pxctl.naming import unit_route
+from pxctl.seconds import SECONDS
 from pxctl.steering import Act, steer
 
 TYPE_CHECKING = False
@@ -43,7 +44,7 @@ def start_act(timeout: float | None, *, wait: bool) -> Act:
     ],
 )
 @click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Give up waiting after S seconds (exit 7).")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the start is under way.")
 def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
     """Warm up units; returns when they are ready.

@@ -9,6 +9,7 @@ from pxctl.commanding import declare
 from pxctl.completing import unit_names
 from pxctl.failure import Failure
 from pxctl.naming import unit_route
+from pxctl.seconds import SECONDS
 from pxctl.steering import Act, steer
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ def stop_act(timeout: float | None, *, wait: bool) -> Act:
     examples=["pxctl stop lorenz-ode-solver", "pxctl stop 'tool:*'", "pxctl stop lorenz-ode-solver --no-wait"],
 )
 @click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Give up waiting after S seconds (exit 7).")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
 def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
     """Stop units; returns when nothing of them is left.

@@ -12,6 +12,7 @@ from pxctl.completing import unit_names
 from pxctl.failure import FAILED, OK, TIMED_OUT, Failure, Interrupted, Problem, Silent, Unreachable
 from pxctl.following import Patience
 from pxctl.naming import unit_of
+from pxctl.seconds import SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _GATEWAY_TIMEOUT = 504
     show_default=True,
     help="What to wait for.",
 )
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="Give up after S seconds (exit 7).")
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up after S seconds (exit 7).")
 def command(invocation: Invocation, unit: str, wanted: str, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
 

@@ -6,6 +6,7 @@ import click
 
 from pxctl.commanding import declare
 from pxctl.failure import FAILED, OK, Silent, Unreachable
+from pxctl.seconds import SECONDS
 from pxctl.stopping import ask_to_stop, await_end, sight_all, survived
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ _SECONDS = 120.0
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=_SECONDS,
     show_default=True,
     metavar="S",

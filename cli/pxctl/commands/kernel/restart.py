@@ -1,0 +1,31 @@
+"""`pxctl kernel restart`: replace kernels."""
+
+from __future__ import annotations
+
+import click
+
+from pxctl.commanding import declare
+from pxctl.commands.restart import restart_act
+from pxctl.completing import kernel_names
+from pxctl.kernels import kernel_units
+from pxctl.seconds import SECONDS
+from pxctl.steering import steer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pxctl.invocation import Invocation
+
+
+@declare(
+    "restart",
+    effect="modifying: replaces the kernel by a new one; its variables are lost",
+    examples=["pxctl kernel restart default", "pxctl kernel restart 'work*'"],
+)
+@click.argument("kernels", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
+@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
+def command(invocation: Invocation, kernels: tuple[str, ...], timeout: float | None) -> int:
+    """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
+
+    A running cell is cut off; calls that wait in line are run by the new kernel.
+    """
+    return steer(invocation, kernels, restart_act(timeout, wait=True), find=kernel_units)

@@ -1,0 +1,112 @@
+"""Sessions as users name them: `x`, an id, `kernel:x`, globs; among several of one name, the one of this folder."""
+
+from __future__ import annotations
+
+import os
+
+from pxctl.failure import INACTIVE, Failure, Problem
+from pxctl.naming import expand, kernel_name, kernel_route
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from pxctl.client import Answer, Client
+
+_GLOB_SIGNS = frozenset("*?[")
+
+
+def find_kernel(client: Client, name: str, *, cwd: str | None = None) -> Answer:
+    """Return the session (px.kernel/1) that a name means.
+
+    Args:
+        client: Of the daemon.
+        name: As the user said it.
+        cwd: The folder that decides; None is the present one, and only asked where the name alone does not do.
+
+    Raises:
+        Failure: There is none, or several between which the folder does not decide.
+    """
+    try:
+        if cwd is None:
+            return client.get(kernel_route(name))
+        return client.get(kernel_route(name, cwd=os.path.realpath(cwd)))
+    except Problem as problem:
+        if problem.kind != "ambiguous_name":
+            raise
+        kernels = client.get("/api/kernels").document.get("kernels", [])
+        chosen = choose(kernels, kernel_name(name), os.path.realpath(cwd or "."))
+        if chosen is None:
+            raise
+        return client.get(kernel_route(chosen))
+
+
+def choose(kernels: Sequence[dict[str, Any]], name: str, cwd: str) -> str | None:
+    """Return the id of the session that is meant among those of one name; None where that stays open.
+
+    That of the folder is meant, one that lives before one that is remembered, and one with a kernel before the shell's.
+    """
+    found = [kernel for kernel in kernels if kernel.get("name") == name and kernel.get("cwd") == cwd]
+    found = [kernel for kernel in found if kernel.get("state") != "stopped"] or found
+    found = [kernel for kernel in found if kernel.get("language") != "bash"] or found
+    return str(found[0].get("id")) if len(found) == 1 else None
+
+
+def kernel_id(client: Client, name: str, *, cwd: str | None = None) -> str:
+    """Return the id of the session that a name means."""
+    return str(find_kernel(client, name, cwd=cwd).document.get("id"))
+
+
+def kernel_units(client: Client, names: Sequence[str]) -> list[str]:
+    """Return the units that names and globs mean, each once."""
+    found: list[str] = []
+    for name in names:
+        bare = kernel_name(name)
+        if _GLOB_SIGNS.isdisjoint(bare):
+            found.append(f"kernel:{kernel_id(client, bare)}")
+        else:
+            found += expand(client, [f"kernel:{bare}"])
+    return list(dict.fromkeys(found))
+
+
+def own_session(client: Client, env: Mapping[str, str], name: str, cwd: str, language: str) -> str | None:
+    """Return the id of the session in whose cell this call runs, where it is the one that is meant; else None.
+
+    A kernel's environment is not its user's: without this the same name could mean another interpreter inside of it.
+    """
+    kind, _, own = env.get("PX_UNIT", "").partition(":")
+    if kind != "kernel" or name != own.rpartition("-")[0]:
+        return None
+    try:
+        kernel = client.get(kernel_route(own)).document
+    except Problem:
+        return None
+    same = kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language
+    return own if same else None
+
+
+def connection_file(kernel: dict[str, Any]) -> str:
+    """Return the file by which Jupyter's clients join a session.
+
+    Raises:
+        Failure: It does not run, or is none that can be joined.
+    """
+    if file := kernel.get("connection_file"):
+        return str(file)
+    unit = str(kernel.get("unit"))
+    if kernel.get("language") == "bash":
+        raise Failure(
+            "its cells are shell scripts; there is no kernel to join", kind="not_joinable", unit=unit, hint="bash"
+        )
+    if str(kernel.get("backend", "")).startswith("gateway"):
+        raise Failure(
+            "it is held by a gateway; join it through that", kind="not_joinable", unit=unit, hint="pxctl kernel list"
+        )
+    raise Failure(
+        f"it is {kernel.get('state')}",
+        kind="inactive",
+        unit=unit,
+        hint=f"pxctl kernel start {kernel.get('id')}",
+        exit_code=INACTIVE,
+    )

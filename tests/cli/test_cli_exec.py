@@ -1,0 +1,502 @@
+"""`pxctl exec` against a stand-in: what it asks, what it shows where, how it ends. Real kernels: tests/e2e."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import DEADLINE, FakeDaemon, Request, chunked, document, problem, until_client_leaves
+from cli.px import until
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.px import Px
+
+ROUTE = "POST /api/kernels/default/execute"
+CELL = "0123456789abcdef"
+KERNEL = "default-3fa9c1"
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
+
+
+def started(index: int = 0, **members: Any) -> dict[str, Any]:
+    return {"event": "cell_started", "index": index, "id": CELL, "title": None, "kernel": KERNEL, **members}
+
+
+def out(text: str, stream: str = "stdout") -> dict[str, Any]:
+    return {"event": "output", "id": CELL, "stream": stream, "offset": 0, "text": text}
+
+
+def shown(mime: str, value: Any, kind: str = "result", **members: Any) -> dict[str, Any]:
+    return {"event": kind, "id": CELL, "data": {mime: value}, "metadata": {}, **members}
+
+
+def cell(status: str = "ok", **members: Any) -> dict[str, Any]:
+    return {"id": CELL, "status": status, "duration_seconds": 0.12, "error": None, "notices": [], **members}
+
+
+def ended(status: str = "ok", **members: Any) -> dict[str, Any]:
+    return {"event": "cell_done", "cell": cell(status, **members)}
+
+
+def done(status: str = "ok", message: str | None = None, **members: Any) -> dict[str, Any]:
+    result = {"schema": "px.exec/1", "kernel": KERNEL, "variables": "kept", "status": status, "message": message}
+    return {"event": "done", "result": {**result, "notices": [], "cells": [cell(status)], **members}}
+
+
+def stream(*events: dict[str, Any], whole: bool = True) -> bytes:
+    lines = [json.dumps(event).encode() + b"\n" for event in events]
+    return chunked(*lines, content_type="application/x-ndjson", ended=whole)
+
+
+FINE = stream(started(), ended(), done())
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_code_is_sent_with_the_folder_and_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ROUTE, FINE)
+    assert px("exec", "x = 1", VIRTUAL_ENV="/v", CONDA_PREFIX="/c", OTHER="s").code == 0
+    request = daemon.asked(ROUTE)[0]
+    assert request.json() == {
+        "code": "x = 1",
+        "cwd": str(px.folder),
+        "environ": {"VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "PATH": "/usr/bin:/bin"},
+    }
+    assert request.headers["accept"] == "application/x-ndjson"
+    assert "x-px-instance" not in request.headers
+
+
+def test_options_become_members_of_the_request(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels/work/execute", FINE)
+    options = ["--timeout", "5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct", "--bash"]
+    asked = [*options, "--kernelspec", "ir", "--kernel", "kernel:work", "--cwd", "sub"]
+    assert px("exec", "ls", *asked, PX_INSTANCE="a.b").code == 0
+    request = daemon.asked("POST /api/kernels/work/execute")[0]
+    body = request.json()
+    assert request.headers["x-px-instance"] == "a.b"
+    assert body.pop("environ") == {"PATH": "/usr/bin:/bin"}
+    assert body == {
+        "code": "ls", "cwd": str(px.folder / "sub"), "timeout": 5.0, "reset": True, "per_call": True,
+        "interpreter": "py", "kernelspec": "ir", "backend": "direct", "language": "bash",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "member"),
+    [
+        ("x.py", "# %% a\n1\n", "script"),
+        ("x.ipynb", "{}", "notebook"),
+        ("x.sh", "ls\n", "code"),
+        ("x.R", "1\n", "code"),
+        ("noending", "1\n", "script"),
+    ],
+)
+def test_a_file_is_sent_as_what_it_is(px: Px, daemon: FakeDaemon, name: str, content: str, member: str) -> None:
+    daemon.on(ROUTE, FINE)
+    (px.folder / name).write_text(content)
+    assert px("exec", "-f", name).code == 0
+    body = daemon.asked(ROUTE)[0].json()
+    assert body[member] == content
+    assert body.get("language") == ("bash" if name == "x.sh" else None)
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_stdin_is_code(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
+    daemon.on(ROUTE, FINE)
+    assert px("exec", *arguments, given="print('é')\n".encode()).code == 0
+    assert daemon.asked(ROUTE)[0].json()["code"] == "print('é')\n"
+
+
+def test_a_script_may_come_from_stdin(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ROUTE, FINE)
+    assert px("exec", "-f", "-", given=b"# %% a\n1").code == 0
+    assert daemon.asked(ROUTE)[0].json()["script"] == "# %% a\n1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "words"),
+    [
+        ([], b"", "stdin is empty"),
+        (["1", "-f", "x.py"], None, "exclude each other"),
+        (["-f", "missing.py"], None, "cannot read missing.py"),
+        (["-"], b"\xff\xfe", "no UTF-8"),
+        (["1", "-o", "x.ipynb"], None, "none is run"),
+        (["1", "--inplace"], None, "none is run"),
+        (["1", "--kernel", "tool:x"], None, "does not name a kernel"),
+        (["1", "--timeout", "-1"], None, "--timeout"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_a_hint(
+    px: Px, daemon: FakeDaemon, arguments: list[str], given: bytes | None, words: str
+) -> None:
+    ended = px("exec", *arguments, given=given)
+    assert ended.code == 2
+    assert words in ended.err
+    assert "hint: " in ended.err
+    assert daemon.seen == []
+
+
+def test_nothing_to_run_on_a_terminal_is_a_usage_error_with_an_example(px: Px, daemon: FakeDaemon) -> None:
+    with px.terminal("exec") as screen:
+        assert screen.end() == 2
+        assert "pxctl exec 'print(1 + 1)'" in screen.text
+    assert daemon.seen == []
+
+
+def test_a_notebook_for_the_shell_is_refused(px: Px) -> None:
+    (px.folder / "x.ipynb").write_text("{}")
+    assert px("exec", "--bash", "-f", "x.ipynb").code == 2
+    assert "exclude" in px("exec", "-f", "x.ipynb", "-o", "y.ipynb", "--inplace").err
+
+
+# -- inside of a cell -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "cwd", "own"), [("python", None, True), ("bash", None, False), ("python", "/", False)]
+)
+def test_inside_of_a_cell_the_own_session_is_named_by_its_id(
+    px: Px,
+    daemon: FakeDaemon,
+    language: str,
+    cwd: str | None,
+    own: bool,  # noqa: FBT001 - a row
+) -> None:
+    daemon.on(f"GET /api/kernels/{KERNEL}", document({"cwd": os.path.realpath(cwd or px.folder), "language": language}))
+    target = f"POST /api/kernels/{KERNEL if own else 'default'}/execute"
+    daemon.on(target, problem(409, "conflict", 8, detail="it is occupied"))
+    ended = px("exec", "1", PX_UNIT=f"kernel:{KERNEL}", PX_INSTANCE="a.b")
+    assert (ended.code, len(daemon.asked(target))) == (8, 1)
+    assert "pxctl: cannot run kernel:" in ended.err
+
+
+def test_another_session_is_not_taken_for_the_own_one(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels/other/execute", FINE)
+    assert px("exec", "1", "--kernel", "other", PX_UNIT=f"kernel:{KERNEL}").code == 0
+    assert len(daemon.seen) == 1
+
+
+# -- on a pipe --------------------------------------------------------------------------------------------------------
+
+
+def test_stdout_gets_the_bytes_and_results_on_lines_of_their_own(px: Px, daemon: FakeDaemon) -> None:
+    raw = {"event": "output", "id": CELL, "stream": "stdout", "base64": base64.b64encode(b"\xff\x00\x1b[2J").decode()}
+    pieces = [out("no newline"), shown("text/plain", "2"), raw, shown("application/json", {"a": [1]}, "display")]
+    daemon.on(ROUTE, stream(started(), *pieces, out("\x1b[31merr\n", "stderr"), ended(), done()))
+    ended_call = px("exec", "1")
+    assert ended_call.out == b'no newline\n2\n\xff\x00\x1b[2J\n{"a": [1]}\n'
+    assert ended_call.err == "\x1b[31merr\n"
+    assert px("exec", "1", "--raw").out == b"no newline\xff\x00\x1b[2J"
+
+
+def test_several_cells_are_announced_on_stderr(px: Px, daemon: FakeDaemon) -> None:
+    first = [started(0, title="load", count=2), out("a\n"), ended()]
+    second = [started(1, count=2), ended("error", duration_seconds=12.0)]
+    daemon.on(ROUTE, stream(*first, *second, done("error", "Cell 2 of 2 failed.")))
+    ended_call = px("exec", "1")
+    assert (ended_call.code, ended_call.out) == (1, b"a\n")
+    assert ended_call.err.splitlines() == [
+        "[1/2] load",
+        "[1/2] ✓ 0.12s",
+        "[2/2]",
+        "[2/2] ✗ error 12s",
+        "pxctl: cannot run kernel:default: Cell 2 of 2 failed.",
+    ]
+    assert px("exec", "1", "-q").err.splitlines() == ["pxctl: cannot run kernel:default: Cell 2 of 2 failed."]
+    assert px("exec", "1", "--raw").err.splitlines() == ["pxctl: cannot run kernel:default: Cell 2 of 2 failed."]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        ("ok", None, 0),
+        ("error", None, 1),
+        ("cancelled", None, 1),
+        ("aborted", None, 1),
+        ("timed_out", None, 7),
+        ("error", {"name": "ResourceLimitExceeded", "value": "memory"}, 9),
+    ],
+)
+def test_the_exit_code_is_that_of_the_call(
+    px: Px, daemon: FakeDaemon, status: str, error: dict[str, str] | None, code: int
+) -> None:
+    message = None if status == "ok" else "It is so; variables are kept."
+    result = done(status, message, cells=[cell(status, error=error)])
+    daemon.on(ROUTE, stream(started(), ended(status, error=error), result), document(result["result"]))
+    ended_call = px("exec", "1")
+    assert ended_call.code == code
+    assert ("It is so; variables are kept." in ended_call.err) is (code != 0)
+    as_json = px("exec", "1", "--json")
+    assert (as_json.code, as_json.json(), as_json.err) == (code, result["result"], "")
+    assert daemon.asked(ROUTE)[1].headers["accept"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [(422, "invalid_input", 2), (409, "conflict", 8), (504, "timed_out", 7), (503, "limit_exceeded", 9)],
+)
+def test_a_call_that_never_ran_ends_with_its_problem(
+    px: Px, daemon: FakeDaemon, status: int, kind: str, code: int
+) -> None:
+    daemon.on(ROUTE, problem(status, kind, code, hint="do this"))
+    ended_call = px("exec", "1")
+    assert ended_call.code == code
+    assert ended_call.err == f"pxctl: cannot run kernel:default: it is {kind}\nhint: do this\n"
+    as_json = px("exec", "1", "--json")
+    assert (as_json.code, as_json.json()["kind"]) == (code, kind)
+
+
+def test_a_problem_at_the_end_of_the_stream_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
+    late = {
+        "type": "urn:px:problem:timed_out",
+        "status": 504,
+        "kind": "timed_out",
+        "detail": "too late",
+        "exit_code": 7,
+    }
+    daemon.on(ROUTE, stream({"event": "queued", "position": 1}, late, whole=False))
+    ended_call = px("exec", "1")
+    assert (ended_call.code, ended_call.err) == (7, "pxctl: cannot run kernel:default: too late\n")
+
+
+def test_an_error_without_a_traceback_is_told_in_its_words(px: Px, daemon: FakeDaemon) -> None:
+    died = {"name": "ExitCode", "value": "3", "traceback": []}
+    daemon.on(ROUTE, stream(started(), ended("error", error=died), done("error", "The cell failed (ExitCode).")))
+    assert px("exec", "--bash", "exit 3").err.startswith("ExitCode: 3\npxctl: ")
+
+
+def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
+    error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
+    raised = {"name": "E", "value": "v", "traceback": ["x"]}
+    daemon.on(ROUTE, stream(started(), error, ended("error", error=raised), done("error", "It failed.")))
+    assert px("exec", "1").err.startswith("E\nv�\npxctl: ")
+    assert px("exec", "1", "--color", "always").err.startswith("\x1b[31mE\x1b[0m\nv�\n")
+
+
+def test_notices_are_told_once(px: Px, daemon: FakeDaemon) -> None:
+    text = "The kernel was replaced: variables are gone."
+    notice = {"event": "notice", "text": text}
+    daemon.on(
+        ROUTE, stream(notice, started(), ended(notices=[text]), done(notices=[text], message="exit() was called."))
+    )
+    ended_call = px("exec", "1")
+    assert ended_call.code == 0
+    assert ended_call.err == f"pxctl: {text}\npxctl: exit() was called.\n"
+    assert px("exec", "1", "-q").err == ""
+
+
+def test_events_are_printed_one_a_line(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(), out("é\n"), ended("error"), done("error", "no")]
+    daemon.on(ROUTE, stream(*events))
+    ended_call = px("exec", "1", "--stream")
+    assert [json.loads(line) for line in ended_call.lines] == events
+    assert (ended_call.code, ended_call.err) == (1, "")
+
+
+# -- nothing is lost --------------------------------------------------------------------------------------------------
+
+
+def test_what_the_stream_left_out_is_read_from_the_file(px: Px, daemon: FakeDaemon) -> None:
+    pages = {"stdout": b"one two three", "stderr": b"ERR"}
+
+    def page(request: Request, connection: socket.socket) -> None:
+        content = pages[request.arguments["stream"]][int(request.arguments["offset"]) :]
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+
+    daemon.on(ROUTE, stream(started(), out("one "), out("E", "stderr"), ended(total_bytes=16), done()))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page)
+    ended_call = px("exec", "1")
+    assert (ended_call.out, ended_call.err) == (b"one two three", "ERR")
+
+
+def page_of(content: bytes) -> Any:
+    def answer(request: Request, connection: socket.socket) -> None:
+        rest = content[int(request.arguments["offset"]) :] if request.arguments["stream"] == "stdout" else b""
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(rest)}\r\n\r\n"
+        connection.sendall(head.encode() + rest)
+
+    return answer
+
+
+def history(status: str, **members: Any) -> bytes:
+    return document(
+        {"cells": [{"id": CELL, "status": status, "variables": "kept", "duration_seconds": 1.0, **members}]}
+    )
+
+
+def test_a_cell_is_followed_over_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
+    shutdown = {"type": "urn:px:problem:interrupted", "status": 503, "kind": "interrupted", "detail": "replaced"}
+    daemon.on(ROUTE, stream(started(), out("one "), shutdown, whole=False))
+    away = problem(503, "shutdown", 1)
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells", away, history("running"), history("ok"))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b"one two three\n"))
+    ended_call = px("exec", "1")
+    assert (ended_call.code, ended_call.out) == (0, b"one two three\n")
+    assert "was replaced; the cell goes on" in ended_call.err
+
+
+def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "x.py").write_text("# %%\n1\n# %%\n2\n")
+    daemon.on(ROUTE, stream(started(), whole=False))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells", history("ok"))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b""))
+    ended_call = px("exec", "-f", "x.py")
+    assert ended_call.code == 1
+    assert "later cells were not run" in ended_call.err
+
+
+@pytest.mark.parametrize("running", [CELL, None])
+def test_a_session_that_nobody_named_yet_is_found_by_its_cell(px: Px, daemon: FakeDaemon, running: str | None) -> None:
+    daemon.on(ROUTE, stream({**started(), "kernel": None}, whole=False))
+    others = [{"id": "x-1", "name": "x"}, {"id": "default-2", "name": "default"}]
+    daemon.on(
+        "GET /api/kernels", document({"kernels": [*others, {"id": KERNEL, "name": "default", "running": running}]})
+    )
+    daemon.on("GET /api/kernels/default-2/cells", document({"cells": [{"id": "another"}]}))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells", history("error"))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b"rest"))
+    ended_call = px("exec", "1")
+    assert (ended_call.code, ended_call.out) == (1, b"rest")
+
+
+def test_a_connection_lost_before_the_first_cell_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ROUTE, stream({"event": "starting", "kernel": KERNEL}, whole=False))
+    ended_call = px("exec", "1")
+    assert ended_call.code == 1
+    assert "connection to the daemon was lost" in ended_call.err
+
+
+@pytest.mark.parametrize("line", [b"no json\n", b"[1]\n"])
+def test_a_line_that_is_no_event_is_a_clear_failure(px: Px, daemon: FakeDaemon, line: bytes) -> None:
+    daemon.on(ROUTE, chunked(line, content_type="application/x-ndjson"))
+    ended_call = px("exec", "1")
+    assert ended_call.code == 1
+    assert "the daemon sent a line that is" in ended_call.err
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_interrupts_the_cell_and_tells_what_became_of_the_variables(px: Px, daemon: FakeDaemon) -> None:
+    interrupted = threading.Event()
+
+    def run(_: Request, connection: socket.socket) -> None:
+        connection.sendall(stream(started(), out("going\n"), whole=False))
+        assert interrupted.wait(DEADLINE)
+        rest = [ended("cancelled"), done("cancelled", "The cell was cancelled: variables are kept.")]
+        for event in rest:
+            line = json.dumps(event).encode() + b"\n"
+            connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        connection.sendall(b"0\r\n\r\n")
+
+    def interrupt(_: Request, connection: socket.socket) -> None:
+        interrupted.set()
+        connection.sendall(document({"schema": "px.interrupt/1", "kernel": KERNEL, "running": CELL, "steps": []}))
+
+    daemon.on(ROUTE, run).on(f"POST /api/kernels/{KERNEL}/interrupt", interrupt)
+    daemon.on(f"GET /api/kernels/{KERNEL}", document({"id": KERNEL, "running": CELL}))
+    process = px.popen("exec", "1")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"going\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, output) == (1, b"")
+    assert "The cell was cancelled: variables are kept." in errors.decode()
+
+
+def test_ctrl_c_never_hits_the_cell_of_somebody_else(px: Px, daemon: FakeDaemon) -> None:
+    left = threading.Event()
+
+    def run(_: Request, connection: socket.socket) -> None:
+        connection.sendall(stream({"event": "queued", "position": 1}, whole=False))
+        until_client_leaves(connection)
+        left.set()
+
+    daemon.on(ROUTE, run)
+    process = px.popen("exec", "1")
+    daemon.await_request(ROUTE)
+    until(lambda: _catches_sigint(process.pid), "the client watches for Ctrl-C")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert left.wait(DEADLINE)
+    assert process.returncode == 1
+    assert "cancelled" in errors.decode()
+    assert [request.path for request in daemon.seen if "interrupt" in request.path] == []
+
+
+def _catches_sigint(pid: int) -> bool:
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        caught = next(line for line in status if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGINT - 1))
+
+
+def test_ctrl_c_closes_the_connection_of_a_call_for_one_document(px: Px, daemon: FakeDaemon) -> None:
+    left = threading.Event()
+
+    def run(_: Request, connection: socket.socket) -> None:
+        until_client_leaves(connection)
+        left.set()
+
+    daemon.on(ROUTE, run)
+    process = px.popen("exec", "1", "--json")
+    daemon.await_request(ROUTE)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=DEADLINE)
+    assert left.wait(DEADLINE)
+    assert process.returncode == 1
+    assert json.loads(output)["kind"] == "cancelled"
+
+
+# -- notebooks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["-o", "done.ipynb"], ["--inplace"], ["-o", "done.ipynb", "--json"]])
+@pytest.mark.parametrize("status", ["ok", "error"])
+def test_the_executed_notebook_is_saved_also_when_a_cell_failed(
+    px: Px, daemon: FakeDaemon, arguments: list[str], status: str
+) -> None:
+    (px.folder / "x.ipynb").write_text("{}")
+    result = done(status, None if status == "ok" else "no", notebook='{"executed": "é"}')
+    daemon.on(ROUTE, document(result["result"]) if "--json" in arguments else stream(started(), ended(status), result))
+    assert px("exec", "-f", "x.ipynb", *arguments).code == (status != "ok")
+    target = "x.ipynb" if "--inplace" in arguments else "done.ipynb"
+    assert (px.folder / target).read_text() == '{"executed": "é"}'
+
+
+def test_a_notebook_that_is_not_saved_says_how(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "x.ipynb").write_text("{}")
+    daemon.on(ROUTE, stream(started(count=1), ended(), done(notebook="{}")))
+    ended_call = px("exec", "-f", "x.ipynb")
+    assert "pxctl exec -f x.ipynb --inplace, or -o FILE" in ended_call.err
+    assert (px.folder / "x.ipynb").read_text() == "{}"
+
+
+def test_an_answer_without_the_notebook_writes_nothing(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "x.ipynb").write_text("{}")
+    daemon.on(ROUTE, FINE)
+    assert "was not written" in px("exec", "-f", "x.ipynb", "-o", "y.ipynb").err
+    assert not (px.folder / "y.ipynb").exists()
+
+
+# -- pictures on a pipe -----------------------------------------------------------------------------------------------
+
+
+def test_a_picture_is_saved_and_named_on_stderr(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(ROUTE, stream(started(), shown("image/png", PNG, "display"), ended(), done()))
+    ended_call = px("exec", "1")
+    assert ended_call.out == b""
+    path = px.folder / "px" / "pictures" / f"{CELL}-1.png"
+    assert f"saved: {path}" in ended_call.err
+    assert path.read_bytes() == base64.b64decode(PNG)
+    path.unlink()
+    assert px("exec", "1", "--raw").err == ""
+    assert not path.exists()

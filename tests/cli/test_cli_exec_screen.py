@@ -1,0 +1,222 @@
+"""`pxctl exec` on a terminal: headers, collapsed output, pictures, and a terminal that is left as it was."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import DEADLINE, FakeDaemon, Request, chunked
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.px import Px
+
+ROUTE = "POST /api/kernels/default/execute"
+CELL, KERNEL = "0123456789abcdef", "default-3fa9c1"
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(20)
+
+
+def started(index: int = 0, **members: Any) -> dict[str, Any]:
+    return {"event": "cell_started", "index": index, "id": CELL, "title": None, "kernel": KERNEL, **members}
+
+
+def out(text: str, stream: str = "stdout") -> dict[str, Any]:
+    return {"event": "output", "id": CELL, "stream": stream, "offset": 0, "text": text}
+
+
+def display(mime: str, value: Any, **members: Any) -> dict[str, Any]:
+    return {"event": "display", "id": CELL, "data": {mime: value}, "metadata": {}, **members}
+
+
+def ended(status: str = "ok", **members: Any) -> dict[str, Any]:
+    return {"event": "cell_done", "cell": {"id": CELL, "status": status, "duration_seconds": 0.12, **members}}
+
+
+def done(status: str = "ok", message: str | None = None) -> dict[str, Any]:
+    return {"event": "done", "result": {"kernel": KERNEL, "status": status, "message": message, "cells": []}}
+
+
+def line_of(event: dict[str, Any]) -> bytes:
+    return json.dumps(event).encode() + b"\n"
+
+
+def stream(*events: dict[str, Any]) -> bytes:
+    return chunked(*map(line_of, events), content_type="application/x-ndjson")
+
+
+def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], arguments: tuple[str, ...] = (), **env: str) -> str:
+    """Return what stays on the screen: without what the spinner drew and erased."""
+    daemon.on(ROUTE, stream(*events))
+    with px.terminal("exec", "1", *arguments, **env) as screen:
+        screen.end()
+        return without_spinner(screen.text)
+
+
+def without_spinner(text: str) -> str:
+    return re.sub(r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] kernel:[^\r\n]*)+\r\x1b\[K", "", text).replace("\r\n", "\n")
+
+
+def test_a_single_cell_shows_its_output_and_nothing_else(px: Px, daemon: FakeDaemon) -> None:
+    result = {**display("text/plain", "2"), "event": "result"}
+    assert shown(px, daemon, started(count=1), out("hi"), result, ended(), done()) == "hi\n2\n"
+
+
+def test_several_cells_have_headers_signs_and_durations(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "x.py").write_text("# %% load\n1\n# %%\n2\n")
+    first = [started(0, title="load", count=2, code="# %% load\n1\n"), out("one\n"), ended()]
+    second = [started(1, count=2, code="# %%\n1/0\n"), ended("error", duration_seconds=75)]
+    daemon.on(ROUTE, stream(*first, *second, done("error", "Cell 2 of 2 failed.")))
+    with px.terminal("exec", "-f", "x.py", NO_COLOR="1") as screen:
+        assert screen.end() == 1
+        assert without_spinner(screen.text).splitlines() == [
+            "[1/2] load",
+            "│ 1",
+            "one",
+            "✓ 0.12s",
+            "[2/2]",
+            "│ 1/0",
+            "✗ error 1m15s",
+            "pxctl: cannot run kernel:default: Cell 2 of 2 failed.",
+        ]
+
+
+def test_colour_is_used_where_it_is_wanted(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(title="t"), out("\x1b[31mred\x1b[0m\n"), ended(), done()]
+    painted = shown(px, daemon, *events)
+    assert "\x1b[1m[1] t\x1b[0m" in painted
+    assert "\x1b[31mred\x1b[0m" in painted
+    assert "\x1b[32m✓ 0.12s\x1b[0m" in painted
+    assert shown(px, daemon, *events, arguments=("--color", "never")) == "[1] t\nred\n✓ 0.12s\n"
+
+
+def test_long_output_is_collapsed_with_the_command_that_shows_it(px: Px, daemon: FakeDaemon) -> None:
+    lines = [f"{at}\n" for at in range(100)]
+    events = [started(count=1), *map(out, lines), ended(), done()]
+    seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
+    assert seen[:15] == [str(at) for at in range(15)]
+    assert seen[15] == f"… 80 lines hidden; all of it: pxctl kernel output {KERNEL} {CELL}, or exec --full"
+    assert seen[16:] == [str(at) for at in range(95, 100)]
+    full = shown(px, daemon, *events, arguments=("--full",))
+    assert full.splitlines() == [str(at) for at in range(100)]
+
+
+def test_what_would_steer_the_terminal_does_not_reach_it(px: Px, daemon: FakeDaemon) -> None:
+    nasty = "a\x1b[2J\x1b]0;title\x07\x9b1mb\x07\n"
+    events = [started(), out(nasty), display("text/plain", nasty), ended(), done()]
+    assert shown(px, daemon, *events) == "ab�\n".replace("ab", "a�1mb") * 2
+
+
+def test_both_streams_come_in_their_order(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(), out("1\n"), out("2\n", "stderr"), out("3\n"), ended(), done()]
+    assert shown(px, daemon, *events) == "1\n2\n3\n"
+
+
+def test_json_is_a_tree_and_deeper_with_full(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(), display("application/json", {"a": {"b": {"c": 1}}}), ended(), done()]
+    assert shown(px, daemon, *events) == "{1 key}\n└─ a: {1 key}\n   └─ b: {1 key}\n"
+    assert shown(px, daemon, *events, arguments=("--full",)).endswith("      └─ c: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("env", "arguments", "drawing"),
+    [
+        ({}, (), ""),
+        ({"KITTY_WINDOW_ID": "1"}, (), "\x1b_Ga=T,f=100,q=2,m=0;{}\x1b\\\n"),
+        ({"TERM_PROGRAM": "iTerm.app"}, (), "\x1b]1337;File=inline=1;size=28;preserveAspectRatio=1:{}\x07\n"),
+        ({}, ("--images", "kitty"), "\x1b_Ga=T,f=100,q=2,m=0;{}\x1b\\\n"),
+        ({"KITTY_WINDOW_ID": "1"}, ("--images", "never"), ""),
+        ({"KITTY_WINDOW_ID": "1", "TMUX": "x"}, (), ""),
+    ],
+)
+def test_a_picture_is_drawn_where_the_terminal_can_and_always_named(
+    px: Px, daemon: FakeDaemon, env: dict[str, str], arguments: tuple[str, ...], drawing: str
+) -> None:
+    encoded = base64.b64encode(PICTURE).decode()
+    events = [started(), out("before"), display("image/png", encoded), ended(), done()]
+    seen = shown(px, daemon, *events, arguments=arguments, **env)
+    path = px.folder / "px" / "pictures" / f"{CELL}-1.png"
+    assert seen == f"before\n{drawing.format(encoded)}image/png 28B saved: {path}\n"
+    assert path.read_bytes() == PICTURE
+
+
+def test_a_picture_that_cannot_be_drawn_says_why(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(), display("image/svg+xml", "<svg/>"), ended(), done()]
+    seen = shown(px, daemon, *events, arguments=("--images", "kitty"))
+    assert seen.endswith(".svg (not drawn: image/svg+xml is not drawn in terminals)\n")
+
+
+def test_a_picture_that_cannot_be_saved_does_not_end_the_call(px: Px, daemon: FakeDaemon) -> None:
+    (px.folder / "px").mkdir()
+    (px.folder / "px" / "pictures").write_text("in the way")
+    picture = display("image/png", base64.b64encode(PICTURE).decode())
+    seen = shown(px, daemon, started(), picture, out("goes on\n"), ended(), done())
+    assert "cannot write" in seen
+    assert seen.endswith("goes on\n")
+
+
+def test_a_display_that_is_updated_is_shown_as_it_is_at_last(px: Px, daemon: FakeDaemon) -> None:
+    first = display("text/plain", "0 %", display_id="d")
+    updates = [display("text/plain", f"{at} %", display_id="d", update=True) for at in (50, 100)]
+    assert shown(px, daemon, started(), first, *updates, ended(), done()) == "0 %\n100 %\n"
+
+
+def test_helpers_and_the_ladder_are_told_on_lines_of_their_own(px: Px, daemon: FakeDaemon) -> None:
+    status = {"event": "status", "id": CELL, "status": {"op": "read", "path": "a\nb", "lines": 3}}
+    rung = {"event": "rung", "id": CELL, "action": "sigint", "after_seconds": 0.0, "detail": None}
+    events = [started(), out("x"), status, rung, ended("cancelled"), done("cancelled", "It was cancelled.")]
+    seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
+    assert seen[:3] == ["x", "· read path=a", "~ ending the cell: sigint"]
+
+
+def test_a_traceback_is_whole_and_comes_after_what_was_held_back(px: Px, daemon: FakeDaemon) -> None:
+    frames = [f"\x1b[31mframe {at}\x1b[0m" for at in range(40)]
+    error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": frames}
+    events = [started(), out("y\n" * 30), error, ended("error", error={"name": "E", "value": "v"}), done("error", "no")]
+    seen = shown(px, daemon, *events, NO_COLOR="1").splitlines()
+    assert "10 lines hidden" in seen[15]
+    assert seen[21:61] == [f"frame {at}" for at in range(40)]
+    assert "\x1b[31mframe 0\x1b[0m" in shown(px, daemon, *events)
+
+
+def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Any:
+    """Return an answer that tells the first events, waits until it may go on, and tells the others."""
+
+    def run(_: Request, connection: socket.socket) -> None:
+        whole = stream(*before, *after)
+        first = len(stream(*before)) - len(b"0\r\n\r\n")
+        connection.sendall(whole[:first])
+        assert go_on.wait(DEADLINE)
+        connection.sendall(whole[first:])
+
+    return run
+
+
+def test_what_is_waited_for_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    starting = {"event": "starting", "kernel": KERNEL, "interpreter": "py"}
+    daemon.on(ROUTE, pausing(go_on, [starting], [started(), out("out\n"), ended(), done()]))
+    with px.terminal("exec", "1") as screen:
+        screen.see("starting the kernel…")
+        go_on.set()
+        assert screen.end() == 0
+        assert without_spinner(screen.text) == "out\n"
+
+
+def test_output_is_shown_while_the_cell_runs(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    daemon.on(ROUTE, pausing(go_on, [started(), out("partial")], [ended(), done()]))
+    with px.terminal("exec", "1") as screen:
+        screen.see("partial")
+        go_on.set()
+        assert screen.end() == 0
+
+
+def test_quiet_leaves_headers_out(px: Px, daemon: FakeDaemon) -> None:
+    events = [started(title="t", count=2), out("x\n"), ended(), done()]
+    assert shown(px, daemon, *events, arguments=("-q",)) == "x\n"

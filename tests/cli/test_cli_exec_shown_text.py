@@ -1,0 +1,121 @@
+"""What a cell printed is shown harmless, clamped and collapsed, however it is cut into pieces."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pxctl.shown_text import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless, shaped
+
+FRAGMENTS = st.sampled_from(
+    ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",
+     "\x1b]8;;x\x1b\\", "\x1bP1;q", "\x1b\\", "\x1b(B", "m", "[", "]", "1;3", "é", "日本", "\x07", "\x9b",
+     "\u202e", "\x7f", "line\n" * 9]
+)  # fmt: skip
+texts = st.lists(FRAGMENTS, max_size=40).map("".join)
+STEERS = re.compile(r"\x1b(?!\[[0-9;:]*m|\[K)")
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def note(count: int) -> str:
+    return f"<{count} hidden>"
+
+
+def show(pieces: list[str], *, colour: bool = True, full: bool = False) -> str:
+    shaper = Shaper(colour=colour, full=full)
+    return "".join(map(shaper.feed, pieces)) + shaper.end(note)
+
+
+@given(texts, st.lists(st.integers(0, 200), max_size=10), st.booleans(), st.booleans())
+def test_the_pieces_do_not_matter(text: str, cuts: list[int], colour: bool, full: bool) -> None:  # noqa: FBT001 - drawn
+    places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
+    pieces = [text[start:end] for start, end in itertools.pairwise(places)]
+    whole = show([text], colour=colour, full=full)
+    assert show(pieces, colour=colour, full=full) == whole
+    assert show(list(text), colour=colour, full=full) == whole
+
+
+@given(st.text() | texts, st.booleans())
+def test_nothing_that_is_shown_steers_the_terminal(text: str, colour: bool) -> None:  # noqa: FBT001 - drawn
+    shown = show([text], colour=colour)
+    assert not CONTROLS.search(shown)
+    assert not STEERS.search(shown)
+    assert colour or not re.search(r"\x1b\[[0-9;:]*m", shown.replace("\r\x1b[K", ""))
+    assert not CONTROLS.search(harmless(text, colour=colour))
+
+
+@given(texts)
+def test_what_is_harmless_stays_as_it_is(text: str) -> None:
+    plain = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
+    expected = plain if not plain or plain.endswith("\n") else plain + "\n"
+    assert show([plain], full=True) == expected
+
+
+@given(st.integers(0, 60), st.booleans())
+def test_long_output_is_collapsed_and_what_is_hidden_is_counted(count: int, ends: bool) -> None:  # noqa: FBT001 - drawn
+    text = "".join(f"{at}\n" for at in range(count)).removesuffix("" if ends else "\n")
+    lines = show([text]).splitlines()
+    numbers = [line for line in lines if line.isdigit()]
+    if count <= SHOWN_LINES:
+        assert lines == [str(at) for at in range(count)]
+    else:
+        head = SHOWN_LINES - TAIL_LINES
+        assert numbers == [str(at) for at in [*range(head), *range(count - TAIL_LINES, count)]]
+        assert lines[head] == note(count - SHOWN_LINES)
+        assert len(lines) == SHOWN_LINES + 1
+    assert show([text], full=True).splitlines() == [str(at) for at in range(count)]
+
+
+def test_the_first_lines_are_shown_as_they_come_and_hiding_is_known() -> None:
+    shaper = Shaper(colour=False, full=False)
+    assert shaper.feed("one\ntw") == "one\ntw"
+    assert not shaper.hides
+    assert shaper.feed("o\n" + "x\n" * 13) == "o\n" + "x\n" * 13
+    assert shaper.hides
+    assert shaper.feed("y\n" * 100) == ""
+    assert shaper.hidden_lines == 100
+    assert shaper.end(note) == "<95 hidden>\n" + "y\n" * 5
+
+
+@pytest.mark.parametrize("before", ["", "head\n" * 30])
+def test_a_line_is_clamped_and_what_is_left_out_is_counted(before: str) -> None:
+    shown = show([before, "z" * (LINE_CHARACTERS + 1000), "z" * 23, "\n", "after\n"])
+    assert shown.endswith("z" * LINE_CHARACTERS + "… [1023 characters omitted]\nafter\n")
+
+
+def test_a_line_without_an_end_does_not_grow_for_ever() -> None:
+    shaper = Shaper(colour=False, full=False)
+    shaper.feed("x\n" * 15)
+    for _ in range(40):
+        assert shaper.feed("z" * 65536) == ""
+    assert len(shaper._open) == 65536
+    assert shaper.end(note) == "z" * LINE_CHARACTERS + f"… [{40 * 65536 - LINE_CHARACTERS} characters omitted]\n"
+
+
+def test_a_progress_bar_writes_over_its_own_line() -> None:
+    assert show(["\r 10 %", "\r 100 %", "\ndone\n"]) == " 10 %\r\x1b[K 100 %\ndone\n"
+    assert show(["kept\r\nkept too\r\r\n"]) == "kept\nkept too\n"
+
+
+def test_colours_end_with_the_output() -> None:
+    assert show(["\x1b[31mred"]) == "\x1b[31mred\n\x1b[0m"
+    assert show(["\x1b[31mred\x1b[0m"]) == "\x1b[31mred\x1b[0m\n"
+    assert show(["\x1b[31mred"], colour=False) == "red\n"
+
+
+def test_a_block_begins_on_a_line_of_its_own() -> None:
+    shaper = Shaper(colour=False, full=False)
+    assert shaper.feed("no newline") + shaper.block("result") == "no newline\nresult\n"
+    assert shaper.fresh() == ""
+    shaper.feed("x\n" * 20 + "open")
+    shaper.block("result")
+    assert shaper.end(note).endswith("open\nresult\n")
+
+
+def test_a_complete_text_is_shaped_whole() -> None:
+    assert shaped("a\x1b[2Jb\n" + "l\n" * 50 + "end", colour=False) == "ab\n" + "l\n" * 50 + "end\n"
+    assert shaped("\x1b[31ma", colour=True) == "\x1b[31ma\n"

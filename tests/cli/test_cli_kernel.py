@@ -1,0 +1,326 @@
+"""`pxctl kernel …` against a stand-in: names, tables, documents, exit codes. Real kernels: tests/e2e."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, problem
+from pxctl.commands.kernel.attach import find_console
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cli.px import Px
+
+ID = "default-3fa9c1"
+
+
+def kernel(name: str = ID, **members: Any) -> dict[str, Any]:
+    known = {
+        "id": name, "name": name.rpartition("-")[0], "unit": f"kernel:{name}", "cwd": "/w", "interpreter": "/w/py",
+        "backend": "direct", "state": "idle", "pid": 17, "queued": 0, "last_used": None, "started_at": None,
+        "rss_bytes": 1024, "reason": None, "running": None, "failure": None, "language": "python",
+        "connection_file": "/run/k/connection.json", "notices": [],
+    }  # fmt: skip
+    return known | members
+
+
+def on_kernel(daemon: FakeDaemon, name: str = "default", **members: Any) -> FakeDaemon:
+    return daemon.on(f"GET /api/kernels/{name}", document({"schema": "px.kernel/1", **kernel(**members)}))
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["default", "kernel:default"])
+def test_a_session_is_named_as_it_is_or_with_its_kind(px: Px, daemon: FakeDaemon, name: str) -> None:
+    on_kernel(daemon)
+    assert px("kernel", "show", name, "-q").text == f"{ID}\n"
+
+
+def several(daemon: FakeDaemon, *kernels: dict[str, Any]) -> None:
+    """Have `default` mean several sessions, in whatever folder."""
+    names = [f"kernel:{one['id']}" for one in kernels]
+    daemon.on("GET /api/kernels/default", problem(400, "ambiguous_name", 2, candidates=names))
+    daemon.on("GET /api/kernels", document({"kernels": list(kernels)}))
+    for one in kernels:
+        daemon.on(f"GET /api/kernels/{one['id']}", document(one))
+
+
+def test_among_several_of_one_name_that_of_this_folder_is_meant(px: Px, daemon: FakeDaemon) -> None:
+    here = os.path.realpath(px.folder)
+    several(daemon, kernel("default-a", cwd="/"), kernel("default-b", cwd=here))
+    assert px("kernel", "show", "default", "-q").text == "default-b\n"
+    assert px("kernel", "show", "default", "-q", "--cwd", "/").text == "default-a\n"
+
+
+def test_in_one_folder_a_living_kernel_is_meant_before_a_remembered_one_or_the_shell(
+    px: Px, daemon: FakeDaemon
+) -> None:
+    here = os.path.realpath(px.folder)
+    shell, old = kernel("default-b", cwd=here, language="bash"), kernel("default-c", cwd=here, state="stopped")
+    several(daemon, kernel("default-a", cwd=here), shell, old)
+    assert px("kernel", "show", "default", "-q").text == "default-a\n"
+    several(daemon, shell, old)
+    assert px("kernel", "show", "default", "-q").text == "default-b\n"
+
+
+@pytest.mark.parametrize("names", [["default-a"], ["default-a", "default-b"]])
+def test_where_the_folder_does_not_decide_the_candidates_are_told(px: Px, daemon: FakeDaemon, names: list[str]) -> None:
+    folder = "/elsewhere" if len(names) == 1 else os.path.realpath(px.folder)
+    several(daemon, *(kernel(name, cwd=folder) for name in names))
+    ended = px("kernel", "show", "default")
+    assert ended.code == 2
+    assert "candidate: kernel:default-a" in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show"], ["interrupt"], ["attach"], ["cells"], ["export"], ["stop"], ["restart"]]
+)
+def test_a_session_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
+    daemon.on("GET /api/kernels/nope", problem(404, "unknown_unit", 4, detail="There is no session nope."))
+    ended = px("kernel", *arguments, "nope")
+    assert ended.code == 4
+    assert ended.err.startswith("pxctl: cannot ")
+    assert ended.err.endswith(": There is no session nope.\n")
+
+
+def test_a_name_of_another_kind_is_a_usage_error(px: Px, daemon: FakeDaemon) -> None:
+    assert px("kernel", "show", "tool:x").code == 2
+    assert daemon.seen == []
+
+
+# -- list and show ----------------------------------------------------------------------------------------------------
+
+
+def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, daemon: FakeDaemon) -> None:
+    off = [
+        kernel(f"old{at}-a", state="stopped", pid=None, reason="evicted_ttl", last_used=f"2026-01-0{at}T00:00:00Z")
+        for at in range(1, 9)
+    ]
+    everything = {
+        "schema": "px.kernels/1",
+        "kernels": [*off, kernel(), kernel("broken-b", state="failed", failure="no")],
+    }
+    daemon.on("GET /api/kernels", document(everything))
+    ended = px("kernel", "list")
+    names = [line.split()[0] for line in ended.lines]
+    assert names == ["ID", ID, "broken-b", "old8-a", "old7-a", "old6-a", "old5-a", "old4-a"]
+    assert ended.lines[1].split()[1:4] == ["idle", "17", "1.0K"]
+    assert ended.err == "… 3 stopped sessions more: pxctl kernel list --all\n"
+    assert len(px("kernel", "list", "--all").lines) == 11
+    assert len(px("kernel", "list", "-q").lines) == 10
+    assert px("kernel", "list", "--json").json() == everything
+
+
+def test_no_sessions_say_how_to_make_one(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/kernels", document({"kernels": []}))
+    ended = px("kernel", "list")
+    assert (ended.out, ended.err) == (b"", "no sessions yet; make one: pxctl exec 'x = 1'\n")
+
+
+def test_show_tells_what_there_is_and_json_everything(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon, started_at="2026-01-01T00:00:00Z", notices=["An older Python was passed over."])
+    facts = dict(line.split(None, 1) for line in px("kernel", "show", "default").lines)
+    assert facts["unit"] == f"kernel:{ID}"
+    assert facts["notice"] == "An older Python was passed over."
+    assert "reason" not in facts
+    assert px("kernel", "show", "default", "--json").json()["id"] == ID
+
+
+# -- start ------------------------------------------------------------------------------------------------------------
+
+
+def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", document(kernel(notices=["look"])))
+    ended = px("kernel", "start", "kernel:work", "--interpreter", "p", "--backend", "direct", "--timeout", "9")
+    assert (ended.code, ended.text, ended.err) == (0, f"kernel:{ID} idle (pid 17)\n", "pxctl: look\n")
+    assert daemon.seen[0].json() == {
+        "name": "work", "cwd": str(px.folder), "interpreter": "p", "backend": "direct", "timeout": 9.0,
+        "environ": {"PATH": "/usr/bin:/bin"},
+    }  # fmt: skip
+    assert px("kernel", "start", "-q").text == f"{ID}\n"
+    assert daemon.seen[1].json()["name"] == "default"
+
+
+def test_a_start_that_fails_shows_the_last_words(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", problem(503, "start_failed", 1, stderr_tail="boom\n", hint="pip install ipykernel"))
+    ended = px("kernel", "start", "work")
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "pxctl: cannot start kernel:work: it is start_failed",
+        "  stderr: boom",
+        "hint: pip install ipykernel",
+    ]
+
+
+def test_explain_shows_why_and_the_names_of_variables(px: Px, daemon: FakeDaemon) -> None:
+    explanation = {
+        "schema": "px.kernel-explanation/1",
+        "cwd": "/w",
+        "kernelspec": None,
+        "overlay": "/data/overlay",
+        "candidates": [
+            {"source": ".venv", "path": "/w/.venv/bin/python", "taken": False, "detail": "has no ipykernel",
+             "version": "3.12.1", "remedy": "pip install ipykernel"},
+            {"source": "PATH", "path": "/usr/bin/python3", "taken": True, "detail": "runs", "version": "3.11.2"},
+        ],
+        "environment": {"passed": ["HOME", "PATH"], "dropped": [{"name": "TOKEN", "why": "denied"},
+                                                              {"name": "KEY", "why": "denied"}]},
+        "modules": ["/w/.pxd/modules/x.py"],
+        "failure": None,
+    }  # fmt: skip
+    daemon.on("POST /api/kernels", document(explanation))
+    ended = px("kernel", "start", "--explain")
+    assert daemon.seen[0].json()["explain"] is True
+    assert ended.lines == [
+        "in /w",
+        "  not taken  .venv: /w/.venv/bin/python (3.12.1) has no ipykernel",
+        "      remedy: pip install ipykernel",
+        "✓ taken  PATH: /usr/bin/python3 (3.11.2) runs",
+        "with ipykernel from /data/overlay",
+        "environment passed: HOME, PATH",
+        "environment dropped, denied: TOKEN, KEY",
+        "modules: /w/.pxd/modules/x.py",
+    ]
+    assert px("kernel", "start", "--explain", "--json").json() == explanation
+    daemon.on("POST /api/kernels", document({"cwd": "/w", "failure": "no Python"}))
+    assert "none can be taken: no Python" in px("kernel", "start", "--explain").text
+
+
+# -- stop, restart, interrupt -----------------------------------------------------------------------------------------
+
+
+def test_stop_takes_names_and_globs(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:work-a"}, {"unit": f"kernel:{ID}"}]}))
+    for name in (ID, "work-a"):
+        stopped = {"units": [{"unit": f"kernel:{name}", "state": "stopped"}], "survivors": []}
+        daemon.on(f"POST /api/kernels/{name}/stop", document(stopped))
+    ended = px("kernel", "stop", "default", "w*")
+    assert ended.lines == [f"kernel:{ID} stopped", "kernel:work-a stopped"]
+    assert daemon.asked("GET /api/units")[0].query == [("name", "kernel:w*")]
+
+
+def test_what_survives_a_stop_is_named(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on(f"POST /api/kernels/{ID}/stop", problem(409, "survivors", 8, survivors=[{"pid": 5}]))
+    ended = px("kernel", "stop", "default")
+    assert ended.code == 8
+    assert "survived: pid 5" in ended.err
+
+
+def test_restart_replaces_the_kernel_in_one_go(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on(f"POST /api/kernels/{ID}/restart", document(kernel(pid=18)))
+    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:{ID}"}]}))
+    assert px("kernel", "restart", "default").text == f"kernel:{ID} idle (pid 18)\n"
+    assert px("restart", f"kernel:{ID}").text == f"kernel:{ID} idle (pid 18)\n"
+    assert px("kernel", "restart", "default", "--json").json()["units"][0]["pid"] == 18
+
+
+def test_general_commands_steer_kernels(px: Px, daemon: FakeDaemon) -> None:
+    unit = {"unit": f"kernel:{ID}", "state": "idle", "pid": 17}
+    daemon.on("GET /api/units", document({"units": [unit]}))
+    daemon.on(f"POST /api/kernels/{ID}/start", document({"units": [unit]}))
+    daemon.on(f"POST /api/kernels/{ID}/stop", document({"units": [unit | {"state": "stopped"}], "survivors": []}))
+    assert px("start", "kernel:default").text == f"kernel:{ID} idle (pid 17)\n"
+    assert px("stop", "kernel:default").text == f"kernel:{ID} stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"running": None, "steps": []}, "no cell is running"),
+        ({"running": None, "steps": [{"action": "sigint", "detail": None}]}, "no cell is running"),
+        (
+            {"running": None, "steps": [{"action": "end_start", "detail": "its start was ended"}]},
+            "no cell is running: its start was ended",
+        ),
+        ({"running": "c1", "steps": []}, "cell c1: asked to end"),
+        ({"running": "c1", "steps": [{"action": "sigint"}, {"action": "nudge"}]}, "cell c1: sigint, nudge"),
+    ],
+)
+def test_interrupt_tells_what_it_did(px: Px, daemon: FakeDaemon, answer: dict[str, Any], words: str) -> None:
+    on_kernel(daemon)
+    daemon.on(f"POST /api/kernels/{ID}/interrupt", document({"kernel": ID, **answer}))
+    assert px("kernel", "interrupt", "default").text == f"kernel:{ID} {words}\n"
+    assert px("kernel", "interrupt", "default", "--json").json()["kernel"] == ID
+    assert px("kernel", "interrupt", "default", "-q").text == ("c1\n" if answer["running"] else "")
+
+
+# -- attach -----------------------------------------------------------------------------------------------------------
+
+
+def test_attach_without_a_terminal_prints_the_command(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon, connection_file="/run/k/with space.json")
+    command = px("kernel", "attach", "default").text
+    assert command.endswith("--existing '/run/k/with space.json'\n")
+    answer = px("kernel", "attach", "default", "--json").json()
+    assert answer["connection_file"] == "/run/k/with space.json"
+    assert answer["command"][1:] == ["--existing", "/run/k/with space.json"]
+
+
+def test_attach_runs_the_console_on_a_terminal(
+    px: Px, daemon: FakeDaemon, require: Callable[[object, str], None]
+) -> None:
+    require(importlib.util.find_spec("jupyter_console"), "needs jupyter_console")
+    on_kernel(daemon, connection_file=str(px.folder / "gone.json"))
+    with px.terminal("kernel", "attach", "default") as screen:
+        assert screen.end() != 0
+        assert "Could not find existing kernel connection file" in screen.text
+        assert "pxctl: " not in screen.text
+
+
+def test_the_console_beside_the_client_wins_over_that_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("beside", "on-path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "jupyter-console").touch(mode=0o755)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "empty" / "python"))
+    env = {"PATH": f"{tmp_path / 'empty'}:{tmp_path / 'on-path'}"}
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "beside" / "pxctl")])
+    assert find_console(env) == str(tmp_path / "beside" / "jupyter-console")
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "empty" / "pxctl")])
+    assert find_console(env) == str(tmp_path / "on-path" / "jupyter-console")
+    assert find_console({"PATH": str(tmp_path / "empty")}) is None
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "words"),
+    [
+        ({"state": "stopped", "connection_file": None}, 3, "it is stopped"),
+        ({"language": "bash", "connection_file": None}, 1, "there is no kernel to join"),
+        ({"backend": "gateway-external", "connection_file": None}, 1, "held by a gateway"),
+    ],
+)
+def test_what_cannot_be_joined_says_why(
+    px: Px, daemon: FakeDaemon, members: dict[str, Any], code: int, words: str
+) -> None:
+    on_kernel(daemon, **members)
+    ended = px("kernel", "attach", "default")
+    assert ended.code == code
+    assert words in ended.err
+    assert "hint: " in ended.err
+
+
+# -- completion -------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_sessions_are_completed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/kernels", document({"kernels": [kernel(), kernel("work-abc123")]}))
+
+    def offered(words: str) -> list[str]:
+        count = str(len(words.split(" ")) - 1)
+        lines = px(COMP_WORDS=words, COMP_CWORD=count, _PXCTL_COMPLETE="bash_complete").lines
+        return [line.partition(",")[2] for line in lines]
+
+    assert offered("pxctl kernel show ") == ["default", "work", ID, "work-abc123"]
+    assert offered("pxctl exec --kernel w") == ["work", "work-abc123"]
+    assert offered("pxctl kernel stop kernel:w") == ["kernel:work", "kernel:work-abc123"]

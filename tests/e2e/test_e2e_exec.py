@@ -1,0 +1,362 @@
+"""`pxctl exec` as installed, with real kernels: what comes out, what is lost and what is not, how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import pytest
+
+from e2e.house import BIN, DEADLINE, House, house, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GENERATE = "import sys\nfor at in range(5000): sys.stdout.write(f'{at:08d} ' + 'x' * 1015 + '\\n')"
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[House]:
+    """A house whose daemon serves all tests of this file; each names a session of its own."""
+    with house() as made:
+        made.start()
+        yield made
+
+
+def spawn(home: House, *arguments: str, **settings: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings,
+    )  # fmt: skip
+
+
+def run(home: House, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, input=given if given is not None else b"",
+        capture_output=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
+def execute(home: House, kernel: str, code: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    return run(home, "exec", code, "--kernel", kernel, *options)
+
+
+# -- sessions and results ---------------------------------------------------------------------------------------------
+
+
+def test_variables_stay_for_the_next_call_and_not_for_a_call_of_its_own(held: House) -> None:
+    assert execute(held, "stay", "x = 6 * 7; print('set')").stdout == b"set\n"
+    assert execute(held, "stay", "x + 1").stdout == b"43\n"
+    alone = execute(held, "stay", "x", "--per-call")
+    assert alone.returncode == 1
+    assert b"NameError" in alone.stderr
+    assert b"NameError" in execute(held, "stay", "x", "--reset").stderr
+
+
+def test_streams_results_and_displays_go_where_programs_expect_them(held: House) -> None:
+    code = "import sys; print('out'); print('err', file=sys.stderr); display({'a': 1}); 2 + 2"
+    ended = execute(held, "streams", code)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"out\n{'a': 1}\n4\n", b"err\n")
+
+
+def test_code_comes_from_stdin_or_a_shell(held: House) -> None:
+    assert run(held, "exec", "--kernel", "piped", given=b"print('from stdin')\n").stdout == b"from stdin\n"
+    shell = execute(held, "shell", "echo $((6 * 7)); echo oh >&2; exit 3", "--bash")
+    assert (shell.returncode, shell.stdout) == (1, b"42\noh\n")
+    assert b"ExitCode: 3" in shell.stderr
+
+
+def test_json_is_the_document_of_the_contract(held: House) -> None:
+    document = json.loads(execute(held, "document", "print('hi'); 1 / 0", "--json").stdout)
+    assert document["schema"] == "px.exec/1"
+    assert {"kernel", "cwd", "interpreter", "variables", "cells"} <= document.keys()
+    cell = document["cells"][0]
+    assert (cell["status"], cell["error"]["name"], document["variables"]) == ("error", "ZeroDivisionError", "kept")
+    assert {"id", "title", "text", "outputs", "truncated", "artifact", "total_bytes", "duration_seconds", "steps"} <= (
+        cell.keys()
+    )
+    events = [json.loads(line) for line in execute(held, "document", "print('hi')", "--stream").stdout.splitlines()]
+    assert [event["event"] for event in events] == ["cell_started", "output", "cell_done", "done"]
+
+
+# -- nothing is lost --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--raw",)])
+def test_five_megabytes_come_out_of_a_pipe_as_they_were_printed(held: House, options: tuple[str, ...]) -> None:
+    expected = b"".join(b"%08d " % at + b"x" * 1015 + b"\n" for at in range(5000))
+    ended = execute(held, "large", GENERATE, *options)
+    assert ended.returncode == 0
+    assert len(expected) > 5_000_000
+    assert hashlib.sha256(ended.stdout).digest() == hashlib.sha256(expected).digest()
+
+
+def test_bytes_that_are_no_text_come_out_unchanged(held: House) -> None:
+    code = "import os\nfor _ in range(3): os.write(1, bytes(range(256)))\nimport sys; sys.stdout.flush()"
+    assert execute(held, "bytes", code, "--raw").stdout == bytes(range(256)) * 3
+
+
+def test_a_slow_reader_loses_nothing(held: House) -> None:
+    process = spawn(held, "exec", GENERATE, "--kernel", "slow", "--raw")
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    until(lambda: _state(held, "slow") == "idle", "the cell has ended though nobody reads")
+    assert len(first + process.stdout.read()) == 5_125_000
+    process.communicate()
+    assert process.returncode == 0
+
+
+def _state(home: House, kernel: str) -> str | None:
+    kernels = home.get("/api/kernels")["kernels"]
+    return next((one["state"] for one in kernels if one["name"] == kernel and one["last_used"]), None)
+
+
+def test_a_cell_is_followed_when_the_control_plane_is_killed(held: House) -> None:
+    code = "import time\nfor at in range(30): print(at, flush=True); time.sleep(0.1)"
+    process = spawn(held, "exec", code, "--kernel", "followed", "--timeout", "60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"0\n"
+    os.kill(held.pids()[1], signal.SIGKILL)
+    rest, errors = process.communicate(timeout=DEADLINE)
+    assert rest == b"".join(b"%d\n" % at for at in range(1, 30)), errors
+    assert process.returncode == 0
+    assert b"control plane was replaced" in errors
+
+
+# -- how it ends ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "options", "exit_code", "words"),
+    [
+        ("fails", "1 / 0", (), 1, "ZeroDivisionError"),
+        ("killed", "import os; os._exit(3)", (), 1, "variables are lost"),
+        ("left", "exit()", (), 0, "Variables are gone"),
+        ("nowhere", "1", ("--cwd", "/no/such/folder"), 2, "/no/such/folder"),
+        ("unknown", "1", ("--kernelspec", "no-such-spec"), 2, "no-such-spec"),
+        ("dead", "1", ("--interpreter", "/no/such/python"), 2, "/no/such/python"),
+        ("clamped", "1", ("--timeout", "100000"), 0, "timeout 100000 s was cut to 600 s"),
+        ("asks", "input()", (), 1, "nobody is there to type it"),
+    ],
+)
+def test_the_exit_code_and_the_words_say_what_happened(  # noqa: PLR0917 - a row
+    held: House, name: str, code: str, options: tuple[str, ...], exit_code: int, words: str
+) -> None:
+    ended = execute(held, name, code, *options)
+    assert (ended.returncode, words in ended.stderr.decode()) == (exit_code, True), ended.stderr.decode()
+
+
+def test_a_cell_that_runs_out_of_time_exits_7_and_tells_of_the_variables(held: House) -> None:
+    execute(held, "late", "kept = 1")
+    ended = execute(held, "late", "import time; time.sleep(60)", "--timeout", "2")
+    assert (ended.returncode, b"variables are kept" in ended.stderr) == (7, True), ended.stderr
+    assert b"hint: give it longer: pxctl exec --timeout S" in ended.stderr
+    assert execute(held, "late", "kept").stdout == b"1\n"
+
+
+def test_a_cell_that_exceeds_its_memory_exits_9() -> None:
+    with house({"PX_KERNELS__HARD_MEMORY_MB": "200", "PX_KERNELS__SOFT_MEMORY_MB": "150"}) as small:
+        small.start()
+        greedy = "hoard = []\nwhile True: hoard.append(b'x' * 10_000_000)"
+        ended = execute(small, "greedy", greedy)
+        assert ended.returncode == 9, ended.stderr.decode()
+        assert b"memory limit" in ended.stderr
+
+
+def test_a_cell_that_calls_its_own_session_is_refused_and_not_deadlocked(held: House) -> None:
+    code = "answer = run('pxctl exec 1 --kernel nested'); print(answer.returncode, answer.stderr)"
+    ended = execute(held, "nested", code)
+    assert ended.stdout.startswith(b"8 ")
+    assert b"neither would ever end" in ended.stdout
+    other = "answer = run('pxctl exec 40+2 --kernel nested-other'); print(answer.stdout)"
+    assert execute(held, "nested", other).stdout == b"42\n\n"
+
+
+def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(held: House) -> None:
+    code = "kept = 5; print('going', flush=True)\nimport time; time.sleep(60)"
+    process = spawn(held, "exec", code, "--kernel", "ctrl-c", "--timeout", "120")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"going\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert b"variables are kept" in errors
+    assert execute(held, "ctrl-c", "kept").stdout == b"5\n"
+
+
+def test_ctrl_c_again_takes_the_next_step_and_says_that_variables_are_lost(held: House) -> None:
+    code = "print('deaf', flush=True); sum(range(10**13))"
+    process = spawn(held, "exec", code, "--kernel", "deaf", "--timeout", "120")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"deaf\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stderr.readline() == b"pxctl: ending the cell: sigint\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert b"variables are lost" in errors
+
+
+def test_ctrl_c_while_waiting_leaves_the_line_and_the_running_cell_alone(held: House) -> None:
+    first = spawn(held, "exec", "print(1, flush=True)\nimport time; time.sleep(2); print('whole')", "--kernel", "line")
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"1\n"
+    second = spawn(held, "exec", "2", "--kernel", "line")
+    until(lambda: _queued(held, "line") == 1, "the second call waits")
+    second.send_signal(signal.SIGINT)
+    _, errors = second.communicate(timeout=DEADLINE)
+    assert (second.returncode, b"cancelled" in errors) == (1, True)
+    output, _ = first.communicate(timeout=DEADLINE)
+    assert (first.returncode, output) == (0, b"whole\n")
+
+
+def _queued(home: House, kernel: str) -> int:
+    return sum(one["queued"] for one in home.get("/api/kernels")["kernels"] if one["name"] == kernel)
+
+
+def test_exec_starts_the_daemon_unless_told_not_to(home: House) -> None:
+    refused = run(home, "exec", "1", "--no-autostart")
+    assert (refused.returncode, b"hint: pxctl daemon start" in refused.stderr) == (5, True)
+    try:
+        ended = run(home, "exec", "1 + 1")
+        assert (ended.returncode, ended.stdout) == (0, b"2\n")
+    finally:
+        run(home, "daemon", "stop")
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_runs_cell_by_cell_and_stops_at_the_first_failure(held: House) -> None:
+    script = held.home / "steps.py"
+    script.write_text(
+        "# %% load\nprint('one')\n# %% [markdown]\n# words\n# %% bad\n1 / 0\n# %% never\nprint('three')\n"
+    )
+    ended = run(held, "exec", "-f", str(script), "--kernel", "script")
+    assert (ended.returncode, ended.stdout) == (1, b"one\n")
+    words = ended.stderr.decode()
+    assert "load" in words
+    assert "Cell 2 of 3 (bad) failed (ZeroDivisionError). Cell 3 was not run." in words
+
+
+def notebook(path: Path, *sources: str) -> None:
+    cells = [nbformat.v4.new_markdown_cell("# words"), *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+def test_a_notebook_is_executed_and_saved(held: House) -> None:
+    given, made = held.home / "given.ipynb", held.home / "made.ipynb"
+    notebook(given, "x = 2\nprint('two')", "x * 21")
+    before = given.read_bytes()
+    ended = run(held, "exec", "-f", str(given), "-o", str(made), "--kernel", "notebook")
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert ended.stdout == b"two\n42\n"
+    assert given.read_bytes() == before
+    executed = nbformat.read(made, as_version=4)
+    nbformat.validate(executed)
+    assert executed.cells[1].outputs[0]["text"] == "two\n"
+    assert executed.cells[2].outputs[0]["data"]["text/plain"] == "42"
+    assert run(held, "exec", "-f", str(given), "--inplace", "--kernel", "notebook").returncode == 0
+    assert nbformat.read(given, as_version=4).cells[2].outputs
+
+
+def test_a_notebook_whose_cell_fails_is_saved_with_its_error(held: House) -> None:
+    given = held.home / "failing.ipynb"
+    notebook(given, "print('before')", "1 / 0", "print('never')")
+    ended = run(held, "exec", "-f", str(given), "--inplace", "--kernel", "failing")
+    assert ended.returncode == 1
+    cells = nbformat.read(given, as_version=4).cells
+    assert cells[2].outputs[0]["ename"] == "ZeroDivisionError"
+    assert cells[3].outputs == []
+
+
+def test_a_file_that_is_no_notebook_is_refused_with_the_place(held: House) -> None:
+    broken = held.home / "broken.ipynb"
+    broken.write_text('{"cells": [')
+    ended = run(held, "exec", "-f", str(broken), "--kernel", "broken")
+    assert ended.returncode == 2
+    assert b"line 1" in ended.stderr
+
+
+# -- on a terminal ----------------------------------------------------------------------------------------------------
+
+
+class Screen:
+    """A `pxctl exec` on a pseudo-terminal that is its controlling one."""
+
+    def __init__(self, home: House, *arguments: str, **env: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        self.process = subprocess.Popen(
+            ["setsid", "--ctty", BIN / "pxctl", *arguments], stdin=slave, stdout=slave, stderr=slave, cwd=home.home,
+            env={**home.environ, "TERM": "xterm", "NO_COLOR": "1", **env},
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = b""
+
+    def see(self, wanted: str) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while wanted.encode() not in self.seen:
+            assert time.monotonic() < deadline, self.seen.decode()
+            assert self._read(), self.seen.decode()
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self) -> int:
+        while self._read():
+            pass
+        os.close(self._master)
+        return self.process.wait(DEADLINE)
+
+    def _read(self) -> bool:
+        assert select.select([self._master], [], [], DEADLINE)[0], self.seen.decode()
+        with contextlib.suppress(OSError):
+            piece = os.read(self._master, 65536)
+            self.seen += piece
+            return bool(piece)
+        return False
+
+
+def test_a_terminal_shows_cells_collapsed_with_pictures_saved_and_drawn(held: House) -> None:
+    script = held.home / "look.py"
+    script.write_text(
+        "# %% lines\nfor at in range(50): print('line', at)\n"
+        f"# %% picture\nimport base64\nfrom IPython.display import Image\nImage(base64.b64decode({PICTURE!r}))\n"
+    )
+    screen = Screen(held, "exec", "-f", str(script), "--kernel", "look", KITTY_WINDOW_ID="1")
+    assert screen.end() == 0
+    text = screen.seen.decode()
+    assert "line 14\r\n" in text
+    assert "line 15\r\n" not in text
+    assert "30 lines hidden; all of it: pxctl kernel output look" in text
+    assert text.count("✓ ") == 2
+    assert "\x1b_Ga=T,f=100,q=2,m=0;" in text
+    saved = text.partition("saved: ")[2].split("\r\n")[0]
+    assert saved.startswith(str(held.home / "pictures"))
+    assert os.path.getsize(saved) == 70
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_cell(held: House) -> None:
+    code = "here = 1; print('going', flush=True)\nimport time; time.sleep(60)"
+    screen = Screen(held, "exec", code, "--kernel", "typed", "--timeout", "120")
+    screen.see("going")
+    screen.type("\x03")
+    assert screen.end() == 1
+    assert "variables are kept" in screen.seen.decode()
+    assert execute(held, "typed", "here").stdout == b"1\n"

@@ -1,0 +1,170 @@
+"""`pxctl kernel …` and the general commands, as installed, on real kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING
+
+import nbformat
+import pytest
+
+from e2e.house import BIN, DEADLINE, House, alive, house, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[House]:
+    """A house whose daemon serves all tests of this file; each names a session of its own."""
+    with house({"PX_KERNELS__MAX_SESSIONS": "8"}) as made:
+        made.start()
+        yield made
+
+
+def run(home: House, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BIN / "pxctl", *arguments], env=home.environ, cwd=cwd or home.home, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
+def show(home: House, kernel: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(run(home, "kernel", "show", kernel, "--json").stdout)
+    return found
+
+
+def test_a_kernel_is_started_listed_restarted_and_stopped(held: House) -> None:
+    started = run(held, "kernel", "start", "life")
+    assert started.returncode == 0, started.stderr
+    first = show(held, "life")
+    assert (first["state"], first["cwd"]) == ("idle", os.path.realpath(held.home))
+    assert started.stdout == f"{first['unit']} idle (pid {first['pid']})\n"
+    assert run(held, "kernel", "start", "life").stdout == started.stdout
+    assert str(first["id"]) in run(held, "kernel", "list").stdout
+    assert str(first["id"]) in run(held, "kernel", "list", "-q").stdout.split()
+    run(held, "exec", "gone = 1", "--kernel", "life")
+    assert run(held, "kernel", "restart", "life").returncode == 0
+    second = show(held, "life")
+    assert second["pid"] != first["pid"]
+    assert "NameError" in run(held, "exec", "gone", "--kernel", "life").stderr
+    assert run(held, "kernel", "stop", "life").stdout == f"{first['unit']} stopped\n"
+    assert not alive(int(str(second["pid"])))
+    assert show(held, "life")["state"] == "stopped"
+
+
+def test_general_commands_know_kernels(held: House) -> None:
+    run(held, "exec", "print('hello')", "--kernel", "general")
+    unit = str(show(held, "general")["unit"])
+    assert unit in run(held, "status").stdout
+    assert run(held, "status", "kernel:general").returncode == 0
+    assert run(held, "wait", unit).stdout == f"{unit} idle\n"
+    assert run(held, "why", "kernel:general").stdout.startswith(f"{unit} is idle\n")
+    assert "ready" in run(held, "events", "--unit", unit).stdout
+    assert run(held, "logs", unit).returncode == 0
+    assert run(held, "restart", "kernel:general").stdout.startswith(f"{unit} idle (pid ")
+    assert run(held, "stop", "kernel:general").stdout == f"{unit} stopped\n"
+    assert run(held, "status", unit).returncode == 3
+    assert run(held, "why", unit).stdout.startswith(f"{unit} is stopped (stopped)\n")
+    assert run(held, "wait", unit, "--for", "stopped").stdout == f"{unit} stopped (stopped)\n"
+    assert run(held, "start", unit).stdout.startswith(f"{unit} idle (pid ")
+
+
+def test_explain_names_candidates_and_variables_and_starts_nothing(held: House) -> None:
+    ended = run(held, "kernel", "start", "unborn", "--explain")
+    assert ended.returncode == 0
+    assert "✓ taken" in ended.stdout
+    assert ".venv/bin/python is not there" in ended.stdout
+    assert "environment passed: " in ended.stdout
+    document = json.loads(run(held, "kernel", "start", "unborn", "--explain", "--json").stdout)
+    assert document["schema"] == "px.kernel-explanation/1"
+    assert sum(candidate["taken"] for candidate in document["candidates"]) == 1
+    assert run(held, "kernel", "show", "unborn").returncode == 4
+
+
+def test_stop_takes_globs_of_names(held: House) -> None:
+    for name in ("globbed-a", "globbed-b"):
+        run(held, "exec", "1", "--kernel", name)
+    ended = run(held, "kernel", "stop", "globbed-*")
+    assert ended.returncode == 0
+    assert [line.split()[1] for line in ended.stdout.splitlines()] == ["stopped", "stopped"]
+
+
+def test_among_sessions_of_one_name_that_of_the_folder_is_meant(held: House) -> None:
+    folders = [held.home / "here", held.home / "there"]
+    for folder in folders:
+        folder.mkdir()
+        assert run(held, "exec", "1", "--kernel", "twins", cwd=folder).returncode == 0
+    for folder in folders:
+        shown = json.loads(run(held, "kernel", "show", "twins", "--json", cwd=folder).stdout)
+        assert shown["cwd"] == os.path.realpath(folder)
+    elsewhere = run(held, "kernel", "show", "twins")
+    assert elsewhere.returncode == 2
+    assert elsewhere.stderr.count("candidate: kernel:twins-") == 2
+    assert run(held, "kernel", "show", "twins", "--cwd", "here").returncode == 0
+
+
+def test_interrupt_ends_the_running_cell_of_somebody_else(held: House) -> None:
+    code = "import time; time.sleep(60)"
+    process = subprocess.Popen(
+        [BIN / "pxctl", "exec", code, "--kernel", "busy", "--timeout", "120"], env=held.environ, cwd=held.home,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    until(lambda: run(held, "kernel", "show", "busy").returncode == 0 and show(held, "busy")["running"], "it runs")
+    assert "sigint" in run(held, "kernel", "interrupt", "busy").stdout
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert "variables are kept" in errors
+    assert run(held, "kernel", "interrupt", "busy").stdout.endswith(" no cell is running\n")
+
+
+def test_a_real_console_joins_the_live_session(held: House, require: Callable[[object, str], None]) -> None:
+    require((BIN / "jupyter-console").exists(), "needs jupyter_console")
+    run(held, "exec", "shared = 20", "--kernel", "joined")
+    command = shlex.split(run(held, "kernel", "attach", "joined").stdout)
+    assert command[1] == "--existing"
+    console = subprocess.run(
+        [*command, "--simple-prompt", "--no-confirm-exit"], env={**held.environ, "HOME": str(held.home)},
+        cwd=held.home, input="shared = shared + 22\nprint('console', shared)\n", capture_output=True, text=True,
+        timeout=DEADLINE, check=False,
+    )  # fmt: skip
+    assert "console 42" in console.stdout, console.stderr
+    assert run(held, "exec", "shared", "--kernel", "joined").stdout == "42\n"
+
+
+def test_attach_to_a_stopped_session_says_how_to_start_it(held: House) -> None:
+    run(held, "exec", "1", "--kernel", "parted")
+    run(held, "kernel", "stop", "parted")
+    ended = run(held, "kernel", "attach", "parted")
+    assert ended.returncode == 3
+    assert "hint: pxctl kernel start parted-" in ended.stderr
+
+
+def test_the_history_is_listed_paged_and_exported_also_of_a_stopped_session(held: House) -> None:
+    run(held, "exec", "print('x' * 200_000)", "--kernel", "past")
+    run(held, "exec", "import sys; print('err', file=sys.stderr); 1 / 0", "--kernel", "past")
+    cells = json.loads(run(held, "kernel", "cells", "past", "--json").stdout)["cells"]
+    assert [cell["status"] for cell in cells] == ["ok", "error"]
+    assert run(held, "kernel", "output", "past", cells[0]["id"]).stdout == "x" * 200_000 + "\n"
+    some = run(held, "kernel", "output", "past", cells[0]["id"], "--offset", "199990", "--limit", "5")
+    assert some.stdout == "xxxxx"
+    assert "go on with --offset 199995" in some.stderr
+    assert run(held, "kernel", "output", "past", "last", "--stream", "stderr").stdout == "err\n"
+    run(held, "kernel", "stop", "past")
+    path = held.home / "past.ipynb"
+    assert run(held, "kernel", "export", "past", "-o", str(path)).returncode == 0
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert [cell.source for cell in notebook.cells if cell.cell_type == "code"] == [cell["code"] for cell in cells]
+    assert any(output["output_type"] == "error" for cell in notebook.cells for output in cell.get("outputs", []))
+    assert json.loads(run(held, "kernel", "export", "past").stdout)["nbformat"] == 4
+
+
+def test_kernelspecs_are_listed(held: House) -> None:
+    ended = run(held, "kernel", "specs")
+    assert (ended.returncode, "python3" in ended.stdout) == (0, True)
+    assert json.loads(run(held, "kernel", "specs", "--json").stdout)["kernelspecs"]["python3"]["spec"]["argv"]
