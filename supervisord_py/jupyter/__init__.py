@@ -1,0 +1,1 @@
+"""What runs inside Jupyter's own processes: clients of the daemon, not parts of it."""

@@ -1,0 +1,180 @@
+"""Asking the daemon over its Unix socket, from a process that is not ours and may have any event loop.
+
+Law: an answer that does not come is no answer: only a socket behind which nobody listens says that the daemon is gone.
+While the control plane is replaced the keeper holds the socket, and who asks waits. HTTP is read by the standard
+library: a web client's import would cost a front end more than the start of its kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from supervisord_py.daemon.paths import resolve_paths
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+ASK_SECONDS = 60.0
+START_SECONDS = 30.0
+NO_AUTOSTART = "0"
+_REFUSED = 400
+_NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
+"""What a service manager grants belongs to Jupyter's service here, not to the daemon."""
+
+
+class DaemonError(RuntimeError):
+    """The daemon refused, or did not answer; the message is for people.
+
+    Attributes:
+        status: HTTP status of a refusal; None where there was no answer.
+        kind: Kind of the problem document, `gone` where nobody listens, `broken` where the connection broke off.
+    """
+
+    def __init__(self, message: str, status: int | None = None, kind: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+    @property
+    def is_gone(self) -> bool:
+        """True when there is no daemon: its kernels ended with it."""
+        return self.kind == "gone"
+
+    @property
+    def is_in_between(self) -> bool:
+        """True when the control plane was replaced meanwhile: what was asked may be asked again."""
+        return self.kind in {"broken", "interrupted"}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSocket:
+    """The way to one daemon."""
+
+    path: str
+
+    @classmethod
+    def find(cls, configured: str = "") -> ControlSocket:
+        """Return the socket that was configured, else the one that PX_SOCKET, PX_HOME or the platform mean."""
+        return cls(configured or str(resolve_paths(_own_environment()).socket))
+
+    async def ask(
+        self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = ASK_SECONDS
+    ) -> dict[str, Any]:
+        """Send one request and return the JSON document of the answer.
+
+        Raises:
+            DaemonError: No answer, or the answer is a problem document.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                status, document = await self._exchange(_request(method, route, body))
+        except TimeoutError as error:
+            raise DaemonError(f"pxd did not answer {method} {route} within {seconds:g} s", kind="late") from error
+        if status >= _REFUSED or not isinstance(document, dict):
+            raise _refusal(status, document)
+        return document
+
+    async def _exchange(self, request: bytes) -> tuple[int, Any]:
+        try:
+            reader, writer = await asyncio.open_unix_connection(self.path)
+        except OSError as error:
+            raise DaemonError(
+                f"pxd does not answer at {self.path}: {error.strerror or error}. Start it: pxctl daemon start",
+                kind="gone",
+            ) from error
+        try:
+            writer.write(request)
+            await writer.drain()
+            return _read(await reader.read())
+        except (OSError, HTTPException, ValueError) as error:
+            raise DaemonError(f"pxd broke off its answer at {self.path}: {error!r}", kind="broken") from error
+        finally:
+            writer.close()
+
+    async def ask_surely(
+        self, method: str, route: str, body: Mapping[str, Any] | None = None, seconds: float = ASK_SECONDS
+    ) -> dict[str, Any]:
+        """As `ask`, for what may be asked twice: once more where the control plane was replaced in between."""
+        try:
+            return await self.ask(method, route, body, seconds)
+        except DaemonError as error:
+            if not error.is_in_between:
+                raise
+        return await self.ask(method, route, body, seconds)
+
+    async def ensure_running(self) -> None:
+        """Start the daemon where it is not there, unless PX_AUTOSTART=0 forbids it.
+
+        Raises:
+            DaemonError: It is not there and may not or cannot be started.
+        """
+        try:
+            await self.ask_surely("GET", "/api/health", seconds=START_SECONDS)
+        except DaemonError as error:
+            if not error.is_gone or os.environ.get("PX_AUTOSTART") == NO_AUTOSTART:
+                raise
+            await asyncio.to_thread(self._start)
+
+    def _start(self) -> None:
+        beside = Path(sys.executable).with_name("pxctl")
+        command = [str(beside) if beside.exists() else "pxctl", "--socket", self.path, "daemon", "start"]
+        try:
+            run = subprocess.run(
+                command, env=_own_environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False
+            )
+        except OSError as error:
+            raise DaemonError(f"pxd does not run, and {command[0]} cannot start it: {error}", kind="gone") from error
+        if run.returncode != 0:
+            raise DaemonError(f"pxd could not be started: {run.stderr.decode(errors='replace').strip()}", kind="gone")
+
+
+def _own_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+
+
+def _request(method: str, route: str, body: Mapping[str, Any] | None) -> bytes:
+    content = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{method} {route} HTTP/1.1", "Host: px", "Accept: application/json", "Connection: close"]
+    if body is not None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(content)}"]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + content
+
+
+class _Heard:
+    """Bytes that came, in the form in which the standard library reads an answer."""
+
+    def __init__(self, heard: bytes) -> None:
+        self._heard = heard
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        return io.BytesIO(self._heard)
+
+
+def _read(heard: bytes) -> tuple[int, Any]:
+    """Return status and document of a whole answer.
+
+    Raises:
+        HTTPException, ValueError: It is none, or not whole.
+    """
+    answer = HTTPResponse(cast("socket.socket", _Heard(heard)))
+    answer.begin()
+    return answer.status, json.loads(answer.read())
+
+
+def _refusal(status: int, problem: Any) -> DaemonError:
+    if not isinstance(problem, dict) or status < _REFUSED:
+        return DaemonError("pxd answered with something that is no document of its API", status)
+    detail = str(problem.get("detail") or problem.get("title"))
+    hint = problem.get("hint")
+    end = "" if detail.endswith((".", "!", "?")) or not hint else "."
+    return DaemonError(f"{detail}{end}" + (f" {hint}" if hint else ""), status, str(problem.get("kind", "")))

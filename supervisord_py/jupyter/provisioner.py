@@ -1,0 +1,210 @@
+"""A Jupyter kernel provisioner: JupyterLab, nbclient and papermill start their kernels in the daemon.
+
+Chosen per kernelspec (`metadata.kernel_provisioner.provisioner_name = "supervisord-py"`). The kernel is the daemon's:
+it obeys its limits, is shown by `pxctl status`, and outlives its front end until it was idle for
+`kernels.idle_seconds`. While the front end lives and asks for its kernel now and then, that counts as use.
+
+Laws: a kernel life is one instance. Another instance under the same session is another life: `poll` then says that ours
+has ended, so that the front end learns of the lost variables. An answer that does not come ends no life. What a front
+end shuts down is gone with all its processes when the call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from traitlets import Unicode
+
+from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
+from supervisord_py.jupyter.launch_order import FrontEnd, order_of
+from supervisord_py.jupyter.page_error import shown_by
+
+if TYPE_CHECKING:
+    from jupyter_client.connect import KernelConnectionInfo
+
+ENDED = 1
+"""What `poll` says of a life whose own code nobody knows."""
+_POLL_SECONDS = 0.1
+_START_SECONDS = 600.0
+"""Longer than any bound that the daemon has for a start: it is the one who gives up, and says why."""
+_NOT_FOUND = 404
+_INVALID = 422
+_LIVING = frozenset({"starting", "idle", "busy", "stopping"})
+
+
+class SupervisedProvisioner(KernelProvisionerBase):
+    """One kernel of one front end, held by the daemon."""
+
+    socket = Unicode("", help="control socket of pxd; by default what PX_SOCKET, PX_HOME or the platform mean").tag(
+        config=True
+    )
+    interpreter = Unicode("", help="Python of the kernel; by default the kernelspec's, or what pxd chooses").tag(
+        config=True
+    )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._session: str | None = None
+        self._instance: str | None = None
+        self._cwd: str | None = None
+
+    @property
+    def _daemon(self) -> ControlSocket:
+        return ControlSocket.find(self.socket)
+
+    def _route(self, verb: str = "") -> str:
+        return f"/api/kernels/{quote(self._session or '', safe='')}{verb}"
+
+    # -- up ----------------------------------------------------------------------------------------------------------
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Prepare the start: the command is the kernelspec's, its connection file will be the daemon's.
+
+        Raises:
+            DaemonError: There are arguments for the command: the daemon starts ipykernel by its own launcher.
+        """
+        if extra := kwargs.pop("extra_arguments", []):
+            raise DaemonError(f"pxd passes no arguments to a kernel; write them into a kernelspec: {' '.join(extra)}")
+        return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Have the daemon start the kernel, or join the one that it has under this kernel's id.
+
+        Raises:
+            DaemonError: It cannot be started; the message says why. In a jupyter_server it is tornado's HTTPError.
+        """
+        self._cwd = os.path.realpath(kwargs.get("cwd") or ".")  # noqa: ASYNC240 - a local path, once
+        try:
+            await self._daemon.ensure_running()
+            kernel = await self._begin(order_of(self._wish(cmd, kwargs.get("env") or {})))
+        except DaemonError as error:
+            raise shown_by(error) from error
+        self._session, self._instance = str(kernel["id"]), str(kernel["instance"])
+        info = json.loads(await asyncio.to_thread(Path(kernel["connection_file"]).read_bytes))
+        info["key"] = info["key"].encode()
+        self.connection_info = info
+        return cast("KernelConnectionInfo", info)
+
+    def _wish(self, cmd: list[str], env: dict[str, str]) -> FrontEnd:
+        spec = self.kernel_spec
+        return FrontEnd(
+            kernel_id=str(self.kernel_id),
+            spec=self._spec_name(),
+            argv=cmd,
+            language=spec.language,
+            cwd=str(self._cwd),
+            env=env,
+            environ=dict(os.environ),
+            interpreter=self.interpreter,
+        )
+
+    def _spec_name(self) -> str:
+        """Return the name of the kernelspec, which it does not know itself: its folder is called so."""
+        named = getattr(self.parent, "kernel_name", "")
+        return str(named or Path(self.kernel_spec.resource_dir).name)
+
+    async def _begin(self, order: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._daemon.ask_surely("POST", "/api/kernels", order, _START_SECONDS)
+        except DaemonError as error:
+            if error.status != _INVALID or "kernelspec" not in order:
+                raise
+            where = f"This front end has it in {self.kernel_spec.resource_dir}; pxd looks on its own JUPYTER_PATH."
+            raise DaemonError(f"{error} {where}", error.status, error.kind) from error
+
+    # -- watched -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_process(self) -> bool:
+        """Say whether a kernel life is ours to watch."""
+        return self._instance is not None
+
+    async def poll(self) -> int | None:
+        """Return None while our life goes on, else a code."""
+        if self._instance is None:
+            return ENDED
+        try:
+            kernel = await self._daemon.ask("POST", self._route("/use"))
+        except DaemonError as error:
+            return ENDED if error.is_gone or error.status == _NOT_FOUND else None
+        is_ours = kernel["instance"] == self._instance and kernel["state"] in _LIVING
+        return None if is_ours else ENDED
+
+    async def wait(self) -> int | None:
+        """Wait for the end of our life."""
+        while (code := await self.poll()) is None:  # noqa: ASYNC110 - the event is in another process
+            await asyncio.sleep(_POLL_SECONDS)  # bounded by the caller, as the base demands
+        self._instance = None
+        return code
+
+    async def send_signal(self, signum: int) -> None:
+        """Interrupt or end the kernel; 0 only asks whether it is there.
+
+        Raises:
+            OSError: There is no kernel any more, or the signal is none of SIGINT, SIGTERM, SIGKILL.
+            DaemonError: The daemon refuses.
+        """
+        if signum == 0:
+            if await self.poll() is not None:
+                raise ProcessLookupError(f"kernel:{self._session} has ended")
+        elif signum == signal.SIGINT:
+            await self._order("/interrupt")
+        elif signum in {signal.SIGTERM, signal.SIGKILL}:
+            await self._stop()
+        else:
+            raise OSError(f"pxd sends no signal {signum} to a kernel")
+
+    # -- down --------------------------------------------------------------------------------------------------------
+
+    async def kill(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's signature
+        """End the kernel; returns when nothing of it is left."""
+        await self._stop()
+
+    async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's signature
+        """End the kernel in order; returns when nothing of it is left."""
+        await self._stop()
+
+    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's signature
+        """Leave nothing behind of a kernel that was shut down; before a restart the session stays."""
+        if not restart and self._session is not None:
+            await self._stop()
+            self._session = None
+
+    async def _stop(self) -> None:
+        if self._session is not None:
+            await self._order("/stop")
+        self._instance = None
+
+    async def _order(self, verb: str) -> None:
+        """Have something done to the kernel; one that is gone needs nothing."""
+        try:
+            await self._daemon.ask_surely("POST", self._route(verb))
+        except DaemonError as error:
+            if not error.is_gone and error.status != _NOT_FOUND:
+                raise
+
+    # -- carried over to another process -----------------------------------------------------------------------------
+
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """Return what another process needs to go on with this kernel."""
+        told = await super().get_provisioner_info()
+        return told | {"session": self._session, "instance": self._instance, "cwd": self._cwd}
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Go on with a kernel that another process had started."""
+        await super().load_provisioner_info(provisioner_info)
+        self._session = provisioner_info["session"]
+        self._instance = provisioner_info["instance"]
+        self._cwd = provisioner_info["cwd"]
+
+    def resolve_path(self, path: str) -> str | None:
+        """Return a path as the kernel sees it, where there is something."""
+        found = Path(self._cwd or ".", Path(path).expanduser())
+        return found.resolve().as_posix() if found.exists() else None

@@ -1,0 +1,134 @@
+"""jupyter_kernel_test: the protocol's own tests, through our launcher alone and through the provisioner and a daemon.
+
+Each with two generations of ipykernel. The tests are inherited; what is ours is where the kernel comes from.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import SkipTest
+
+import jupyter_kernel_test as suite
+import pytest
+
+import supervisord_py.kernels.inside
+from jupyter_house import IPYKERNEL6, LAUNCHED, NEEDS_PEERS, PYTHON, front_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jupyter_house import Front
+
+LAUNCHER = Path(supervisord_py.kernels.inside.__file__).with_name("launch.py")
+PATIENCE = 15.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernelspecs() -> Iterator[Front]:
+    """Four kernelspecs: launcher or provisioner, ipykernel 7 or 6."""
+    with front_end() as made:
+        for generation, python in ((7, PYTHON), (6, str(IPYKERNEL6))):
+            made.spec(f"launched{generation}", [python, str(LAUNCHER), "-f", "{connection_file}"], metadata={})
+            made.spec(f"provisioned{generation}", [python, *LAUNCHED])
+        yield made
+        assert made.living() == {}, "a session outlived its test"
+
+
+@pytest.fixture(scope="class")
+def ipykernel6(require: Callable[[object, str], None]) -> None:
+    """The older ipykernel is there, and it is the older one."""
+    require(IPYKERNEL6.exists(), NEEDS_PEERS)
+    said = subprocess.run(
+        [IPYKERNEL6, "-c", "import ipykernel; print(ipykernel.__version__)"], capture_output=True, check=True
+    )
+    assert said.stdout.startswith(b"6.31.")
+
+
+class PythonKernel(suite.KernelTests):
+    """What a Python kernel is expected to do. Not a test by itself: it has no kernel."""
+
+    __test__ = False
+    language_name = "python"
+    file_extension = ".py"
+    code_hello_world = "print('hello, world')"
+    code_stderr = "import sys; print('told on stderr', file=sys.stderr)"
+    completion_samples = [{"text": "zi", "matches": {"zip"}}]  # noqa: RUF012 - as the suite declares it
+    complete_code_samples = ["1", "print('a')", "def f(x):\n  return x * 2\n\n\n"]  # noqa: RUF012 - same
+    incomplete_code_samples = ["print('''a", "def f(x):\n  x * 2"]  # noqa: RUF012 - same
+    invalid_code_samples = ["import = 7q"]  # noqa: RUF012 - same
+    code_page_something = "zip?"
+    code_generate_error = "raise ValueError('of the test')"
+    code_execute_result = [  # noqa: RUF012 - same
+        {"code": "1+2+3", "result": "6"},
+        {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
+    ]
+    code_display_data = [  # noqa: RUF012 - same
+        {"code": "from IPython.display import HTML, display; display(HTML('<b>t</b>'))", "mime": "text/html"},
+        {"code": "from IPython.display import Math, display; display(Math('\\\\frac{1}{2}'))", "mime": "text/latex"},
+    ]
+    supported_history_operations = ("tail", "search")
+    code_history_pattern = "1?2*"
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
+    is_patient = False
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Start the kernel; a message that is due may come late on a loaded machine."""
+        super().setUpClass()
+        channel = cls.kc.iopub_channel
+        get = channel.get_msg
+
+        def patient_get(timeout: float | None = None) -> Any:
+            return get(timeout=PATIENCE if cls.is_patient else timeout)
+
+        channel.get_msg = patient_get
+
+    @contextmanager
+    def subTest(self, msg: Any = None, **params: Any) -> Iterator[None]:  # noqa: N802 - unittest's name
+        """As unittest's, without the one part that no IPython can pass: it calls the current session 0 in a range."""
+        with super().subTest(msg, **params), suppress(SkipTest):
+            yield
+
+    def execute_helper(self, *args: Any, **kwargs: Any) -> Any:
+        """As the suite's, with patience for what must come."""
+        type(self).is_patient = True
+        try:
+            return super().execute_helper(*args, **kwargs)
+        finally:
+            type(self).is_patient = False
+
+
+class TestLaunched7(PythonKernel):
+    __test__ = True
+    kernel_name = "launched7"
+
+
+class TestProvisioned7(PythonKernel):
+    __test__ = True
+    kernel_name = "provisioned7"
+
+
+@pytest.mark.usefixtures("ipykernel6")
+class TestLaunched6(PythonKernel):
+    __test__ = True
+    kernel_name = "launched6"
+
+
+@pytest.mark.usefixtures("ipykernel6")
+class TestProvisioned6(PythonKernel):
+    __test__ = True
+    kernel_name = "provisioned6"
+
+
+class TestWelcomeLaunched(suite.IopubWelcomeTests):
+    kernel_name = "launched7"
+    support_iopub_welcome = True
+
+
+class TestWelcomeProvisioned(suite.IopubWelcomeTests):
+    kernel_name = "provisioned7"
+    support_iopub_welcome = True

@@ -1,0 +1,85 @@
+"""`jupyter console` and other front ends that join a session of the daemon, or start one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jupyter_client.blocking import BlockingKernelClient
+
+from e2e.house import until
+from jupyter_house import PATIENCE, PYTHON, end
+
+if TYPE_CHECKING:
+    from jupyter_house import Front
+
+
+def console(front: Front, text: str, *options: str) -> str:
+    """Run a console that is typed `text` into; return what it showed."""
+    process = subprocess.Popen(
+        [PYTHON, "-m", "jupyter_console", "--simple-prompt", *options],
+        cwd=front.folder,
+        env=front.environ(TERM="dumb"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        shown, _ = process.communicate(text, timeout=PATIENCE)
+        return shown
+    finally:
+        end(process)
+
+
+def execute(front: Front, session: str, code: str) -> str:
+    answer = front.house.request("POST", f"/api/kernels/{session}/execute", {"code": code, "cwd": str(front.folder)})
+    assert answer.status == 200, answer.body
+    return str(answer.json()["cells"][0]["text"])
+
+
+def test_a_console_that_joins_a_session_shares_its_variables_both_ways(front: Front) -> None:
+    assert execute(front, "shared", "x = 6 * 7") == ""
+    ((name, session),) = front.living().items()
+    shown = console(
+        front, "print('seen', x)\ny = x + 1\nexit(keep_kernel=True)\n", "--existing", session["connection_file"]
+    )
+    assert "seen 42" in shown
+    assert execute(front, "shared", "print(y)") == "43\n"
+    assert front.living()[name]["pid"] == session["pid"]
+
+
+def test_a_console_starts_a_kernel_of_its_own_and_ends_it(front: Front) -> None:
+    shown = console(front, "import os\nprint('in', os.getcwd())\nquit()\n", "--kernel", "pxd")
+    assert f"in {front.folder}" in shown
+    until(lambda: front.living() == {}, "its kernel ends as it was told to")
+
+
+def test_a_client_that_joins_by_the_connection_file_sees_what_the_daemon_runs(front: Front) -> None:
+    execute(front, "watched", "x = 1")
+    ((_, session),) = front.living().items()
+    client = BlockingKernelClient(connection_file=session["connection_file"])
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=PATIENCE)
+        execute(front, "watched", "print('told to all')")
+        heard = ""
+        while "told to all" not in heard:
+            heard += client.get_iopub_msg(timeout=PATIENCE)["content"].get("text", "")
+        assert client.execute("x += 1", reply=True, timeout=PATIENCE)["content"]["status"] == "ok"
+        assert execute(front, "watched", "print(x)") == "2\n"
+    finally:
+        client.stop_channels()
+        client.context.destroy(linger=0)
+
+
+def test_the_connection_file_of_a_session_is_private_and_goes_with_its_kernel(front: Front) -> None:
+    execute(front, "private", "1")
+    ((name, session),) = front.living().items()
+    file = Path(session["connection_file"])
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert front.house.request("POST", f"/api/kernels/{name}/stop").status == 200
+    assert not file.exists()

@@ -1,0 +1,80 @@
+"""What the daemon is asked for: names, programs and variables of an order."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.jupyter.launch_order import FrontEnd, order_of, session_name
+from supervisord_py.kernels.call_rules import session_name as checked_by_the_daemon
+
+LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
+WISH = FrontEnd("5b0a5f1e-0000-4000-8000-000000000000", "pxd", ("python3", *LAUNCHED), "python", "/w", {}, {})
+ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30)
+VARIABLES = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=5)
+
+
+@given(st.uuids().map(str) | ANY_TEXT)
+def test_the_name_of_a_session_is_one_that_the_daemon_takes_and_is_always_the_same(kernel_id: str) -> None:
+    name = session_name(kernel_id)
+    assert checked_by_the_daemon(name) == name
+    assert re.fullmatch(r"jupyter-[0-9a-f]{8}", name)
+    assert session_name(kernel_id) == name
+
+
+def test_ids_that_begin_alike_and_are_no_uuids_have_different_names() -> None:
+    assert session_name("notebook-1") != session_name("notebook-2")
+
+
+def test_a_uuid_is_known_by_its_beginning() -> None:
+    assert session_name("5B0A5F1E-0000-4000-8000-000000000000") == "jupyter-5b0a5f1e"
+
+
+@given(VARIABLES, VARIABLES)
+def test_what_the_front_end_adds_is_told_apart_from_what_it_has_and_all_of_it_is_json(
+    environ: dict[str, str], added: dict[str, str]
+) -> None:
+    order = order_of(replace(WISH, env={**environ, **added}, environ=environ))
+    json.dumps(order, ensure_ascii=False).encode()
+    assert all(environ.get(name) != value for name, value in order["env"].items())
+    assert order["environ"].items() <= environ.items()
+    assert {**order["environ"], **order["env"]}.keys() <= {**environ, **added}.keys()
+
+
+@pytest.mark.parametrize("python", ["python", "python3"])
+def test_a_spec_that_means_some_python_leaves_the_choice_to_the_daemon(python: str) -> None:
+    order = order_of(replace(WISH, argv=(python, *LAUNCHED)))
+    assert "interpreter" not in order
+    assert "kernelspec" not in order
+
+
+@pytest.mark.parametrize(
+    ("argv", "language", "expected"),
+    [
+        (("/e/bin/python", *LAUNCHED), "python", {"interpreter": "/e/bin/python"}),
+        (("/e/bin/python", "-Xfrozen_modules=off", *LAUNCHED), "python", {"interpreter": "/e/bin/python"}),
+        (("python3.12", *LAUNCHED), "python", {"kernelspec": "s"}),
+        (("/e/bin/python", *LAUNCHED, "--matplotlib=inline"), "python", {"kernelspec": "s"}),
+        (("/e/bin/python", *LAUNCHED), "sage", {"kernelspec": "s"}),
+        (("R", "--slave", "{connection_file}"), "R", {"kernelspec": "s"}),
+    ],
+)
+def test_a_spec_is_followed_as_it_is_written(argv: tuple[str, ...], language: str, expected: dict[str, str]) -> None:
+    order = order_of(replace(WISH, spec="s", argv=argv, language=language))
+    assert {name: order[name] for name in ("interpreter", "kernelspec") if name in order} == expected
+
+
+def test_a_configured_interpreter_wins_where_it_is_our_launcher_that_starts() -> None:
+    assert order_of(replace(WISH, interpreter="/mine"))["interpreter"] == "/mine"
+    assert order_of(replace(WISH, argv=("/e/python", *LAUNCHED), interpreter="/mine"))["interpreter"] == "/mine"
+    assert "interpreter" not in order_of(replace(WISH, argv=("R",), language="R", interpreter="/mine"))
+
+
+def test_an_order_is_for_the_backend_whose_channels_can_be_joined() -> None:
+    order = order_of(WISH)
+    assert (order["owner"], order["backend"], order["cwd"]) == ("jupyter", "direct", "/w")

@@ -1,0 +1,255 @@
+"""The provisioner between Jupyter's kernel managers and a real daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from e2e.house import alive, until
+from jupyter_house import LAUNCHED, PATIENCE, PYTHON, gone, kernel, run, value
+from supervisord_py.jupyter.control_socket import DaemonError
+from supervisord_py.jupyter.provisioner import SupervisedProvisioner
+
+if TYPE_CHECKING:
+    from jupyter_house import Front
+
+
+async def test_a_kernel_is_the_daemons_and_is_shown_by_it(front: Front) -> None:
+    async with kernel(cwd=str(front.folder)) as (km, kc):
+        reply, printed = await run(kc, "x = 41\nprint(x + 1)")
+        assert (reply["status"], printed) == ("ok", "42\n")
+        shown = front.session_of(km)
+        assert shown["owner"] == "jupyter"
+        assert shown["cwd"] == str(front.folder)
+        assert shown["name"] == f"jupyter-{km.kernel_id[:8]}"
+        assert shown["pid"] == await value(kc, "__import__('os').getpid()")
+        assert shown["unit"] in front.house.pxctl("status").stdout
+        assert await value(kc, "__import__('os').getcwd()") == str(front.folder)
+
+
+async def test_what_is_shut_down_is_gone_when_the_call_returns(front: Front) -> None:
+    async with kernel() as (km, kc):
+        pid = front.session_of(km)["pid"]
+        _, printed = await run(kc, "import subprocess; print(subprocess.Popen(['sleep', '600']).pid)")
+        await km.shutdown_kernel()
+        assert not alive(pid)
+        assert not alive(int(printed))
+        assert not await km.is_alive()
+        assert front.living() == {}
+        assert not Path(km.connection_file).exists()
+
+
+def test_the_synchronous_manager_starts_restarts_and_ends_kernels(front: Front) -> None:
+    km = KernelManager(kernel_name="pxd")
+    km.start_kernel()
+    kc = km.client()
+    kc.start_channels()
+    try:
+        kc.wait_for_ready(timeout=PATIENCE)
+        assert kc.execute("x = 1", reply=True, timeout=PATIENCE)["content"]["status"] == "ok"
+        km.restart_kernel(now=True)
+        kc.wait_for_ready(timeout=PATIENCE)
+        assert kc.execute("x", reply=True, timeout=PATIENCE)["content"]["ename"] == "NameError"
+        assert km.is_alive()
+    finally:
+        kc.stop_channels()
+        km.shutdown_kernel()
+        km.context.destroy(linger=0)
+    assert front.living() == {}
+
+
+@pytest.mark.parametrize("now", [True, False])
+async def test_after_a_restart_the_same_client_goes_on_with_a_fresh_kernel(front: Front, *, now: bool) -> None:
+    async with kernel() as (km, kc):
+        await run(kc, "x = 1")
+        before, pid = km.get_connection_info(), front.session_of(km)["pid"]
+        await km.restart_kernel(now=now)
+        assert km.get_connection_info() == before
+        await kc.wait_for_ready(timeout=PATIENCE)
+        reply, _ = await run(kc, "x")
+        assert reply["ename"] == "NameError"
+        assert front.session_of(km)["pid"] != pid
+        assert not alive(pid)
+
+
+async def test_a_crash_is_the_end_of_that_life_for_its_front_end_and_a_restart_makes_a_new_one(front: Front) -> None:
+    async with kernel() as (km, kc):
+        await run(kc, "x = 1")
+        kc.execute("import os; os.kill(os.getpid(), 9)")
+        until(lambda: front.session_of(km)["instance"] != km.provisioner._instance, "the daemon sees the crash")
+        assert not await km.is_alive()
+        await km.restart_kernel(now=True)
+        await kc.wait_for_ready(timeout=PATIENCE)
+        assert await km.is_alive()
+        assert (await run(kc, "x"))[0]["ename"] == "NameError"
+        assert len(front.living()) == 1
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import asyncio; await asyncio.sleep(600)"])
+async def test_an_interrupt_ends_the_front_ends_own_cell(front: Front, code: str) -> None:
+    async with kernel() as (km, kc):
+        await run(kc, "x = 1")
+        kc.execute(f"print('begun')\n{code}")
+        while (await kc.get_iopub_msg(timeout=PATIENCE))["content"].get("text") != "begun\n":
+            pass
+        await km.interrupt_kernel()
+        reply = await kc.get_shell_msg(timeout=PATIENCE)
+        while reply["msg_type"] != "execute_reply":
+            reply = await kc.get_shell_msg(timeout=PATIENCE)
+        assert reply["content"]["status"] == "error"
+        assert reply["content"]["ename"] in {"KeyboardInterrupt", "CancelledError"}
+        while (await run(kc, "pass"))[0]["status"] == "aborted":
+            pass  # what is sent in the moment after a failed cell is given up by the kernel, as always
+        assert await value(kc, "x") == 1
+
+
+async def test_input_is_asked_of_a_front_end_that_has_a_keyboard(front: Front) -> None:
+    async with kernel() as (_, kc):
+
+        async def answer(message: dict[str, Any]) -> None:
+            assert message["content"]["prompt"] == "name? "
+            kc.input("Ada")
+
+        _, printed = await run(kc, "print('hello', input('name? '))", allow_stdin=True, stdin_hook=answer)
+        assert printed == "hello Ada\n"
+
+
+async def test_variables_of_a_front_end_pass_the_daemons_filter(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it adds for the kernel comes through, what only it has itself does not, what is denied never does."""
+    monkeypatch.setenv("ONLY_THE_FRONT_ENDS", "1")
+    monkeypatch.setenv("TZ", "Europe/Vienna")
+    added = {**os.environ, "JPY_SESSION_NAME": "a.ipynb", "MINE": "yes", "OPENAI_API_KEY": "no"}
+    async with kernel(env=added) as (_, kc):
+        seen = await value(kc, "dict(__import__('os').environ)")
+    assert (seen["MINE"], seen["JPY_SESSION_NAME"], seen["TZ"]) == ("yes", "a.ipynb", "Europe/Vienna")
+    assert "OPENAI_API_KEY" not in seen
+    assert "ONLY_THE_FRONT_ENDS" not in seen
+
+
+async def test_a_kernelspecs_own_variables_are_set(front: Front) -> None:
+    name = front.spec("with-env", ["python3", *LAUNCHED], env={"A": "<${HOME}>"})
+    async with kernel(name) as (_, kc):
+        assert await value(kc, "__import__('os').environ['A']") == f"<{os.environ['HOME']}>"
+
+
+async def test_a_kernelspec_that_names_its_interpreter_gets_that_one_by_our_launcher(front: Front) -> None:
+    name = front.spec("named", [PYTHON, *LAUNCHED])
+    async with kernel(name) as (km, kc):
+        assert front.session_of(km)["interpreter"] == PYTHON
+        assert "launch.py" in await value(kc, "__import__('sys').argv[0]")
+
+
+async def test_any_other_kernelspec_is_run_as_it_is_written(front: Front) -> None:
+    """Its language is another's, so the daemon runs its command; Jupyter's protocol is all that is asked of it."""
+    name = front.spec("other", [PYTHON, *LAUNCHED, "--IPKernelApp.quiet=True"], language="snake")
+    async with kernel(name) as (km, kc):
+        assert front.session_of(km)["interpreter"] == "spec:other"
+        assert await value(kc, "6 * 7") == 42
+        await km.restart_kernel(now=True)
+        await kc.wait_for_ready(timeout=PATIENCE)
+
+
+async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both_places(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = front.spec("hidden", ["hidden-kernel", "{connection_file}"], language="snake")
+    monkeypatch.setenv("JUPYTER_PATH", str(front.jupyter / "path2"))
+    place = front.jupyter / "path2" / "kernels"
+    place.mkdir(parents=True, exist_ok=True)
+    (front.jupyter / "path" / "kernels" / name).rename(place / name)
+    with pytest.raises(DaemonError, match=rf"no kernelspec {name}.*front end has it in {place / name}.*JUPYTER_PATH"):
+        async with kernel(name):
+            pass
+
+
+async def test_an_interpreter_that_is_dead_is_refused_with_the_reason(front: Front) -> None:
+    name = front.spec("dead", ["/nowhere/python", *LAUNCHED])
+    with pytest.raises(DaemonError, match="/nowhere/python"):
+        async with kernel(name):
+            pass
+    assert front.living() == {}
+
+
+async def test_arguments_for_a_kernel_are_refused_and_not_dropped(front: Front) -> None:
+    with pytest.raises(DaemonError, match="--pylab=inline"):
+        async with kernel(extra_arguments=["--pylab=inline"]):
+            pass
+
+
+async def test_a_kernel_can_be_carried_over_to_another_front_end(front: Front) -> None:
+    async with kernel() as (km, _):
+        told = await km.provisioner.get_provisioner_info()
+        heir = SupervisedProvisioner(kernel_id="", kernel_spec=km.kernel_spec, parent=km)
+        await heir.load_provisioner_info(told)
+        assert await heir.poll() is None
+        await heir.send_signal(0)
+        assert heir.resolve_path("x") is None
+        Path("x").touch()
+        assert heir.resolve_path("x") == str(front.folder / "x")
+        await heir.send_signal(signal.SIGTERM)
+        assert await heir.poll() is not None
+        with pytest.raises(ProcessLookupError):
+            await heir.send_signal(0)
+        with pytest.raises(OSError, match="no signal 10"):
+            await heir.send_signal(10)
+        gone(front.session_of(km)["pid"] or 0)
+
+
+async def test_a_daemon_that_is_not_there_is_started_unless_that_is_forbidden(
+    own_front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PX_AUTOSTART", "0")
+    with pytest.raises(DaemonError, match="pxctl daemon start"):
+        async with kernel():
+            pass
+    monkeypatch.setenv("PX_AUTOSTART", "1")
+    try:
+        async with kernel() as (km, _):
+            assert own_front.session_of(km)["state"] == "idle"
+    finally:
+        assert own_front.house.pxctl("daemon", "stop").returncode == 0
+
+
+async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_with_the_daemon(own_front: Front) -> None:
+    own_front.house.start()
+    async with kernel() as (km, kc):
+        await run(kc, "x = 7")
+        assert own_front.house.pxctl("daemon", "restart").returncode == 0
+        assert await km.is_alive()
+        assert await value(kc, "x") == 7
+        assert own_front.house.pxctl("daemon", "stop").returncode == 0
+        assert not await km.is_alive()
+
+
+async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is_gone_is(own_front: Front) -> None:
+    own_front.house.settings = {**own_front.house.settings, "PX_KERNELS__IDLE_SECONDS": "3"}
+    own_front.house.start()
+    async with kernel() as (km, _):
+        pid = own_front.session_of(km)["pid"]
+        begun = time.monotonic()
+        while time.monotonic() < begun + 5:
+            assert await km.is_alive()
+        until(lambda: own_front.session_of(km)["state"] == "stopped", "the idle kernel is evicted")
+        assert not alive(pid)
+        assert own_front.session_of(km)["reason"] == "evicted_ttl"
+        assert not await km.is_alive()
+
+
+async def test_without_a_place_the_front_end_is_told_so(own_front: Front) -> None:
+    """And whose kernel is idle keeps it: a front end that is there does not lose it to another's."""
+    own_front.house.start()
+    async with kernel() as (km, kc):
+        await run(kc, "x = 1")
+        assert await km.is_alive()
+        (own_front.house.home / "pxd.toml").write_text("[kernels]\nmax_sessions = 1\nstart_seconds = 1\n")
+        assert own_front.house.pxctl("daemon", "reload").returncode == 0
+        with pytest.raises(DaemonError, match=r"All 1 places for kernels were taken .* kernels.max_sessions"):
+            async with kernel():
+                pass
+        assert await value(kc, "x") == 1

@@ -1,0 +1,194 @@
+"""A real jupyter_server whose kernels are the daemon's: as JupyterLab uses it, over REST and a WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import uuid
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest_asyncio
+
+from e2e.house import alive, until
+from jupyter_house import PATIENCE, PYTHON, end, gone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from jupyter_house import Front
+
+TOKEN = "of-one-test"  # noqa: S105 - of a server that lives for one test
+
+
+@dataclass
+class Server:
+    """A jupyter_server on loopback."""
+
+    process: subprocess.Popen[bytes]
+    http: aiohttp.ClientSession
+
+    async def ask(self, method: str, path: str, body: Any = None) -> Any:
+        async with self.http.request(method, path, json=body) as answer:
+            assert answer.ok, (answer.status, await answer.text())
+            return await answer.json() if answer.status != 204 else None
+
+    @asynccontextmanager
+    async def channels(self, kernel: str) -> AsyncIterator[Channels]:
+        async with self.http.ws_connect(f"/api/kernels/{kernel}/channels?session_id={uuid.uuid4().hex}") as page:
+            yield Channels(page)
+
+
+@dataclass
+class Channels:
+    """What a notebook page holds: one WebSocket."""
+
+    page: aiohttp.ClientWebSocketResponse
+
+    async def send(self, kind: str, content: dict[str, Any], channel: str = "shell") -> str:
+        made = uuid.uuid4().hex
+        header = {"msg_id": made, "msg_type": kind, "session": "page", "username": "", "version": "5.3", "date": ""}
+        parts = {"parent_header": {}, "metadata": {}, "buffers": []}
+        await self.page.send_json({"header": header, "content": content, "channel": channel, **parts})
+        return made
+
+    async def until(self, kind: str, parent: str | None = None, **content: Any) -> dict[str, Any]:
+        """Return the content of the next message of a kind, to a request, with that content."""
+        async with asyncio.timeout(PATIENCE):
+            async for message in self.page:
+                heard = json.loads(message.data)
+                fits = parent is None or heard["parent_header"].get("msg_id") == parent
+                if heard["msg_type"] == kind and fits and content.items() <= heard["content"].items():
+                    found: dict[str, Any] = heard["content"]
+                    return found
+        raise AssertionError(f"the server closed the channels before {kind}")
+
+    async def begin(self, code: str) -> str:
+        return await self.send("execute_request", {"code": code, "silent": False, "allow_stdin": False})
+
+    async def run(self, code: str) -> dict[str, Any]:
+        """Run a cell; one that came too early after a failed one is sent again, as a user would."""
+        while (reply := await self.until("execute_reply", await self.begin(code)))["status"] == "aborted":
+            pass
+        return reply
+
+    async def printed(self, expression: str) -> str:
+        sent = await self.begin(f"print({expression})")
+        return str((await self.until("stream", sent))["text"]).strip()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest_asyncio.fixture
+async def server(front: Front) -> AsyncIterator[Server]:
+    options = {
+        "ServerApp.root_dir": front.folder,
+        "IdentityProvider.token": TOKEN,
+        "ServerApp.port": 0,
+        "ServerApp.open_browser": False,
+        "ServerApp.allow_root": True,
+    }
+    log = (front.jupyter / "server.log").open("ab")
+    process = subprocess.Popen(
+        [PYTHON, "-m", "jupyter_server", *(f"--{name}={value}" for name, value in options.items())],
+        cwd=front.folder,
+        env=front.environ(),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+    )
+    log.close()
+    told = front.jupyter / "run" / f"jpserver-{process.pid}.json"
+    try:
+        until(lambda: told.exists() and told.read_text().endswith("}"), "the server listens")
+        url = json.loads(told.read_text())["url"]
+        until(lambda: _listens(urlsplit(url).port or 0), "the server takes connections")
+        headers = {"Authorization": f"token {TOKEN}"}
+        async with aiohttp.ClientSession(url, headers=headers) as http:
+            yield Server(process, http)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+        end(process)
+
+
+async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front, server: Server) -> None:
+    (front.folder / "sub").mkdir(exist_ok=True)
+    assert "pxd" in (await server.ask("GET", "/api/kernelspecs"))["kernelspecs"]
+    kernel = await server.ask("POST", "/api/kernels", {"name": "pxd", "path": "sub/a.ipynb"})
+    ((_, session),) = front.living().items()
+    assert session["name"] == f"jupyter-{kernel['id'][:8]}"
+    assert session["cwd"] == str(front.folder / "sub")
+    async with server.channels(kernel["id"]) as page:
+        assert await page.printed("6 * 7") == "42"
+        sent = await page.begin("while True: pass")
+        await page.until("execute_input", sent)
+        await server.ask("POST", f"/api/kernels/{kernel['id']}/interrupt")
+        assert (await page.until("execute_reply", sent))["ename"] == "KeyboardInterrupt"
+    await server.ask("DELETE", f"/api/kernels/{kernel['id']}")
+    assert not alive(session["pid"])
+    assert front.living() == {}
+
+
+async def test_a_restart_by_the_user_leaves_the_open_page_working(front: Front, server: Server) -> None:
+    kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    ((_, before),) = front.living().items()
+    async with server.channels(kernel["id"]) as page:
+        assert (await page.run("x = 1"))["status"] == "ok"
+        await server.ask("POST", f"/api/kernels/{kernel['id']}/restart")
+        assert (await page.run("x"))["ename"] == "NameError"
+        ((_, after),) = front.living().items()
+        assert after["id"] == before["id"]
+        assert after["pid"] != before["pid"]
+        shown = await server.ask("GET", f"/api/kernels/{kernel['id']}")
+        assert shown["execution_state"] in {"idle", "busy"}
+
+
+async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Server) -> None:
+    kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    async with server.channels(kernel["id"]) as page:
+        assert (await page.run("x = 1"))["status"] == "ok"
+        ((_, session),) = front.living().items()
+        os.kill(session["pid"], signal.SIGKILL)
+        gone(session["pid"])
+        told = await page.until("status", execution_state="restarting")
+        assert told["execution_state"] == "restarting"
+        assert (await page.run("x"))["ename"] == "NameError"
+    assert len(front.living()) == 1
+
+
+async def test_kernels_end_with_a_server_that_ends_in_order_and_outlive_one_that_is_killed(
+    front: Front, server: Server
+) -> None:
+    await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    ((_, session),) = front.living().items()
+    server.process.kill()
+    server.process.wait(PATIENCE)
+    assert alive(session["pid"])
+    assert front.living()[session["id"]]["instance"] == session["instance"]
+
+
+async def test_a_server_that_ends_in_order_ends_its_kernels(front: Front, server: Server) -> None:
+    await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    ((_, session),) = front.living().items()
+    server.process.terminate()
+    server.process.wait(PATIENCE)
+    gone(session["pid"])
+    assert front.living() == {}
+
+
+async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Server) -> None:
+    front.spec("dead", ["/nowhere/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"])
+    async with server.http.post("/api/kernels", json={"name": "dead"}) as answer:
+        assert answer.status == 422
+        assert "/nowhere/python" in (await answer.json())["message"]

@@ -1,0 +1,179 @@
+"""The way to the daemon: what counts as an answer, and what a missing one means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.jupyter import control_socket
+from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
+from supervisord_py.jupyter.page_error import shown_by
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+HEAD = "HTTP/1.1 {} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+
+
+def answer(status: int, document: object) -> bytes:
+    body = json.dumps(document).encode()
+    return HEAD.format(status, len(body)).encode() + body
+
+
+@asynccontextmanager
+async def daemon(folder: Path, *answers: bytes | None) -> AsyncIterator[tuple[ControlSocket, Sequence[bytes]]]:
+    """Listen, and answer each connection in turn; None answers nothing and waits."""
+    heard: list[bytes] = []
+    left = list(answers)
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        said = left.pop(0)
+        if said is None:
+            await over.wait()
+        else:
+            writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(folder / "s"))
+    async with server:
+        yield ControlSocket(str(folder / "s")), heard
+        over.set()
+
+
+async def test_an_answer_is_its_document(short_tmp: Path) -> None:
+    async with daemon(short_tmp, answer(200, {"a": 1})) as (way, heard):
+        assert await way.ask("POST", "/api/x", {"b": "é"}) == {"a": 1}
+        assert heard[0].startswith(b"POST /api/x HTTP/1.1\r\n")
+        assert b"Connection: close" in heard[0]
+
+
+async def test_a_chunked_answer_is_read_too(short_tmp: Path) -> None:
+    chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{"a":1}\r\n0\r\n\r\n'
+    async with daemon(short_tmp, chunked) as (way, _):
+        assert await way.ask("GET", "/") == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ({"detail": "It is so.", "hint": "do this", "kind": "conflict"}, "It is so. do this"),
+        ({"detail": "it is so", "hint": "do this", "kind": "conflict"}, "it is so. do this"),
+        ({"title": "Conflict", "kind": "conflict", "hint": None}, "Conflict"),
+    ],
+)
+async def test_a_problem_is_told_in_its_words_with_its_next_step(
+    short_tmp: Path, problem: dict[str, object], text: str
+) -> None:
+    async with daemon(short_tmp, answer(409, problem)) as (way, _):
+        with pytest.raises(DaemonError) as told:
+            await way.ask("GET", "/")
+    assert (str(told.value), told.value.status, told.value.kind) == (text, 409, "conflict")
+    assert not told.value.is_gone
+
+
+@pytest.mark.parametrize(("status", "document"), [(200, [1]), (500, "no")])
+async def test_an_answer_that_is_no_document_is_an_error(short_tmp: Path, status: int, document: object) -> None:
+    async with daemon(short_tmp, answer(status, document)) as (way, _):
+        with pytest.raises(DaemonError, match="no document"):
+            await way.ask("GET", "/")
+
+
+@pytest.mark.parametrize(
+    "cut", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", HEAD.format(200, 99).encode() + b'{"a"', b"what\r\n"]
+)
+async def test_an_answer_that_breaks_off_is_asked_for_once_more(short_tmp: Path, cut: bytes) -> None:
+    async with daemon(short_tmp, cut, answer(200, {"a": 1})) as (way, heard):
+        assert await way.ask_surely("POST", "/api/x") == {"a": 1}
+        assert len(heard) == 2
+    async with daemon(short_tmp, cut, cut) as (way, _):
+        with pytest.raises(DaemonError, match="broke off") as told:
+            await way.ask_surely("POST", "/api/x")
+        assert not told.value.is_gone
+
+
+async def test_what_the_replaced_control_plane_gave_up_is_asked_for_once_more(short_tmp: Path) -> None:
+    async with daemon(short_tmp, answer(503, {"detail": "x", "kind": "interrupted"}), answer(200, {})) as (way, _):
+        assert await way.ask_surely("POST", "/api/x") == {}
+    async with daemon(short_tmp, answer(503, {"detail": "x", "kind": "start_failed"})) as (way, _):
+        with pytest.raises(DaemonError, match="x"):
+            await way.ask_surely("POST", "/api/x")
+
+
+async def test_a_late_answer_is_no_sign_that_the_daemon_is_gone(short_tmp: Path) -> None:
+    async with daemon(short_tmp, None) as (way, _):
+        with pytest.raises(DaemonError, match=r"within 0\.05 s") as told:
+            await way.ask("GET", "/", seconds=0.05)
+        assert not told.value.is_gone
+
+
+async def test_a_socket_behind_which_nobody_listens_is_a_daemon_that_is_gone(short_tmp: Path) -> None:
+    async with daemon(short_tmp) as (way, _):
+        pass
+    (short_tmp / "s").unlink(missing_ok=True)
+    with pytest.raises(DaemonError, match="pxctl daemon start") as told:
+        await way.ask("GET", "/")
+    assert told.value.is_gone
+
+
+def test_the_socket_is_the_daemons_and_not_one_of_jupyters_service(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service manager's RUNTIME_DIRECTORY belongs to whom it started: Jupyter."""
+    monkeypatch.delenv("PX_SOCKET", raising=False)
+    monkeypatch.setenv("PX_HOME", str(short_tmp))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/jupyter")
+    assert ControlSocket.find().path == str(short_tmp / "run" / "pxd.sock")
+    assert ControlSocket.find("/else").path == "/else"
+    monkeypatch.setenv("PX_SOCKET", "/s")
+    assert ControlSocket.find().path == "/s"
+
+
+@pytest.mark.parametrize(("script", "words"), [("echo no room >&2; exit 1", "no room"), (None, "cannot start it")])
+async def test_a_daemon_that_cannot_be_started_is_told_why(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
+) -> None:
+    monkeypatch.delenv("PX_AUTOSTART", raising=False)
+    monkeypatch.setenv("PATH", str(short_tmp))
+    monkeypatch.setattr(control_socket.sys, "executable", str(short_tmp / "bin" / "python"))
+    if script is not None:
+        (short_tmp / "pxctl").write_text(f"#!/bin/sh\n{script}\n")
+        (short_tmp / "pxctl").chmod(0o755)
+    with pytest.raises(DaemonError, match=words):
+        await ControlSocket(str(short_tmp / "s")).ensure_running()
+
+
+async def test_a_daemon_that_refuses_is_not_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    async with daemon(short_tmp, answer(403, {"detail": "not you", "kind": "forbidden"})) as (way, _):
+        with pytest.raises(DaemonError, match="not you"):
+            await way.ensure_running()
+
+
+def test_only_a_jupyter_server_gets_the_error_in_tornados_form() -> None:
+    from tornado.web import HTTPError
+
+    error = DaemonError("100 % full", 422)
+    assert shown_by(error, "no_such_program") is error
+    told = shown_by(error, "json")
+    assert isinstance(told, HTTPError)
+    assert told.status_code == 422
+    assert isinstance(shown_by(DaemonError("late"), "json"), HTTPError)
+
+
+def test_the_provisioner_needs_no_daemon_and_nothing_of_the_control_plane_to_be_imported() -> None:
+    code = "import sys, supervisord_py.jupyter.provisioner; print(*sys.modules, sep='\\n')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ))
+    loaded = set(run.stdout.split())
+    assert not {"aiohttp", "pydantic", "structlog", "sqlite3", "nbformat"} & loaded
+    ours = {name for name in loaded if name.startswith("supervisord_py.")}
+    assert not {name for name in ours if name.split(".")[1] in {"api", "process", "ledger", "tools", "keeper"}}
