@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.tools.manifest import load_tool
+from supervisord_py.tools.declaring.manifest import load_tool
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,16 +13,16 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from supervisord_py.errors import StartFailedError, TimedOutError, ToolFailedError
-from supervisord_py.tools.environment import build_environment
-from supervisord_py.tools.interpreter import argv_for, find_interpreter
-from supervisord_py.tools.sync import OutputLine, StepEnd
-from supervisord_py.tools.validator import ProbeAnswer, ProbeStop
+from supervisord_py.tools.checking.validator import ProbeAnswer, ProbeStop
+from supervisord_py.tools.declaring.environment import build_environment
+from supervisord_py.tools.declaring.interpreter import argv_for, find_interpreter
+from supervisord_py.tools.making.sync import OutputLine, StepEnd
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
+    from supervisord_py.tools.making.sync import BuildCommand
     from supervisord_py.tools.spec import ToolSpec
-    from supervisord_py.tools.sync import BuildCommand
 
 
 async def run_step(command: BuildCommand) -> AsyncGenerator[OutputLine | StepEnd, None]:

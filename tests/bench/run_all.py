@@ -9,7 +9,15 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ALL = ("bench_spawn", "bench_client", "bench_cold_start", "bench_warm_call", "bench_output", "bench_idle")
+ALL = (
+    "bench_spawn",
+    "bench_client",
+    "bench_cold_start",
+    "bench_warm_call",
+    "bench_output",
+    "bench_kernels",
+    "bench_idle",
+)
 
 
 def main(wanted: list[str]) -> int:

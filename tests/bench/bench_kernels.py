@@ -1,0 +1,265 @@
+"""Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
+
+Four comparisons: the first cell of a new kernel, a round trip of `1+1`, the same through a kernel_gateway's websocket,
+and a print of 50 MB of which not a byte may be lost on either side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+from bench_stage import DEADLINE, Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, resident_mib
+from jupyter_client.manager import AsyncKernelManager
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from jupyter_client.asynchronous.client import AsyncKernelClient
+
+CALLS = 40
+PRINTED = 50_000_000
+PRINT = f"import sys\nfor _ in range(500): print('x' * {PRINTED // 500 - 1})\nsys.stdout.flush()"
+
+
+class Other:
+    """The other side: an event loop in a thread of its own, so that both sides are called in the same way."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE)
+
+
+# -- jupyter_client ------------------------------------------------------------------------------------------------
+
+
+async def finish(client: AsyncKernelClient, code: str) -> int:
+    """Run a cell to its reply and idle; return the bytes that it printed, all of them drained as they came."""
+    sent = client.execute(code, store_history=False)
+    printed = 0
+    while True:
+        message = await client.get_iopub_msg()
+        if message["parent_header"].get("msg_id") != sent:
+            continue
+        if message["msg_type"] == "stream":
+            printed += len(message["content"]["text"])
+        elif message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+            break
+    await client.get_shell_msg()
+    return printed
+
+
+async def started() -> tuple[AsyncKernelManager, AsyncKernelClient]:
+    manager = AsyncKernelManager(kernel_name="python3")
+    await manager.start_kernel(stderr=subprocess.DEVNULL)  # it warns of TCP each time
+    client = manager.client()
+    client.start_channels()
+    await client.wait_for_ready(timeout=DEADLINE)
+    return manager, client
+
+
+async def ended(manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+    client.stop_channels()
+    await manager.shutdown_kernel(now=True)
+
+
+async def first_cell_of_theirs() -> float:
+    begin = time.perf_counter()
+    manager, client = await started()
+    await finish(client, "1+1")
+    seconds = time.perf_counter() - begin
+    await ended(manager, client)
+    return seconds
+
+
+# -- a gateway -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def gateway(folder: Path) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """Run a kernel_gateway and give the websocket of a kernel of it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    token = secrets.token_hex(8)
+    argv = [
+        sys.executable,
+        "-m",
+        "kernel_gateway",
+        f"--KernelGatewayApp.port={port}",
+        "--KernelGatewayApp.port_retries=0",
+    ]
+    with (folder / "gateway.log").open("wb") as log:
+        process = subprocess.Popen(argv, env=os.environ | {"KG_AUTH_TOKEN": token}, stdout=log, stderr=log)
+    url, headers = f"http://127.0.0.1:{port}", {"Authorization": f"token {token}"}
+    try:
+        async with aiohttp.ClientSession(url, headers=headers) as http:
+            deadline = time.monotonic() + DEADLINE
+            while time.monotonic() < deadline:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with http.get("/api/kernelspecs") as answer:
+                        if answer.ok:
+                            break
+                await asyncio.sleep(0.1)
+            async with http.post("/api/kernels", json={"name": "python3"}) as answer:
+                kernel = (await answer.json())["id"]
+            async with http.ws_connect(f"/api/kernels/{kernel}/channels", max_msg_size=0) as wire:
+                yield wire
+            await http.delete(f"/api/kernels/{kernel}")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def through_gateway(wire: aiohttp.ClientWebSocketResponse, calls: int) -> float:
+    """Return the seconds of one `1+1` over the websocket, the mean over `calls`."""
+    begin = time.perf_counter()
+    for _ in range(calls):
+        sent = secrets.token_hex(8)
+        header = {"msg_id": sent, "msg_type": "execute_request", "username": "", "session": "bench", "version": "5.3"}
+        content = {"code": "1+1", "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
+        await wire.send_str(json.dumps(message | {"buffers": []}))
+        missing = {"execute_reply", "idle"}
+        while missing:
+            told = json.loads((await wire.receive()).data)
+            if told["parent_header"].get("msg_id") == sent:
+                missing -= {told["msg_type"], told["content"].get("execution_state")}
+    return (time.perf_counter() - begin) / calls
+
+
+# -- ours ----------------------------------------------------------------------------------------------------------
+
+
+def execute(held: Daemon, code: str, **more: Any) -> dict[str, Any]:
+    """Run one cell in the session `bench`, on a connection of its own."""
+    with contextlib.closing(held.connect()) as connection:
+        answer: dict[str, Any] = ask(
+            connection, "POST", "/api/kernels/bench/execute", {"code": code, "cwd": "/tmp"} | more
+        )
+    if answer["status"] != "ok":
+        raise RuntimeError(json.dumps(answer)[:2000])
+    return answer
+
+
+def first_cell_of_ours(held: Daemon) -> float:
+    begin = time.perf_counter()
+    kernel = execute(held, "1+1")["kernel"]
+    seconds = time.perf_counter() - begin
+    held.ask("POST", f"/api/kernels/{kernel}/stop")
+    return seconds
+
+
+def round_trip_of_ours(held: Daemon) -> float:
+    with contextlib.closing(held.connect()) as connection:
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            ask(connection, "POST", "/api/kernels/bench/execute", {"code": "1+1", "cwd": "/tmp"})
+        return (time.perf_counter() - begin) / CALLS
+
+
+def first_cells(other: Other, rounds: int) -> list[Row]:
+    """Compare the first cell of a new kernel."""
+    with daemon([]) as held:
+        first_cell_of_ours(held)  # what the daemon imports once it has imported
+        found = interleaved(
+            {"ours": lambda: first_cell_of_ours(held), "theirs": lambda: other.run(first_cell_of_theirs())}, rounds
+        )
+    ours, theirs = found["ours"], found["theirs"]
+    return [
+        Row("first cell, new kernel", milliseconds(ours), f"jupyter_client {milliseconds(theirs)}", ratio(ours, theirs))
+    ]
+
+
+def round_trips(other: Other, rounds: int) -> list[Row]:
+    """Compare a round trip of `1+1` with a client of one's own, and with a gateway."""
+    with daemon([]) as held, tempfile.TemporaryDirectory() as folder:
+        execute(held, "1+1")
+        manager, client = other.run(started())
+
+        async def own() -> float:
+            begin = time.perf_counter()
+            for _ in range(CALLS):
+                await finish(client, "1+1")
+            return (time.perf_counter() - begin) / CALLS
+
+        stage = gateway(Path(folder))
+        wire = other.run(stage.__aenter__())
+        acts: dict[str, Callable[[], float]] = {
+            "ours": lambda: round_trip_of_ours(held),
+            "own": lambda: float(other.run(own())),
+            "gateway": lambda: float(other.run(through_gateway(wire, CALLS))),
+        }
+        found = interleaved(acts, rounds)
+        other.run(stage.__aexit__(None, None, None))
+        other.run(ended(manager, client))
+    ours, client_figures, gateways = found["ours"], found["own"], found["gateway"]
+    return [
+        Row("1+1", milliseconds(ours), f"ZMQ client {milliseconds(client_figures)}", ratio(ours, client_figures)),
+        Row("1+1", milliseconds(ours), f"gateway websocket {milliseconds(gateways)}", ratio(ours, gateways)),
+    ]
+
+
+def prints(other: Other, rounds: int) -> list[Row]:
+    """Compare a print of 50 MB, and show what it does to the memory of the control plane."""
+    with daemon([]) as held:
+        execute(held, "1+1")
+        manager, client = other.run(started())
+        before = resident_mib(held.pids()[1])
+
+        def ours() -> float:
+            begin = time.perf_counter()
+            cell = execute(held, PRINT, timeout=120)["cells"][0]
+            seconds = time.perf_counter() - begin
+            if cell["total_bytes"] != PRINTED:
+                raise RuntimeError(f"{cell['total_bytes']} bytes of {PRINTED} were kept")
+            return seconds
+
+        def theirs() -> float:
+            begin = time.perf_counter()
+            printed = other.run(finish(client, PRINT))
+            seconds = time.perf_counter() - begin
+            if printed != PRINTED:
+                raise RuntimeError(f"{printed} bytes of {PRINTED} arrived")
+            return seconds
+
+        found = interleaved({"ours": ours, "theirs": theirs}, rounds)
+        after = resident_mib(held.pids()[1])
+        other.run(ended(manager, client))
+    mine, drained = found["ours"], found["theirs"]
+    return [
+        Row(
+            "print of 50 MB, to disk",
+            milliseconds(mine),
+            f"drained ZMQ client {milliseconds(drained)}",
+            ratio(mine, drained),
+        ),
+        Row("  control plane's memory", f"{after:.0f} MiB", f"before {before:.0f} MiB"),
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    other = Other()
+    rows = [*first_cells(other, 10), *round_trips(other, 10), *prints(other, 5)]
+    print_table("Kernels: a call through the daemon against what one would use instead", rows)
+
+
+if __name__ == "__main__":
+    main()

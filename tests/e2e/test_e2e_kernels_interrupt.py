@@ -1,0 +1,525 @@
+"""How cells are made to end: the interrupt matrix (timeout), and every way to cancel, against a real daemon.
+
+Law: what the answer says of the variables is what the next cell finds, and the next call works at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import BIN, UnixConnection, alive, house, marked, until, written_pid
+from e2e.kernel_calls import Calls, actions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATIENT = {
+    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
+    "PX_KERNELS__LADDER_AGAIN_SECONDS": "20",
+    "PX_KERNELS__LADDER_TERMINATE_SECONDS": "40",
+    "PX_KERNELS__LADDER_KILL_SECONDS": "45",
+}
+"""One SIGINT and its nudge must do: a cell that needs more would show it."""
+QUICK = {
+    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
+    "PX_KERNELS__LADDER_AGAIN_SECONDS": "0.2",
+    "PX_KERNELS__LADDER_TERMINATE_SECONDS": "0.4",
+    "PX_KERNELS__LADDER_KILL_SECONDS": "0.7",
+}
+ONCE = ["sigint", "nudge"]
+TO_TERM = [*ONCE, *ONCE, "sigterm"]
+YIELDING = {
+    "endless loop": ("while True: pass", "KeyboardInterrupt"),
+    "sleep": ("import time; time.sleep(60)", "KeyboardInterrupt"),
+    "socket": ("import socket\nleft, right = socket.socketpair()\nleft.recv(1)", "KeyboardInterrupt"),
+    "numpy": ("import numpy\nx = numpy.ones(8)\nwhile True: x = x * 1.0", "KeyboardInterrupt"),
+    "regex": ("import re; re.match(r'(a+)+$', 'a' * 60 + 'b')", "KeyboardInterrupt"),
+    "bigint": ("big = 3 ** (10 ** 9)", "KeyboardInterrupt"),
+    "child": ("import subprocess; subprocess.run(['sleep', '60'])", "KeyboardInterrupt"),
+    "child with a session": (
+        "import subprocess; subprocess.run(['sleep', '60'], start_new_session=True)",
+        "KeyboardInterrupt",
+    ),
+    "await": ("import asyncio; await asyncio.sleep(60)", "CancelledError"),
+    "gather": ("import asyncio; await asyncio.gather(*(asyncio.sleep(60) for _ in range(3)))", "CancelledError"),
+    "helper run": ("run('sleep 60')", "KeyboardInterrupt"),
+}
+DEAF = """
+import signal, time
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+while True:
+    try: time.sleep(60)
+    except BaseException: pass
+"""
+STUBBORN = {
+    "C loop": ("sum(range(10 ** 12))", TO_TERM),
+    "SVD": ("numpy.linalg.svd(matrix)", TO_TERM),
+    "swallowed": ("import time\nwhile True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: pass", TO_TERM),
+    "SIG_IGN": ("import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)", TO_TERM),
+    "all ignored": (DEAF, [*TO_TERM, "sigkill"]),
+}
+SWALLOWING = """
+import subprocess, time
+same = subprocess.Popen(["sleep", "600"])
+own = subprocess.Popen(["sleep", "600"], start_new_session=True)
+open({path!r} + ".part", "w").write(f"{{same.pid}} {{own.pid}}")
+import os; os.rename({path!r} + ".part", {path!r})
+while True:
+    try: time.sleep(60)
+    except KeyboardInterrupt: pass
+"""
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    """A daemon whose second rung is far away."""
+    with house(PATIENT) as made:
+        made.start()
+        yield Calls(made, str(tmp_path_factory.mktemp("patient")))
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    """A daemon that climbs its ladder in less than a second."""
+    with house(QUICK) as made:
+        made.start()
+        yield Calls(made, str(tmp_path_factory.mktemp("quick")))
+
+
+def ended_by_time(calls: Calls, code: str, timeout: float = 0.5) -> dict[str, Any]:
+    """Return the cell that ran out of its time; the document around it must agree with it."""
+    calls.run("row", "1")
+    document = calls.run("row", code, timeout=timeout)
+    assert document["status"] == "timed_out", document
+    (cell,) = document["cells"]
+    assert cell["status"] == "timed_out", document
+    assert document["timeout_seconds"] == timeout
+    assert document["message"], document
+    return {**cell, "variables": document["variables"], "message": document["message"]}
+
+
+def interrupted(calls: Calls, name: str) -> list[dict[str, Any]]:
+    return [item for item in calls.events(calls.show(name)["unit"]) if item["event"] == "interrupted_cell"]
+
+
+@pytest.mark.parametrize("row", YIELDING)
+def test_a_cell_that_yields_ends_by_the_first_rung_and_keeps_its_variables(patient: Calls, row: str) -> None:
+    code, error = YIELDING[row]
+    before = patient.run("row", "mine = 42")
+    cell = ended_by_time(patient, code)
+    assert (actions(cell), cell["variables"], cell["error"]["name"]) == (ONCE, "kept", error), cell
+    assert "kept" in cell["message"], cell
+    after = patient.run("row", "print(mine)")
+    assert (after["cells"][0]["text"], after["instance"]) == ("42\n", before["instance"]), after
+
+
+def test_a_cell_whose_child_alone_was_interrupted_is_timed_out_all_the_same(patient: Calls) -> None:
+    """os.system() returns without an exception (notes §3.4): the cell ends, what it printed then is there."""
+    patient.run("row", "mine = 42")
+    cell = ended_by_time(patient, "import os; print('returned', os.system('sleep 60'))")
+    assert (actions(cell), cell["variables"], cell["text"]) == (ONCE, "kept", "returned 2\n"), cell
+    assert patient.value("row", "mine") == "42"
+
+
+def test_the_children_of_an_interrupted_cell_are_gone(patient: Calls, tmp_path: Path) -> None:
+    """subprocess.run() ends its child when it is interrupted, in whatever session that is."""
+    for own in (False, True):
+        mark = tmp_path / f"pid-{own}"
+        code = (
+            "import subprocess, sys\n"
+            f"subprocess.run(['sh', '-c', 'echo $$ > {mark}; exec sleep 600'], start_new_session={own})"
+        )
+        cell = ended_by_time(patient, code, 1)
+        assert (actions(cell), cell["variables"]) == (ONCE, "kept"), cell
+        until(lambda mark=mark: not alive(written_pid(mark)), "the child of the cell is gone")
+
+
+def test_an_interrupted_traceback_shows_the_users_code_and_nothing_of_ours(patient: Calls) -> None:
+    """A user reads where the own code was, not how the launcher raises."""
+    cell = ended_by_time(patient, "import time\nwhile True:\n    time.sleep(0.01)")
+    assert "time.sleep(0.01)" in cell["text"], cell
+    assert "supervisord_py" not in cell["text"], cell["text"]
+
+
+@pytest.mark.parametrize("row", STUBBORN)
+def test_a_cell_that_never_yields_ends_with_its_kernel_and_the_answer_says_lost(quick: Calls, row: str) -> None:
+    code, wanted = STUBBORN[row]
+    if row == "SVD":
+        quick.run("row", "import numpy; matrix = numpy.random.rand(3000, 3000)")
+    before = quick.run("row", "mine = 42")
+    cell = ended_by_time(quick, code)
+    assert (actions(cell), cell["variables"]) == (wanted, "lost"), cell
+    assert "lost" in cell["message"], cell
+    times = [step["after_seconds"] for step in cell["steps"]]
+    assert times == sorted(times), times
+    after = quick.run("row", "print('mine' in globals())")
+    assert (after["cells"][0]["text"], after["status"]) == ("False\n", "ok"), after
+    assert after["instance"] != before["instance"]
+    assert after["cold_start_ms"], after
+    assert any("variables" in notice for notice in after["notices"]), after["notices"]
+
+
+def test_the_whole_tree_of_a_killed_kernel_is_gone_also_what_has_a_session_of_its_own(
+    quick: Calls, tmp_path: Path
+) -> None:
+    path = tmp_path / "children"
+    cell = ended_by_time(quick, SWALLOWING.format(path=str(path)), 1)
+    assert (actions(cell), cell["variables"]) == (TO_TERM, "lost"), cell
+    children = [int(word) for word in path.read_text(encoding="utf-8").split()]
+    assert len(children) == 2
+    until(lambda: not any(alive(pid) for pid in children), "the children of the killed kernel are gone")
+
+
+def test_output_before_the_kill_is_not_lost(quick: Calls) -> None:
+    """What a cell printed before its kernel was killed is in its text and in the complete output."""
+    code = "print('before' * 1000)\nimport os; os.write(1, b'raw\\n')\nsum(range(10 ** 12))"
+    cell = ended_by_time(quick, code)
+    assert cell["variables"] == "lost"
+    assert quick.output("row", cell["id"]) == b"before" * 1000 + b"\nraw\n"
+    assert cell["total_bytes"] == 6005
+
+
+def test_the_default_ladder_comes_no_rung_early_and_is_over_two_seconds_after_its_grace(tmp_path: Path) -> None:
+    """SIGINT at 0 and 1 s, SIGTERM at 3 s; over by grace + 2 s (notes §4.8). 30 s is the default, 1 s the least."""
+    with house() as made:
+        made.start()
+        calls = Calls(made, str(tmp_path))
+        assert (calls.run("row", "1")["timeout_seconds"], calls.run("row", "1", timeout=0.2)["timeout_seconds"]) == (
+            30,
+            1,
+        )
+        cell = ended_by_time(calls, STUBBORN["SIG_IGN"][0], 1)
+        calls.run("row", "1")
+    assert actions(cell) == TO_TERM
+    first, nudge, second, again, term = (step["after_seconds"] for step in cell["steps"])
+    assert first == 0
+    assert nudge >= 0.02
+    assert second >= 1.0
+    assert again >= 1.02
+    assert term >= 3.0
+    assert cell["duration_seconds"] <= 1 + 3 + 2, cell
+
+
+def test_the_event_and_the_history_tell_the_same_as_the_answer(quick: Calls) -> None:
+    cell = ended_by_time(quick, STUBBORN["swallowed"][0])
+    (row,) = [item for item in quick.history("row") if item["id"] == cell["id"]]
+    assert (row["status"], row["variables"]) == ("timed_out", "lost"), row
+    assert [step["action"] for step in row["steps"]] == actions(cell)
+    event = interrupted(quick, "row")[-1]
+    assert (event["cell"], event["variables"], event["why"]) == (cell["id"], "lost", "timed_out"), event
+    assert [step["action"] for step in event["steps"]] == actions(cell)
+    died = [item for item in quick.events(quick.show("row")["unit"]) if item["event"] in {"died", "stopped"}][-1]
+    assert died["reason"] == "timeout", died
+
+
+def test_a_front_end_of_the_command_line_exits_7_and_says_what_became_of_the_variables(patient: Calls) -> None:
+    assert patient.house.pxctl("exec", "--cwd", patient.cwd, "1").returncode == 0
+    done = patient.house.pxctl("exec", "--cwd", patient.cwd, "--timeout", "1", "import time; time.sleep(60)")
+    assert done.returncode == 7, done
+    assert "variables are kept" in done.stderr, done.stderr
+    document = patient.house.pxctl("--json", "exec", "--cwd", patient.cwd, "--timeout", "1", "while True: pass")
+    assert document.returncode == 7, document
+    assert '"variables":"kept"' in document.stdout.replace(" ", ""), document.stdout
+
+
+# -- cancelling -----------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_goes_away_cancels_its_cell_and_nothing_else(patient: Calls) -> None:
+    patient.run("gone", "mine = 42")
+    with patient.stream("gone", "import time; time.sleep(600)") as stream:
+        cell = stream.until("cell_started")["id"]
+    patient.wait_state("gone", "idle")
+    assert patient.value("gone", "mine") == "42"
+    (row,) = [item for item in patient.history("gone") if item["id"] == cell]
+    assert (row["status"], row["variables"]) == ("cancelled", "kept"), row
+    assert [step["action"] for step in row["steps"]] == ONCE
+    assert interrupted(patient, "gone")[-1]["why"] == "cancelled"
+
+
+def test_a_client_that_reads_no_stream_cancels_as_well(patient: Calls) -> None:
+    """The plain JSON form: the connection is closed while the answer is awaited."""
+    patient.run("plain", "mine = 42")
+    connection = UnixConnection(patient.house.socket)
+    payload = json.dumps(patient.body("import time; time.sleep(600)")).encode()
+    connection.request("POST", "/api/kernels/plain/execute", payload, {"Content-Type": "application/json"})
+    cell = patient.wait_running("plain")
+    connection.close()
+    patient.wait_state("plain", "idle")
+    assert patient.value("plain", "mine") == "42"
+    (row,) = [item for item in patient.history("plain") if item["id"] == cell]
+    assert row["status"] == "cancelled", row
+
+
+def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls) -> None:
+    patient.run("asked", "mine = 42")
+    call = patient.later("asked", ["import time; time.sleep(600)", "never = 1"])
+    cell = patient.wait_running("asked")
+    report = patient.interrupt("asked")
+    assert (report["schema"], report["running"]) == ("px.interrupt/1", cell), report
+    assert [step["action"] for step in report["steps"]] == ONCE
+    document = call.document()
+    assert (document["status"], document["variables"]) == ("cancelled", "kept"), document
+    assert [item["status"] for item in document["cells"]] == ["cancelled", "aborted"], document
+    assert patient.value("asked", "mine, 'never' in globals()") == "(42, False)"
+
+
+def test_interrupt_of_an_await_keeps_the_variables(patient: Calls) -> None:
+    patient.run("waits", "mine = 42")
+    call = patient.later("waits", "import asyncio; await asyncio.sleep(600)")
+    patient.wait_running("waits")
+    patient.interrupt("waits")
+    document = call.document()
+    assert (document["status"], document["variables"]) == ("cancelled", "kept"), document
+    assert patient.value("waits", "mine") == "42"
+
+
+def test_each_further_interrupt_goes_on_to_the_next_rung(patient: Calls) -> None:
+    """The second rung of this daemon is 20 s away: only the asking can bring it sooner."""
+    call = patient.later("twice", STUBBORN["swallowed"][0])
+    cell = patient.wait_running("twice")
+    until(lambda: (patient.interrupt("twice")["running"] or cell) == cell, "asked once")
+    second = patient.interrupt("twice")
+    assert [step["action"] for step in second["steps"]][:4] == [*ONCE, *ONCE], second
+    patient.interrupt("twice")
+    document = call.document()
+    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
+    assert actions(document["cells"][0]) == TO_TERM, document
+    assert patient.value("twice", "'mine' in globals()") == "False"
+    ends = [item for item in patient.events(patient.show("twice")["unit"]) if item["event"] in {"died", "stopped"}]
+    assert [item["reason"] for item in ends] == ["cancelled"], ends
+
+
+def test_interrupt_of_an_idle_kernel_harms_nothing(patient: Calls) -> None:
+    first = patient.run("idle", "mine = 42")
+    for _ in range(3):
+        assert patient.interrupt("idle")["running"] is None
+    after = patient.run("idle", "mine")
+    assert (after["cells"][0]["text"], after["instance"]) == ("42\n", first["instance"])
+
+
+def test_interrupt_of_a_session_that_nobody_knows_is_404(patient: Calls) -> None:
+    answer = patient.house.request("POST", "/api/kernels/nobody/interrupt")
+    assert (answer.status, answer.json()["kind"]) == (404, "unknown_unit"), answer.body
+    done = patient.house.pxctl("kernel", "interrupt", "nobody")
+    assert done.returncode == 4, done
+
+
+def test_an_interrupted_cell_gives_way_to_the_next_call_in_line(patient: Calls) -> None:
+    patient.run("line", "order = []")
+    first = patient.later("line", "import time; order.append('a'); time.sleep(600)")
+    patient.wait_running("line")
+    second = patient.later("line", "order.append('b'); order")
+    until(lambda: patient.show("line")["queued"] == 1, "the second call waits")
+    patient.interrupt("line")
+    assert first.document()["status"] == "cancelled"
+    document = second.document()
+    assert (document["status"], document["cells"][0]["text"]) == ("ok", "['a', 'b']\n"), document
+
+
+def test_a_call_that_is_cancelled_in_the_queue_runs_nothing_and_hurts_nobody(patient: Calls, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    first = patient.later(
+        "queue", f"from pathlib import Path\nrun('while ! [ -e {tmp_path}/go ]; do sleep 0.02; done')"
+    )
+    patient.wait_running("queue")
+    with patient.stream("queue", f"open({str(mark)!r}, 'w')") as waiting:
+        assert waiting.until("queued")["position"] == 1
+        until(lambda: patient.show("queue")["queued"] == 1, "the second call waits")
+    until(lambda: patient.show("queue")["queued"] == 0, "the waiter is gone")
+    (tmp_path / "go").touch()
+    assert first.document()["status"] == "ok"
+    assert patient.value("queue", "1 + 1") == "2"
+    assert not mark.exists()
+
+
+def test_a_call_whose_time_is_over_in_the_queue_is_a_504_and_the_running_one_goes_on(
+    patient: Calls, tmp_path: Path
+) -> None:
+    first = patient.later("late", f"run('while ! [ -e {tmp_path}/go ]; do sleep 0.02; done').returncode")
+    patient.wait_running("late")
+    status, problem = patient.problem("late", f"open({str(tmp_path / 'ran')!r}, 'w')", timeout=1)
+    assert (status, problem["kind"]) == (504, "timed_out"), problem
+    assert problem["hint"], problem
+    (tmp_path / "go").touch()
+    assert first.document()["status"] == "ok"
+    assert not (tmp_path / "ran").exists()
+
+
+# -- while it starts ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_start(tmp_path: Path) -> Path:
+    """A project whose module takes its time: each start of a kernel there waits for the file `go`."""
+    modules = tmp_path / ".pxd" / "modules"
+    modules.mkdir(parents=True)
+    (modules / "slow.py").write_text(
+        "import pathlib, time\n"
+        f"open({str(tmp_path / 'starting')!r}, 'a').write('.')\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+    )
+    return tmp_path
+
+
+def left_of(calls: Calls, unit: str) -> list[int]:
+    wanted = f"PX_UNIT={unit}".encode()
+    found = []
+    for pid in marked(calls.house.daemon_id):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ:
+                if wanted in environ.read().split(b"\0"):
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def test_the_time_of_a_call_covers_the_start_and_a_start_that_is_given_up_leaves_nothing(
+    patient: Calls, slow_start: Path
+) -> None:
+    status, problem = patient.problem("slow", "open('ran', 'w')", cwd=str(slow_start), timeout=1)
+    assert (status, problem["kind"]) == (504, "timed_out"), problem
+    unit = patient.known()["slow"]["unit"]
+    until(lambda: not left_of(patient, unit), "nothing is left of the start", 15)
+    (slow_start / "go").touch()
+    assert patient.value("slow", "1 + 1", cwd=str(slow_start)) == "2"
+    assert not (slow_start / "ran").exists()
+
+
+def test_a_client_that_goes_away_during_the_start_leaves_a_session_that_works(patient: Calls, slow_start: Path) -> None:
+    with patient.stream("leaves", "open('ran', 'w')", cwd=str(slow_start)) as stream:
+        stream.until("starting")
+        until((slow_start / "starting").exists, "the kernel is starting")
+    (slow_start / "go").touch()
+    assert patient.value("leaves", "1 + 1", cwd=str(slow_start)) == "2"
+    assert not (slow_start / "ran").exists()
+    unit = patient.known()["leaves"]["unit"]
+    assert len(left_of(patient, unit)) == 1, "exactly one kernel"
+
+
+def test_interrupt_during_the_start_ends_the_start(patient: Calls, slow_start: Path) -> None:
+    """While it starts SIGINT is not sent; the start is ended, and the caller is told (notes §4.4)."""
+    call = patient.later("early", "open('ran', 'w')", cwd=str(slow_start))
+    until((slow_start / "starting").exists, "the kernel is starting")
+    report = patient.interrupt("early")
+    assert "sigint" not in [step["action"] for step in report["steps"]], report
+    answer = call.answer()
+    assert answer.status in {409, 503}, answer.body
+    assert "cancel" in answer.body.decode(), answer.body
+    unit = patient.known()["early"]["unit"]
+    until(lambda: not left_of(patient, unit), "nothing is left of the start")
+    (slow_start / "go").touch()
+    assert patient.value("early", "1 + 1", cwd=str(slow_start)) == "2"
+    assert not (slow_start / "ran").exists()
+
+
+# -- from a terminal ------------------------------------------------------------------------------------------------
+
+
+def exec_in_background(calls: Calls, kernel: str, code: str) -> subprocess.Popen[str]:
+    command = [BIN / "pxctl", "exec", "--kernel", kernel, "--cwd", calls.cwd, code]
+    return subprocess.Popen(
+        command,
+        env=calls.house.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_ctrl_c_of_exec_interrupts_the_cell_and_keeps_the_variables(patient: Calls) -> None:
+    patient.run("typed", "mine = 42")
+    process = exec_in_background(patient, "typed", "print('begun', flush=True)\nimport time; time.sleep(600)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    code, _, err = finished(process)
+    assert code in {130, 1}, (code, err)
+    assert "kept" in err, err
+    patient.wait_state("typed", "idle")
+    assert patient.value("typed", "mine") == "42"
+    assert patient.history("typed")[-2]["status"] == "cancelled"
+
+
+def test_a_second_ctrl_c_goes_on_to_the_next_rung(patient: Calls) -> None:
+    stubborn = (
+        "import time\nprint('begun', flush=True)\n"
+        "while True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: print('no', flush=True)"
+    )
+    process = exec_in_background(patient, "harder", stubborn)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "no\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "no\n"
+    process.send_signal(signal.SIGINT)
+    code, _, err = finished(process)
+    assert code != 0
+    assert "lost" in err, err
+    until(lambda: patient.state("harder") in {"stopped", "idle", "failed"}, "the kernel is gone")
+    assert actions({"steps": patient.history("harder")[-1]["steps"]}) == TO_TERM
+
+
+def test_a_killed_exec_cancels_its_cell(patient: Calls) -> None:
+    """Nobody is there to read: the daemon sees the connection end."""
+    patient.run("killed", "mine = 42")
+    process = exec_in_background(patient, "killed", "print('begun', flush=True)\nimport time; time.sleep(600)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGKILL)
+    finished(process)
+    patient.wait_state("killed", "idle")
+    assert patient.value("killed", "mine") == "42"
+    assert patient.history("killed")[-2]["status"] == "cancelled"
+
+
+# -- what comes in between ------------------------------------------------------------------------------------------
+
+
+def test_a_stubborn_cell_does_not_hold_up_another_session(quick: Calls) -> None:
+    stubborn = quick.later("holds", "sum(range(10 ** 12))", timeout=2)
+    quick.wait_running("holds")
+    began = time.monotonic()
+    while time.monotonic() - began < 1.0:
+        assert quick.value("free", "1 + 1") == "2"
+    assert stubborn.document()["variables"] == "lost"
+
+
+def test_stop_while_a_cell_runs_ends_both_and_the_caller_is_told(patient: Calls) -> None:
+    patient.run("stopped", "mine = 42")
+    call = patient.later("stopped", "import time; time.sleep(600)")
+    patient.wait_running("stopped")
+    name = patient.known()["stopped"]["id"]
+    answer = patient.house.request("DELETE", f"/api/kernels/{name}")
+    assert answer.status == 200, answer.body
+    assert not left_of(patient, f"kernel:{name}")
+    document = call.document()
+    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
+    assert "stopped" in (document["message"] or ""), document
+    assert patient.value("stopped", "'mine' in globals()") == "False"
+
+
+def test_a_cell_that_ends_in_the_moment_of_its_timeout_leaves_no_late_sigint_behind(patient: Calls) -> None:
+    """SIGINTs that come between cells must hit neither the kernel nor the next cell."""
+    patient.run("edge", "1")
+    for _ in range(3):
+        patient.run("edge", "import time; time.sleep(0.98)", timeout=1)
+        document = patient.run("edge", "x = sum(range(200000)); 'well'")
+        assert (document["status"], document["variables"]) == ("ok", "kept"), document

@@ -1,0 +1,619 @@
+"""What cells print and show: complete, byte for byte, whoever reads or does not, the same through every backend.
+
+Law: the expected bytes are computed here, from the same generator that the cell runs, and never come from the daemon.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from e2e.house import BIN, House, house, until
+from e2e.kernel_calls import Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MIB = 1024 * 1024
+PREVIEW = 64 * 1024
+TOKEN = "a-token-of-a-test"  # noqa: S105 - of a server that lives for one test
+GENERATORS = {
+    "lines": "def pieces():\n    for i in range(5000): yield f'{i:06d} '.ljust(9999, '.') + '\\n'",
+    "storm": "def pieces():\n    for i in range(20000): yield f'{i} ' + 'ab' * (i % 7) + '\\n'",
+    "words": "def pieces():\n    for i in range(2000): yield f'{i:06d} '.ljust(9999, '-') + '\\n'",
+    "bytes": "def pieces():\n    for i in range(2000): yield bytes((i * j) % 256 for j in range(300))",
+}
+CHILD = """
+import subprocess, sys
+program = SOURCE + "\\nimport sys\\nfor piece in pieces(): sys.stdout.write(piece)"
+subprocess.run([sys.executable, "-c", program], check=True)
+"""
+WRITTEN = {
+    "50 MB in lines": ("lines", "for piece in pieces(): print(piece, end='')"),
+    "50 MB in one print": ("lines", "print(''.join(pieces()), end='')"),
+    "20,000 flushed prints": ("storm", "for piece in pieces(): print(piece, end='', flush=True)"),
+    "20 MB by os.write": ("words", "import os\nfor piece in pieces(): os.write(1, piece.encode())"),
+    "20 MB of a child": ("words", CHILD),
+    "invalid UTF-8": ("bytes", "import os\nfor piece in pieces(): assert os.write(1, piece) == len(piece)"),
+}
+
+
+def pieces(generator: str) -> Iterator[bytes]:
+    names: dict[str, Any] = {}
+    exec(GENERATORS[generator], names)  # noqa: S102 - our own text, above
+    for piece in names["pieces"]():
+        yield piece if isinstance(piece, bytes) else piece.encode()
+
+
+def digest(parts: Iterator[bytes]) -> tuple[str, int]:
+    found, size = hashlib.sha256(), 0
+    for part in parts:
+        found.update(part)
+        size += len(part)
+    return found.hexdigest(), size
+
+
+def cell_of(generator: str, code: str) -> str:
+    source = GENERATORS[generator]
+    return f"SOURCE = {source!r}\n{source}\n{code}"
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    with house() as made:
+        made.start()
+        yield Calls(made, str(tmp_path_factory.mktemp("output")))
+
+
+def only(document: dict[str, Any]) -> dict[str, Any]:
+    (cell,) = document["cells"]
+    found: dict[str, Any] = cell
+    return found
+
+
+def consistent(calls: Calls, document: dict[str, Any]) -> dict[str, Any]:
+    """Return the only cell after checking that its numbers agree with one another and with what is kept."""
+    cell = only(document)
+    kept = calls.output(document["kernel"], cell["id"]) if cell["artifact"] else b""
+    assert len(kept) == cell["total_bytes"], cell["total_bytes"]
+    assert cell["total_lines"] == kept.count(b"\n") + (not kept.endswith(b"\n") and bool(kept)), cell["total_lines"]
+    assert 0 <= cell["shown_bytes"] <= cell["total_bytes"]
+    assert cell["lossy"] is False, cell["notices"]
+    return cell
+
+
+# -- not a byte is lost ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", WRITTEN)
+def test_what_is_kept_is_what_was_written(calls: Calls, row: str) -> None:
+    generator, code = WRITTEN[row]
+    document = calls.run("written", cell_of(generator, code), timeout=60)
+    assert document["status"] == "ok", only(document)["text"][-2000:]
+    cell = only(document)
+    wanted = digest(pieces(generator))
+    assert calls.digest("written", cell["id"]) == wanted
+    assert cell["total_bytes"] == wanted[1]
+    assert (cell["truncated"], cell["artifact"]) == (True, cell["id"])
+    assert len(cell["text"]) < PREVIEW + 1024
+    assert cell["lossy"] is False
+
+
+def test_a_pipe_gets_50_mb_byte_for_byte(calls: Calls) -> None:
+    """`pxctl exec` with stdout on a pipe: machine callers get uncut bytes."""
+    code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
+    command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "piped", "-"]
+    process = subprocess.Popen(
+        command, env=calls.house.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = process.communicate(code.encode(), timeout=60)
+    assert process.returncode == 0, err
+    assert digest(iter([out])) == digest(pieces("lines"))
+
+
+def test_a_pipe_gets_bytes_that_are_no_text(calls: Calls) -> None:
+    code = cell_of("bytes", "import os\nfor piece in pieces(): os.write(1, piece)")
+    command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "piped", code]
+    done = subprocess.run(
+        command, env=calls.house.environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"".join(pieces("bytes"))
+
+
+def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usable(calls: Calls) -> None:
+    """As with `pxctl exec … | head -1`."""
+    code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
+    command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "head", code]
+    process = subprocess.Popen(
+        command, env=calls.house.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith(b"000000 ")
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    process.wait(60)
+    assert b"Traceback" not in err, err
+    calls.wait_state("head", "idle")
+    assert calls.value("head", "1 + 1") == "2"
+
+
+def test_output_of_threads_is_complete(calls: Calls) -> None:
+    """Eight threads write at once: the order between them is free, what each wrote is not."""
+    code = (
+        "import sys, threading\n"
+        "def say(name):\n    for i in range(2000): sys.stdout.write(f'{name}:{i}:' + 'z' * 50 + chr(10))\n"
+        "threads = [threading.Thread(target=say, args=(name,)) for name in 'abcdefgh']\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]; None"
+    )
+    document = calls.run("written", code, timeout=60)
+    text = calls.output("written", only(document)["id"]).decode()
+    wanted = {f"{name}:{i}:" + "z" * 50 for name in "abcdefgh" for i in range(2000)}
+    assert sorted(part for part in text.split("\n") if part) == sorted(wanted)
+
+
+def test_both_streams_are_kept_in_order_and_can_be_read_apart(calls: Calls) -> None:
+    code = "import sys\nfor i in range(300):\n    print('o', i)\n    print('e', i, file=sys.stderr)"
+    cell = consistent(calls, calls.run("written", code))
+    out = "".join(f"o {i}\n" for i in range(300)).encode()
+    err = "".join(f"e {i}\n" for i in range(300)).encode()
+    whole = "".join(f"o {i}\ne {i}\n" for i in range(300)).encode()
+    assert calls.output("written", cell["id"]) == whole
+    assert calls.output("written", cell["id"], "&stream=stdout") == out
+    assert calls.output("written", cell["id"], "&stream=stderr") == err
+    assert cell["text"].encode() == whole
+
+
+def test_a_storm_that_alternates_between_the_streams_is_complete_and_blocks_nothing(calls: Calls) -> None:
+    code = "import sys\nfor i in range(20000): print(i, file=(sys.stdout, sys.stderr)[i % 2])"
+    document = calls.run("alternating", code, timeout=20)
+    assert (document["status"], document["variables"]) == ("ok", "kept"), document["message"]
+    whole = "".join(f"{i}\n" for i in range(20000)).encode()
+    assert calls.output("alternating", only(document)["id"]) == whole
+
+
+FLOODS = {
+    "print": "while True: print('x' * 100)",
+    "os.write": "import os\nwhile True: os.write(1, b'y' * 1000)",
+    "child": "import subprocess; subprocess.run(['yes'])",
+}
+
+
+@pytest.mark.parametrize("row", FLOODS)
+def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Calls, row: str) -> None:
+    calls.run("flood", "mine = 42")
+    flood = calls.later("flood", FLOODS[row], timeout=1)
+    calls.wait_running("flood")
+    assert calls.value("dry", "1 + 1") == "2"
+    document = flood.document()
+    assert (document["status"], document["variables"]) == ("timed_out", "kept"), document["message"]
+    assert only(document)["total_bytes"] > 0
+    assert calls.value("flood", "mine") == "42"
+
+
+def test_children_made_by_fork_print_into_their_cell(calls: Calls) -> None:
+    code = (
+        "import multiprocessing\n"
+        "def work(i):\n    print('worker', i, flush=True)\n    return i * i\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(work, range(4)))"
+    )
+    lines = calls.value("forks", code).split("\n")
+    assert sorted(lines) == sorted(["[0, 1, 4, 9]", *(f"worker {i}" for i in range(4))])
+    assert calls.value("forks", "print('still well')") == "still well"
+
+
+def test_a_cell_that_breaks_its_streams_breaks_them_for_itself_only(calls: Calls) -> None:
+    for code in ("import sys; sys.stdout.close()", "import os; os.close(1)", "import os; os.close(2)"):
+        calls.run("broken", code)
+        assert calls.value("broken", "print('again')") == "again"
+
+
+def test_a_value_whose_repr_raises_names_what_was_raised(calls: Calls) -> None:
+    document = calls.run("rich", "class A:\n    def __repr__(self): raise ValueError('r')\nA()")
+    cell = only(document)
+    assert "ValueError: r" in cell["text"]
+    assert (cell["error"]["name"], cell["error"]["value"]) == ("ValueError", "r"), cell["error"]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 4096])
+def test_pages_of_any_size_put_together_are_the_whole(calls: Calls, limit: int) -> None:
+    cell = consistent(calls, calls.run("written", f"print('äöü€' * {limit * 3})"))
+    assert calls.output("written", cell["id"], limit=limit) == ("äöü€" * limit * 3 + "\n").encode()
+
+
+def test_a_page_beyond_the_end_is_empty_and_complete(calls: Calls) -> None:
+    cell = only(calls.run("written", "print('short')"))
+    answer = calls.house.request("GET", f"/api/kernels/written/cells/{cell['id']}/output?offset=1000")
+    assert (answer.status, answer.body, answer.headers["x-complete"]) == (200, b"", "true"), answer
+    assert answer.headers["x-total-bytes"] == "6"
+
+
+def test_a_page_of_a_cell_that_runs_says_that_there_may_be_more(calls: Calls, tmp_path: Path) -> None:
+    call = calls.later(
+        "written", f"print('begun', flush=True)\nrun('while ! [ -e {tmp_path}/go ]; do sleep 0.02; done')"
+    )
+    cell = calls.wait_running("written")
+    path = f"/api/kernels/written/cells/{cell}/output"
+    until(lambda: calls.house.request("GET", path).body == b"begun\n", "the output is there while the cell runs")
+    assert calls.house.request("GET", path).headers["x-complete"] == "false"
+    (tmp_path / "go").touch()
+    assert call.document()["status"] == "ok"
+    assert calls.house.request("GET", path).headers["x-complete"] == "true"
+
+
+def test_what_a_thread_prints_after_the_end_is_kept_with_its_cell(calls: Calls, tmp_path: Path) -> None:
+    code = (
+        "import threading, pathlib, time\n"
+        "def late():\n"
+        f"    while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+        "    print('late')\n"
+        "threading.Thread(target=late).start()\nprint('early')"
+    )
+    first = only(calls.run("written", code))
+    assert first["text"] == "early\n"
+    (tmp_path / "go").touch()
+    path = f"/api/kernels/written/cells/{first['id']}/output"
+    until(lambda: calls.house.request("GET", path).body == b"early\nlate\n", "the late output is with its cell")
+    assert calls.value("written", "print('mine')") == "mine"
+
+
+def test_an_output_over_the_cap_is_cut_and_says_so(tmp_path: Path) -> None:
+    with house({"PX_KERNELS__OUTPUT_CELL_BYTES": "1000000"}) as made:
+        made.start()
+        calls = Calls(made, str(tmp_path))
+        cell = only(calls.run("capped", cell_of("words", "for piece in pieces(): print(piece, end='')")))
+        kept = calls.output("capped", cell["id"])
+    assert kept == b"".join(pieces("words"))[: len(kept)]
+    assert 0 < len(kept) <= 1_000_000
+    assert (cell["status"], cell["truncated"]) == ("ok", True)
+    assert any("19000000" in notice.replace(",", "") or "cap" in notice.lower() for notice in cell["notices"]), cell[
+        "notices"
+    ]
+
+
+# -- readers that do not read ---------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: Calls) -> None:
+    """It reads nothing until the cell has ended and another call has been answered: then all of it is there."""
+    code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
+    with calls.stream("stalled", code, timeout=60) as stream:
+        cell = stream.until("cell_started")["id"]
+        until(lambda: calls.show("stalled")["running"] is None, "the cell ends though nobody reads")
+        assert calls.value("stalled", "1 + 1") == "2"
+        events = stream.rest()
+    told = "".join(event["text"] for event in events if event["event"] == "output").encode()
+    assert digest(iter([told])) == digest(pieces("lines"))
+    assert next(event["offset"] for event in events if event["event"] == "output") == 0
+    assert events[-1]["event"] == "done", events[-1]
+    assert events[-1]["result"]["status"] == "ok"
+    assert events[-1]["result"]["cells"][0]["id"] == cell
+    assert events[-1]["result"]["cells"][0]["total_bytes"] == len(told)
+
+
+@pytest.mark.slow
+def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
+    """1 GB print, with a subscriber that reads nothing: the control plane grows by less than 150 MB."""
+    calls.run("giga", "mib = 'x' * (1 << 20)")
+    control = psutil.Process(calls.house.pids()[1])
+    before = control.memory_info().rss
+    with calls.stream("giga", "for _ in range(1024): print(mib, end='')", timeout=120) as stream:
+        cell = stream.until("cell_started")["id"]
+        sizes: list[int] = []
+
+        def ended() -> bool:
+            sizes.append(control.memory_info().rss)
+            return bool(calls.history("giga")[-1]["status"] != "running")
+
+        until(ended, "the cell has ended")
+    (row,) = [item for item in calls.history("giga") if item["id"] == cell]
+    assert (row["status"], row["total_bytes"]) == ("ok", 1 << 30), row
+    assert max(sizes) - before < 150 * MIB, (before, max(sizes))
+    first = calls.house.request("GET", f"/api/kernels/giga/cells/{cell}/output?offset={(1 << 30) - 10}&limit=100")
+    assert (first.body, first.headers["x-complete"]) == (b"x" * 10, "true")
+    assert calls.state("giga") == "idle"
+
+
+# -- what is shown --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, PREVIEW - 1, PREVIEW, PREVIEW + 1, PREVIEW * 4])
+def test_the_text_is_whole_or_says_that_it_is_not(calls: Calls, size: int) -> None:
+    body = "".join(random.Random(size).choices("abc \n", k=size))
+    cell = consistent(calls, calls.run("shown", f"print({body!r}, end='')"))
+    assert cell["total_bytes"] == size
+    if cell["truncated"]:
+        assert size > PREVIEW
+        assert cell["shown_bytes"] < size
+        assert cell["artifact"] == cell["id"]
+        assert cell["text"].startswith(body[:1000])
+        assert cell["text"].endswith(body[-1000:])
+        assert len(cell["text"].encode()) <= PREVIEW + 512
+        assert cell["id"] in cell["text"] or str(size) in cell["text"].replace(",", ""), "the gap is marked"
+    else:
+        assert size <= PREVIEW
+        assert (cell["text"], cell["shown_bytes"]) == (body, size)
+
+
+def test_a_value_that_is_too_long_to_show_says_so(calls: Calls) -> None:
+    cell = only(calls.run("shown", "'v' * 200000"))
+    data = cell["outputs"][0]["data"]["text/plain"]
+    if cell["text"].count("v") < 200_000:
+        assert cell["truncated"], "what is missing in the text must be told"
+    assert data == "'" + "v" * 200_000 + "'", "machine callers get uncut data (below inline_bytes)"
+
+
+RICH: dict[str, tuple[dict[str, Any], str]] = {
+    "markdown first": ({"text/markdown": "# m", "text/plain": "p", "text/html": "<b>h</b>"}, "# m\n"),
+    "plain before html": ({"text/plain": "p", "text/html": "<b>h</b>"}, "p\n"),
+    "html to markdown": ({"text/html": "<h1>T</h1><p>a <b>b</b></p>"}, "# T\n\na **b**\n"),
+    "json": ({"application/json": {"a": [1, None]}, "text/plain": "p"}, "p\n"),
+    "png": ({"image/png": base64.b64encode(b"\x89PNG...").decode(), "text/plain": "<Figure>"}, "<Figure>\n"),
+    "jpeg": ({"image/jpeg": base64.b64encode(b"\xff\xd8..").decode()}, ""),
+    "svg": ({"image/svg+xml": "<svg xmlns='http://www.w3.org/2000/svg'/>"}, ""),
+    "status alone": ({"application/x-px-status+json": {"op": "mine", "n": 1}, "text/plain": "hidden"}, ""),
+}
+
+
+@pytest.mark.parametrize("row", RICH)
+def test_rich_outputs_are_shown_by_precedence_and_kept_whole(calls: Calls, row: str) -> None:
+    bundle, text = RICH[row]
+    with calls.stream("rich", f"display({bundle!r}, raw=True)") as stream:
+        events = stream.rest()
+    cell = events[-1]["result"]["cells"][0]
+    assert cell["text"] == text, cell
+    (output,) = cell["outputs"]
+    assert output["output_type"] == "display_data"
+    names = {event["event"] for event in events}
+    if "application/x-px-status+json" in bundle:
+        assert output["data"] == {"application/x-px-status+json": {"op": "mine", "n": 1}}
+        assert next(event for event in events if event["event"] == "status")["status"] == {"op": "mine", "n": 1}
+        assert "display" not in names
+    else:
+        assert output["data"] == bundle
+        assert next(event for event in events if event["event"] == "display")["data"] == bundle
+
+
+def test_prelude_helpers_emit_status_events(calls: Calls, tmp_path: Path) -> None:
+    with calls.stream("rich", f"_ = write({str(tmp_path / 'f')!r}, 'text')") as stream:
+        told = [event["status"] for event in stream.rest() if event["event"] == "status"]
+    assert [item["op"] for item in told] == ["write"], told
+    assert (tmp_path / "f").read_text() == "text"
+
+
+def test_an_updated_display_is_shown_once_as_it_was_last(calls: Calls) -> None:
+    cell = only(calls.run("rich", "shown = display('a', display_id=True)\nfor i in range(5): shown.update(i)"))
+    assert cell["text"] == "4\n"
+    assert [output["data"]["text/plain"] for output in cell["outputs"]] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("wait", "after", "text"),
+    [("False", "print('new')", "new\n"), ("False", "", ""), ("True", "print('new')", "new\n"), ("True", "", "old\n")],
+)
+def test_cleared_output_is_not_shown_but_kept(calls: Calls, wait: str, after: str, text: str) -> None:
+    """As nbclient does: with `wait` the clearing waits for the next output."""
+    code = f"from IPython.display import clear_output\nprint('old')\nclear_output(wait={wait})\n{after}"
+    cell = only(calls.run("rich", code))
+    assert cell["text"] == text, cell
+    assert calls.output("rich", cell["id"]).startswith(b"old\n")
+    assert cell["truncated"] is False
+
+
+def test_a_large_rich_output_is_a_reference_that_can_be_fetched(calls: Calls) -> None:
+    image = random.Random(5).randbytes(MIB)
+    code = (
+        "import base64, random\n"
+        "display({'image/png': base64.b64encode(random.Random(5).randbytes(1 << 20)).decode(), 'text/plain': 'big'},"
+        " raw=True)"
+    )
+    document = calls.run("rich", code)
+    cell = only(document)
+    assert cell["text"] == "big\n"
+    reference = cell["outputs"][0]["data"]["image/png"]
+    assert reference["bytes"] == MIB
+    answer = calls.house.request("GET", f"/api/kernels/{document['kernel']}/artifacts/{reference['artifact']}")
+    assert (answer.status, answer.headers["content-type"]) == (200, "image/png")
+    assert answer.body == image
+    missing = calls.house.request("GET", f"/api/kernels/{document['kernel']}/artifacts/{cell['id']}.9999.png")
+    assert missing.status == 404, missing.body
+
+
+def test_a_traceback_is_in_the_text_without_colours_and_in_the_error_as_it_was(calls: Calls) -> None:
+    cell = only(calls.run("rich", "print('before')\nraise ValueError('why')"))
+    assert cell["text"].startswith("before\n")
+    assert "ValueError: why" in cell["text"]
+    assert "\x1b" not in cell["text"]
+    assert (cell["error"]["name"], cell["error"]["value"]) == ("ValueError", "why")
+    assert cell["error"]["traceback"]
+
+
+def test_input_is_answered_with_a_clear_failure(calls: Calls) -> None:
+    document = calls.run("rich", ["x = 1", "name = input('who? ')", "never = 1"])
+    assert [cell["status"] for cell in document["cells"]] == ["ok", "error", "aborted"]
+    assert document["cells"][1]["error"]["name"] == "StdinNotImplementedError"
+    assert document["variables"] == "kept"
+    assert "input" in document["message"], document["message"]
+
+
+def test_exec_of_images_on_a_pipe_gives_text_only(calls: Calls) -> None:
+    done = calls.house.pxctl("exec", "--cwd", calls.cwd, f"display({RICH['png'][0]!r}, raw=True)\nprint('printed')")
+    assert done.returncode == 0, done
+    assert "printed" in done.stdout
+
+
+# -- the same through every backend ---------------------------------------------------------------------------------
+
+SCRIPTS: dict[str, list[str]] = {
+    "value": ["x = 6", "x * 7"],
+    "print": ["print('hä', flush=True)\nimport sys; print('err', file=sys.stderr)\n'end'"],
+    "child": [
+        "import subprocess; a = subprocess.run(['sh', '-c', 'echo child; exit 3'])",
+        "b = subprocess.run(['sh', '-c', 'echo two >&2'])",
+        "a.returncode",
+    ],
+    "failure": ["a = 1", "raise KeyError('k')", "b = 2"],
+    "rich": ["display({'text/html': '<p>x</p>', 'image/png': 'AAAA'}, raw=True)", "display('d', display_id='q'); None"],
+    "status": [f"_ = read({__file__!r}, limit=1)"],
+    "lines": [cell_of("words", "for piece in pieces(): print(piece, end='')")],
+    "storm": ["for i in range(3000): print(i, flush=True)"],
+    "clear": ["from IPython.display import clear_output\nprint('a'); clear_output(); print('b')"],
+    "input": ["input()"],
+    "exit": ["y = 5", "exit()", "z = 1"],
+    "await": ["import asyncio\nawait asyncio.sleep(0.01)\nprint('slept')"],
+    "cwd": ["import os\nos.getcwd() == HERE"],
+    "invalid": ["import os\n_ = os.write(1, bytes(range(256)))"],
+}
+BACKENDS = ("direct", "gateway-local", "gateway-external")
+
+
+@contextlib.contextmanager
+def gateway(folder: Path) -> Iterator[str]:
+    """Run a real kernel_gateway with a token on loopback; yields its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.mkdir()
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
+    places = {"JUPYTER_RUNTIME_DIR": str(folder / "run"), "JUPYTER_CONFIG_DIR": str(folder / "etc")}
+    command = [sys.executable, "-m", "kernel_gateway", f"--KernelGatewayApp.port={port}"]
+    command += ["--KernelGatewayApp.port_retries=0", "--JupyterWebsocketPersonality.list_kernels=True"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            env={**kept, **places, "KG_AUTH_TOKEN": TOKEN, "PYTHONWARNINGS": "ignore"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        until(lambda: _listens(port), f"the gateway listens: {(folder / 'log').read_text()}")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    """A daemon with all three backends."""
+    folder = tmp_path_factory.mktemp("peers")
+    with gateway(folder / "gateway") as url:
+        settings = {"PX_KERNELS__GATEWAY_URL": url, "PX_KERNELS__GATEWAY_TOKEN": TOKEN}
+        with house({**settings, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1"}) as made:
+            made.start()
+            yield Calls(made, str(folder))
+
+
+def through(calls: Calls, backend: str, cells: list[str]) -> dict[str, Any]:
+    """Return what a script gave through a backend, without what may differ (ids, times, counts, paths)."""
+    here = os.path.realpath(calls.cwd)
+    calls.run(f"eq-{backend}", f"HERE = {here!r}", backend=backend, timeout=60)
+    document = calls.run(f"eq-{backend}", cells, backend=backend, timeout=60)
+    assert document["backend"] == backend
+    return {
+        "status": document["status"],
+        "variables": document["variables"],
+        "cells": [_comparable(calls, document["kernel"], cell) for cell in document["cells"]],
+        "lossy": any(cell["lossy"] for cell in document["cells"]),
+        "notices": [*document["notices"], *(notice for cell in document["cells"] for notice in cell["notices"])],
+    }
+
+
+def _comparable(calls: Calls, kernel: str, cell: dict[str, Any]) -> dict[str, Any]:
+    error = cell["error"] or {}
+    outputs = [output for output in cell["outputs"] if output["output_type"] not in {"error", "stream"}]
+    return {
+        "status": cell["status"],
+        "text": "" if error else cell["text"].replace(cell["id"], "ID"),
+        "error": (error.get("name"), "" if error.get("name") == "StdinNotImplementedError" else error.get("value")),
+        "outputs": [{**output, "execution_count": None} for output in outputs],
+        "total": cell["total_bytes"],
+        "lines": cell["total_lines"],
+        "truncated": cell["truncated"],
+        "digest": calls.digest(kernel, cell["id"]) if cell["artifact"] else None,
+    }
+
+
+@pytest.mark.parametrize("row", SCRIPTS)
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:
+    """What a backend cannot promise it says: then, and only then, something may differ."""
+    direct, other = (
+        peers.remembered(row, lambda: through(peers, "direct", SCRIPTS[row])),
+        through(peers, backend, SCRIPTS[row]),
+    )
+    assert (direct["lossy"], direct["notices"]) == (False, [])
+    if other["lossy"] or other["notices"]:
+        assert backend == "gateway-external", f"a gateway of our own loses nothing: {other['notices']}"
+        assert other["notices"], "a loss is told"
+        return
+    assert other["cells"] == direct["cells"]
+    assert (other["status"], other["variables"]) == (direct["status"], direct["variables"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_a_timeout_through_a_gateway_keeps_the_variables_where_the_cell_yields(peers: Calls, backend: str) -> None:
+    peers.run(f"to-{backend}", "mine = 42", backend=backend, timeout=60)
+    for code in ("import time; time.sleep(60)", "import asyncio; await asyncio.sleep(60)"):
+        document = peers.run(f"to-{backend}", code, backend=backend, timeout=0.5)
+        assert (document["status"], document["variables"]) == ("timed_out", "kept"), document
+        assert peers.value(f"to-{backend}", "mine", backend=backend) == "42"
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_a_death_through_a_gateway_is_told_at_once_and_says_lost(peers: Calls, backend: str) -> None:
+    """D4: a gateway restarts a dead kernel behind our back; the pending cell must not wait for its timeout."""
+    peers.run(f"dies-{backend}", "mine = 42", backend=backend, timeout=60)
+    document = peers.run(f"dies-{backend}", "import os; os._exit(1)", backend=backend, timeout=55)
+    assert (document["status"], document["variables"]) == ("error", "lost"), document
+    assert peers.value(f"dies-{backend}", "'mine' in globals()", backend=backend, timeout=60) == "False"
+
+
+def test_what_is_wrong_with_an_external_gateway_is_said_and_a_reload_repairs_it(
+    peers: Calls, home: House, tmp_path: Path
+) -> None:
+    """A wrong token names its setting, an address where nobody listens is named, the right settings work."""
+    url = peers.house.settings["PX_KERNELS__GATEWAY_URL"]
+    calls = Calls(home, str(tmp_path))
+    configure(home, url, "not-the-token")
+    home.start()
+    _, problem = calls.problem("x", "1", backend="gateway-external")
+    assert "gateway_token" in json.dumps(problem), problem
+    assert "not-the-token" not in json.dumps(problem), problem
+    configure(home, "http://127.0.0.1:9", TOKEN)
+    assert home.request("POST", "/api/daemon/reload").status == 200
+    status, problem = calls.problem("x", "1", backend="gateway-external")
+    assert status == 503, problem
+    assert "127.0.0.1:9" in json.dumps(problem), problem
+    configure(home, url, TOKEN)
+    assert home.request("POST", "/api/daemon/reload").status == 200
+    assert calls.value("x", "1 + 1", backend="gateway-external") == "2"
+
+
+def configure(home: House, url: str, token: str) -> None:
+    (home.home / "pxd.toml").write_text(f'[kernels]\ngateway_url = "{url}"\ngateway_token = "{token}"\n')
+    (home.home / "pxd.toml").chmod(0o600)

@@ -1,0 +1,516 @@
+"""Sessions: what makes two calls share a kernel, lines, places, ends, crashes, and cells that call back.
+
+Law: a crashed cell is never run again (counted in a file that only the cell writes), and a running or queued session is
+never evicted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from e2e.house import BIN, House, alive, house, until
+from e2e.kernel_calls import Calls
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ASK_SELF = """
+import http.client, json, os, socket
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(os.environ['PX_SOCKET'])
+def ask(kernel, code, **members):
+    connection = Unix('px', timeout=50)
+    body = json.dumps({'code': code, 'cwd': os.getcwd(), **members})
+    connection.request('POST', f'/api/kernels/{kernel}/execute', body, {'Content-Type': 'application/json'})
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+"""
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    """A daemon with room for six sessions."""
+    with house({"PX_KERNELS__MAX_SESSIONS": "6"}) as made:
+        made.start()
+        yield Calls(made, str(tmp_path_factory.mktemp("sessions")))
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    """A daemon with two places and short lines; times below a second."""
+    settings = {
+        "PX_KERNELS__MAX_SESSIONS": "2",
+        "PX_KERNELS__QUEUE_MAX": "2",
+        "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
+    }
+    with house(settings) as made:
+        made.start()
+        yield Calls(made, str(tmp_path_factory.mktemp("narrow")))
+
+
+def waits_for(path: Path, also: str = "None") -> str:
+    """Return a cell that runs until `path` exists."""
+    return f"import pathlib, time\nwhile not pathlib.Path({str(path)!r}).exists(): time.sleep(0.01)\n{also}"
+
+
+def environment(folder: Path) -> Path:
+    """Make another environment with what the tests' own one has, without starting anything."""
+    own = BIN.parent
+    (folder / "bin").mkdir(parents=True)
+    shutil.copy(own / "pyvenv.cfg", folder)
+    (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (folder / "lib").symlink_to(own / "lib")
+    return folder
+
+
+# -- the key --------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_name_and_folder_share_a_kernel_also_through_a_link(calls: Calls, tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    first = calls.run("key", "shared = 1", cwd=str(real))
+    second = calls.run("key", "shared", cwd=f"{link}/../link/")
+    assert second["cells"][0]["text"] == "1\n"
+    assert (first["kernel"], first["instance"]) == (second["kernel"], second["instance"])
+    assert second["cwd"] == os.path.realpath(real)
+
+
+def test_another_folder_is_another_session(calls: Calls, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    calls.run("folder", "mine = 1", cwd=str(tmp_path / "a"))
+    second = calls.run(
+        "folder", "import os; 'mine' in globals(), os.path.basename(os.getcwd())", cwd=str(tmp_path / "b")
+    )
+    assert second["cells"][0]["text"] == "(False, 'b')\n"
+    answer = calls.house.request("GET", "/api/kernels/folder")
+    problem = answer.json()
+    assert (problem["kind"], len(problem["candidates"])) == ("ambiguous_name", 2), problem
+    done = calls.house.pxctl("kernel", "restart", "folder")
+    assert (done.returncode, done.stderr.count("candidate: kernel:folder-")) == (2, 2), done
+    assert "--cwd" not in done.stderr, "the hint must not name an option that this command has not"
+    assert calls.house.get(f"/api/kernels/folder?cwd={tmp_path / 'b'}")["id"] == second["kernel"]
+    assert calls.house.get(f"/api/kernels/{second['kernel']}")["id"] == second["kernel"]
+    assert calls.house.get(f"/api/kernels/kernel:{second['kernel']}")["id"] == second["kernel"]
+
+
+def test_another_interpreter_is_another_session(calls: Calls, tmp_path: Path) -> None:
+    other = environment(tmp_path / "other")
+    first = calls.run("python", "mine = 1")
+    second = calls.run("python", "import sys; print('mine' in globals(), sys.prefix)", interpreter=str(other))
+    assert second["cells"][0]["text"] == f"False {other}\n"
+    assert first["kernel"] != second["kernel"]
+    assert second["interpreter"] == str(other / "bin" / "python")
+    assert calls.value("python", "mine", interpreter=str(BIN / "python3")) == "1"
+
+
+def test_shell_cells_are_a_session_of_their_own(calls: Calls) -> None:
+    first = calls.run("lang", "1")
+    second = calls.run("lang", "echo $((1 + 1))", language="bash")
+    assert (second["backend"], second["cells"][0]["text"]) == ("bash", "2\n")
+    assert first["kernel"] != second["kernel"]
+
+
+# -- the line -------------------------------------------------------------------------------------------------------
+
+
+def test_calls_of_a_session_run_one_after_the_other_in_the_order_of_their_arrival(calls: Calls, tmp_path: Path) -> None:
+    calls.run("fifo", "order = []")
+    first = calls.later("fifo", waits_for(tmp_path / "go", "order.append(0)"))
+    calls.wait_running("fifo")
+    others = []
+    for number in range(1, 5):
+        others.append(calls.later("fifo", f"order.append({number})"))
+        until(lambda number=number: calls.show("fifo")["queued"] == number, "it waits in line")
+    (tmp_path / "go").touch()
+    for call in (first, *others):
+        assert call.document()["status"] == "ok"
+    assert calls.value("fifo", "order") == "[0, 1, 2, 3, 4]"
+
+
+def test_a_waiter_is_told_its_place_and_each_change(narrow: Calls, tmp_path: Path) -> None:
+    narrow.run("places", "1")
+    first = narrow.later("places", waits_for(tmp_path / "go"))
+    narrow.wait_running("places")
+    with narrow.stream("places", "'second'") as second:
+        assert second.until("queued")["position"] == 1
+        with narrow.stream("places", "'third'") as third:
+            assert third.until("queued")["position"] == 2
+            status, problem = narrow.problem("places", "'fourth'")
+            assert (status, problem["kind"]) == (429, "overloaded"), problem
+            answer = narrow.ask("places", "'fifth'")
+            assert int(answer.headers["retry-after"]) >= 1
+            second.hang_up()
+            assert third.until("queued")["position"] == 1
+            (tmp_path / "go").touch()
+            assert third.until("done")["result"]["cells"][0]["text"] == "'third'\n"
+    assert first.document()["status"] == "ok"
+
+
+def test_sessions_do_not_wait_for_one_another(calls: Calls, tmp_path: Path) -> None:
+    held = calls.later("one", waits_for(tmp_path / "go"))
+    calls.wait_running("one")
+    assert calls.value("two", "'free'") == "'free'"
+    (tmp_path / "go").touch()
+    assert held.document()["status"] == "ok"
+
+
+# -- places ---------------------------------------------------------------------------------------------------------
+
+
+def test_beyond_four_sessions_the_least_recently_used_idle_one_is_evicted(tmp_path: Path) -> None:
+    with house() as made:
+        made.start()
+        calls = Calls(made, str(tmp_path))
+        for name in "abcd":
+            calls.run(name, f"mine = {name!r}")
+        held = calls.later("b", waits_for(tmp_path / "go", "mine"))
+        calls.wait_running("b")
+        calls.run("a", "1")
+        calls.run("e", "1")
+        until(lambda: calls.state("c") == "stopped", "the least recently used one is stopped")
+        states = {name: calls.known()[name]["state"] for name in "abcde"}
+        assert states == {"a": "idle", "b": "busy", "c": "stopped", "d": "idle", "e": "idle"}
+        assert calls.known()["c"]["reason"] == "evicted_lru"
+        (tmp_path / "go").touch()
+        assert held.document()["cells"][0]["text"] == "'b'\n"
+        again = calls.run("c", "'mine' in globals()")
+        assert (again["cells"][0]["text"], again["variables"]) == ("False\n", "kept")
+        assert any("variables" in notice or "evict" in notice for notice in again["notices"]), again["notices"]
+        stopped = [item for item in calls.events(f"kernel:{again['kernel']}") if item["event"] == "stopped"]
+        assert [item["reason"] for item in stopped] == ["evicted_lru"]
+
+
+def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: Path) -> None:
+    """Two places, both busy: a third session waits for one, and is told so when its time is over."""
+    held = [narrow.later(name, waits_for(tmp_path / "go", "'well'")) for name in ("busy1", "busy2")]
+    for name in ("busy1", "busy2"):
+        narrow.wait_running(name)
+    status, problem = narrow.problem("third", "1", timeout=0.3)
+    assert (status, problem["kind"]) == (504, "timed_out"), problem
+    assert "2" in problem["detail"], problem
+    patient = narrow.later("third", "'had a place'", timeout=60)
+    until(lambda: narrow.state("third") is not None, "the third session is known")
+    assert {narrow.state("busy1"), narrow.state("busy2")} == {"busy"}
+    (tmp_path / "go").touch()
+    assert [call.document()["cells"][0]["text"] for call in held] == ["'well'\n", "'well'\n"]
+    assert patient.document()["cells"][0]["text"] == "'had a place'\n"
+
+
+def test_an_idle_session_is_evicted_and_a_running_one_is_not(tmp_path: Path) -> None:
+    with house({"PX_KERNELS__IDLE_SECONDS": "0.5"}) as made:
+        made.start()
+        calls = Calls(made, str(tmp_path))
+        calls.run("idle", "1")
+        held = calls.later("runs", waits_for(tmp_path / "go", "'still here'"))
+        calls.wait_running("runs")
+        until(lambda: calls.state("idle") == "stopped", "the idle one is evicted")
+        assert calls.known()["idle"]["reason"] == "evicted_ttl"
+        assert calls.state("runs") == "busy"
+        (tmp_path / "go").touch()
+        assert held.document()["cells"][0]["text"] == "'still here'\n"
+        until(lambda: calls.state("runs") == "stopped", "it is evicted when it has been idle")
+        assert calls.known()["runs"]["pid"] is None
+
+
+# -- per call, reset, stop ------------------------------------------------------------------------------------------
+
+
+def test_a_per_call_kernel_starts_empty_and_is_removed(calls: Calls) -> None:
+    calls.run("percall", "mine = 1")
+    document = calls.run("percall", ["import os; 'mine' in globals()", "os.getpid()"], per_call=True)
+    assert document["cells"][0]["text"] == "False\n"
+    assert document["variables"] == "lost"
+    pid = int(document["cells"][1]["text"])
+    until(lambda: not alive(pid), "the kernel of the call is gone")
+    until(
+        lambda: all(item["owner"] != "per_call" or item["pid"] is None for item in calls.known().values()),
+        "no session of it is left",
+    )
+    assert calls.value("percall", "mine") == "1"
+
+
+def test_a_per_call_kernel_is_removed_when_its_caller_goes_away(calls: Calls) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with calls.stream("percall", code, per_call=True) as stream:
+        pid = int(stream.until("output")["text"])
+    until(lambda: not alive(pid), "the kernel of the call is gone")
+
+
+def test_the_sentence_and_the_word_about_the_variables_agree(calls: Calls) -> None:
+    """The variables of a per-call kernel are gone with it, also where the cell was only interrupted."""
+    with calls.stream("percall", "import time; time.sleep(600)", per_call=True) as stream:
+        stream.until("cell_started")
+        (session,) = [item["id"] for item in calls.listed() if item["owner"] == "per_call" and item["running"]]
+        calls.interrupt(session)
+        document = stream.until("done")["result"]
+    assert (document["status"], document["variables"]) == ("cancelled", "lost"), document
+    assert "kept" not in document["message"], document["message"]
+
+
+def test_the_list_is_a_snapshot_also_while_sessions_come_and_go(calls: Calls) -> None:
+    under_way = [calls.later("comes", "1", per_call=True, timeout=60) for _ in range(3)]
+    sessions = {"comes"}
+    paths = ("/api/kernels", "/api/status", "/jupyter/api/kernels")
+    while sessions or not all(call.answers for call in under_way):
+        answers = {path: calls.house.request("GET", path) for path in paths}
+        assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(paths, 200), answers
+        listed = answers["/api/kernels"].json()["kernels"]
+        sessions = {item["id"] for item in listed if item["owner"] == "per_call"}
+    assert [call.document()["status"] for call in under_way] == ["ok"] * 3
+
+
+def test_reset_replaces_the_kernel_once_before_the_first_cell(calls: Calls) -> None:
+    before = calls.run("reset", "mine = 1")
+    document = calls.run("reset", ["'mine' in globals()", "other = 2", "other"], reset=True)
+    assert [cell["text"] for cell in document["cells"]] == ["False\n", "", "2\n"]
+    assert document["instance"] != before["instance"]
+    assert calls.value("reset", "other") == "2"
+    stopped = [item for item in calls.events(f"kernel:{document['kernel']}") if item["event"] == "stopped"]
+    assert [item["reason"] for item in stopped] == ["replaced"]
+
+
+def test_reset_waits_for_its_turn(calls: Calls, tmp_path: Path) -> None:
+    """The running cell of another caller is not cut off."""
+    first = calls.later("turn", waits_for(tmp_path / "go", "'whole'"))
+    calls.wait_running("turn")
+    second = calls.later("turn", "'fresh'", reset=True)
+    until(lambda: calls.show("turn")["queued"] == 1, "the reset waits")
+    (tmp_path / "go").touch()
+    assert first.document()["cells"][0]["text"] == "'whole'\n"
+    assert second.document()["cells"][0]["text"] == "'fresh'\n"
+
+
+def test_stop_returns_when_nothing_is_left_and_the_next_call_starts_afresh(calls: Calls) -> None:
+    document = calls.run(
+        "stop",
+        "import os, subprocess; child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "print(os.getpid(), child.pid)",
+    )
+    pids = [int(word) for word in document["cells"][0]["text"].split()]
+    done = calls.house.pxctl("--json", "kernel", "stop", document["kernel"])
+    assert done.returncode == 0, done
+    assert not any(alive(pid) for pid in pids)
+    assert (calls.state("stop"), calls.known()["stop"]["reason"]) == ("stopped", "stopped")
+    assert calls.value("stop", "'child' in globals()") == "False"
+
+
+def test_start_and_restart_by_command(calls: Calls) -> None:
+    done = calls.house.pxctl("--json", "kernel", "start", "made", "--cwd", calls.cwd)
+    assert done.returncode == 0, done
+    assert calls.state("made") == "idle"
+    calls.run("made", "mine = 1")
+    before = calls.show("made")["instance"]
+    done = calls.house.pxctl("kernel", "restart", "made")
+    assert done.returncode == 0, done
+    assert calls.show("made")["instance"] != before
+    assert calls.value("made", "'mine' in globals()") == "False"
+
+
+def test_a_restart_cuts_the_running_cell_off_and_its_caller_is_told(calls: Calls) -> None:
+    call = calls.later("cut", ["mine = 1", "import time; time.sleep(600)"])
+    until(lambda: len(calls.history("cut")) == 2 if calls.state("cut") else None, "the second cell runs")
+    before = calls.show("cut")
+    answer = calls.house.request("POST", f"/api/kernels/{before['id']}/restart")
+    assert (answer.status, answer.json()["state"]) == (200, "idle"), answer.body
+    document = call.document()
+    assert [cell["status"] for cell in document["cells"]] == ["ok", "cancelled"], document
+    assert document["variables"] == "lost"
+    assert "replaced" in document["message"], document["message"]
+    assert calls.value("cut", "'mine' in globals()") == "False"
+
+
+# -- crashes --------------------------------------------------------------------------------------------------------
+
+
+def count(path: Path) -> str:
+    return f"print('counted', flush=True); open({str(path)!r}, 'a').write('x')\n"
+
+
+CRASHES = {
+    "exit code": ("import os; os._exit(3)", "code 3"),
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+}
+
+
+@pytest.mark.parametrize("row", CRASHES)
+def test_a_crash_is_told_at_once_and_its_cell_is_never_run_again(calls: Calls, tmp_path: Path, row: str) -> None:
+    code, how = CRASHES[row]
+    calls.run("crash", "mine = 1", reset=True)
+    before = calls.show("crash")
+    document = calls.run("crash", [count(tmp_path / "ran") + code, "never = 1"], timeout=50)
+    assert (document["status"], document["variables"]) == ("error", "lost"), document
+    first, second = document["cells"]
+    assert (first["status"], second["status"]) == ("error", "aborted")
+    assert first["text"].startswith("counted\n")
+    assert how in first["error"]["value"], first["error"]
+    assert document["message"]
+    until(lambda: calls.state("crash") == "idle", "it is started again by itself")
+    after = calls.run("crash", "'mine' in globals(), 'never' in globals()")
+    assert after["cells"][0]["text"] == "(False, False)\n"
+    assert after["instance"] != before["instance"]
+    assert any("variables" in notice for notice in after["notices"]), after["notices"]
+    assert (tmp_path / "ran").read_text() == "x"
+    died = [item for item in calls.events(f"kernel:{after['kernel']}") if item["event"] == "died"]
+    assert died, "the death is an event"
+    assert died[-1]["reason"] in {"exit", "signal"}, died
+
+
+@pytest.mark.parametrize("remedy", ["restart", "start", "reset"])
+def test_a_second_crash_in_a_row_is_a_hard_failure_until_somebody_asks(
+    calls: Calls, tmp_path: Path, remedy: str
+) -> None:
+    name = f"hard-{remedy}"
+    for number in range(2):
+        document = calls.run(name, count(tmp_path / "ran") + "import os; os._exit(3)")
+        assert document["variables"] == "lost", document
+        if number == 0:
+            until(lambda: calls.state(name) == "idle", "it is started again by itself")
+            assert calls.show(name)["restarts"] == 1
+    until(lambda: calls.state(name) == "failed", "the second crash in a row is a hard failure")
+    for _ in range(2):
+        status, problem = calls.problem(name, count(tmp_path / "ran"))
+        assert status == 503, problem
+        assert "pxctl kernel restart" in problem["hint"], problem
+    done = calls.house.pxctl("exec", "--kernel", name, "--cwd", calls.cwd, "1")
+    assert done.returncode == 1, done
+    assert "hint: pxctl kernel restart" in done.stderr or "pxctl kernel restart" in done.stderr, done.stderr
+    assert calls.show(name)["failure"], "the failure is told"
+    identity = calls.show(name)["id"]
+    if remedy == "reset":
+        assert calls.run(name, "'well'", reset=True)["cells"][0]["text"] == "'well'\n"
+    else:
+        answer = calls.house.request("POST", f"/api/kernels/{identity}/{remedy}")
+        assert answer.status == 200, answer.body
+    assert calls.value(name, "'well'") == "'well'"
+    assert calls.show(name)["failure"] is None
+    assert (tmp_path / "ran").read_text() == "xx"
+
+
+def test_a_good_cell_between_two_crashes_forgives_the_first(calls: Calls) -> None:
+    for _ in range(3):
+        assert calls.run("forgiven", "import os; os._exit(3)")["variables"] == "lost"
+        assert calls.value("forgiven", "1") == "1"
+
+
+def test_an_idle_kernel_that_is_killed_comes_back_and_the_next_call_is_told(calls: Calls) -> None:
+    before = calls.run("idle-kill", "mine = 1")
+    os.kill(calls.show("idle-kill")["pid"], signal.SIGKILL)
+    until(lambda: calls.show("idle-kill")["instance"] not in {None, before["instance"]}, "another life")
+    after = calls.run("idle-kill", "'mine' in globals()")
+    assert after["cells"][0]["text"] == "False\n"
+    assert any("variables" in notice for notice in after["notices"]), after["notices"]
+
+
+def test_who_waits_behind_a_crash_is_run_in_the_new_kernel_and_told(calls: Calls, tmp_path: Path) -> None:
+    first = calls.later("behind", waits_for(tmp_path / "go", "import os; os._exit(3)"))
+    calls.wait_running("behind")
+    second = calls.later("behind", "'mine' in globals()")
+    until(lambda: calls.show("behind")["queued"] == 1, "the second call waits")
+    (tmp_path / "go").touch()
+    assert first.document()["variables"] == "lost"
+    document = second.document()
+    assert (document["status"], document["cells"][0]["text"]) == ("ok", "False\n"), document
+    assert any("variables" in notice for notice in document["notices"]), document["notices"]
+
+
+def test_exit_in_a_cell_is_no_crash(calls: Calls) -> None:
+    """D11: the session ends by the user's wish; as often as the user likes."""
+    for _ in range(3):
+        document = calls.run("leaves", ["mine = 1", "exit()", "never = 1"])
+        assert [cell["status"] for cell in document["cells"]] == ["ok", "ok", "aborted"], document
+        assert document["variables"] == "lost"
+        assert "exit" in document["message"], document["message"]
+        assert calls.state("leaves") != "failed"
+    assert calls.value("leaves", "'mine' in globals()") == "False"
+
+
+def test_a_crash_leaves_other_sessions_alone(calls: Calls) -> None:
+    calls.run("bystander", "mine = 1")
+    instance = calls.show("bystander")["instance"]
+    calls.run("crasher", "import os; os._exit(3)")
+    assert calls.value("bystander", "mine") == "1"
+    assert calls.show("bystander")["instance"] == instance
+
+
+# -- cells that call back -------------------------------------------------------------------------------------------
+
+
+def test_a_cell_that_calls_its_own_session_is_refused_and_not_deadlocked(calls: Calls) -> None:
+    document = calls.run("own", f"{ASK_SELF}\nstatus, problem = ask('own', '1')\nprint(status, problem['kind'])")
+    assert document["status"] == "ok", document
+    assert document["cells"][0]["text"] == "409 conflict\n"
+
+
+def test_a_cell_may_call_another_session(calls: Calls) -> None:
+    code = f"{ASK_SELF}\nstatus, answer = ask('other', '6 * 7')\nprint(status, answer['cells'][0]['text'])"
+    assert calls.value("own", code) == "200 42"
+
+
+def test_a_circle_through_another_session_is_refused(calls: Calls) -> None:
+    inner = f"{ASK_SELF}\nprint(ask('outer', '1')[0])"
+    code = f"{ASK_SELF}\nstatus, answer = ask('inner', {inner!r})\nprint(status, answer['cells'][0]['text'])"
+    assert calls.value("outer", code, timeout=50) == "200 409"
+
+
+def test_pxctl_inside_a_cell_knows_where_it_is(calls: Calls) -> None:
+    """The own session is refused with exit 8, another one works."""
+    code = (
+        "import os, subprocess\n"
+        "def pxctl(*words):\n"
+        f"    return subprocess.run([{str(BIN / 'pxctl')!r}, *words], capture_output=True, text=True, timeout=50)\n"
+        "own, other = pxctl('exec', '--kernel', 'inside', '1'), pxctl('exec', '--kernel', 'outside', 'print(6 * 7)')\n"
+        "print(own.returncode, other.returncode, other.stdout, own.stderr, other.stderr)"
+    )
+    text = calls.value("inside", code, timeout=50)
+    assert text.startswith("8 0 42\n"), text
+    assert "own session" in text or "itself" in text or "this session" in text, text
+
+
+def test_a_thread_that_was_left_behind_may_call_the_session_later(calls: Calls, tmp_path: Path) -> None:
+    """Refused is what would wait for itself: a call from the process of an idle kernel waits for nobody."""
+    code = (
+        f"{ASK_SELF}\nimport threading\n"
+        "def late():\n"
+        f"    {waits_for(tmp_path / 'go').replace(chr(10), chr(10) + '    ')}\n"
+        f"    open({str(tmp_path / 'said')!r} + '.part', 'w').write(str(ask('thread', '1')[0]))\n"
+        f"    os.rename({str(tmp_path / 'said')!r} + '.part', {str(tmp_path / 'said')!r})\n"
+        "threading.Thread(target=late).start()"
+    )
+    calls.run("thread", code)
+    (tmp_path / "go").touch()
+    said: Any = until(
+        lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text(), "the thread was answered"
+    )
+    assert said in {"200", "409"}, said
+
+
+# -- the house ------------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_daemon_ends_every_kernel_and_its_children(home: House, tmp_path: Path) -> None:
+    home.start()
+    calls = Calls(home, str(tmp_path))
+    pids = []
+    for name in "ab":
+        text = calls.value(
+            name,
+            "import os, subprocess; child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+            "print(os.getpid(), child.pid)",
+        )
+        pids += [int(word) for word in text.split()]
+    assert home.stop() == 0
+    assert not any(alive(pid) for pid in pids)
+    assert not list((home.home / "run").glob("k/*/connection.json"))
