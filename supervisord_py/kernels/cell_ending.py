@@ -143,7 +143,7 @@ def _trouble(
 def _how(kernel_end: KernelEnd) -> str:
     """Say it after `the process ended`."""
     words = how_it_ended(kernel_end)
-    for verb, short in (("was killed by ", "by "), ("exited with ", "with ")):
+    for verb, short in (("was killed by ", "by "), ("exited with ", "with "), ("ended at ", "at ")):
         if words.startswith(verb):
             return short + words.removeprefix(verb)
     return f"({words})"

@@ -30,6 +30,8 @@ _WHY = {
     Reason.INTERRUPTED: "the daemon was cut off",
 }
 
+AT_ITS_SERVER = "ended at its server"
+"""Of a kernel behind a gateway nobody tells code or signal."""
 _LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
 
 
@@ -90,7 +92,7 @@ def how_it_ended(end: KernelEnd) -> str:
         return f"was killed by {signal_name(end.signal)}" + (
             " (not sent by pxd; possibly the kernel's OOM killer)" if unknown else ""
         )
-    return f"exited with code {end.code}" if end.code is not None else "is gone, its server says"
+    return f"exited with code {end.code}" if end.code is not None else AT_ITS_SERVER
 
 
 def signal_name(number: int) -> str:

@@ -45,7 +45,7 @@ def memory(reason: Reason, rss: int | None, limit: int | None) -> KernelEnd:
         (KernelEnd(Reason.SIGNAL, record(None, signal.SIGSEGV)), "was killed by SIGSEGV"),
         (KernelEnd(Reason.SIGNAL, record(None, signal.SIGKILL)), "possibly the kernel's OOM killer"),
         (KernelEnd(Reason.SIGNAL, record(None, 222)), "was killed by signal 222"),
-        (KernelEnd(Reason.EXIT), "is gone"),
+        (KernelEnd(Reason.EXIT), "ended at its server"),
         (KernelEnd(Reason.STOPPED, record(None, 15)), "was ended: it was stopped on request"),
         (KernelEnd(Reason.TIMEOUT, record(None, 15)), "did not yield"),
         (KernelEnd(Reason.CPU_LIMIT, record(None, 24)), "CPU seconds"),
@@ -220,3 +220,8 @@ def test_a_note_names_its_session_and_why_it_stops() -> None:
     assert TAG.key == SessionKey("n", "/w", "/p", BackendName.DIRECT)
     assert TAG.wanted is None
     assert replace(TAG, stopping="stopped").wanted is Reason.STOPPED
+
+
+def test_an_end_at_a_server_makes_a_sentence() -> None:
+    text = kernel_endings.death_in_cell(kernel_endings.KernelEnd(Reason.EXIT)).value
+    assert text.startswith("The kernel ended at its server while the cell ran.")
