@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 SPEC = ROOT / "supervisord_py" / "jupyter" / "kernelspec" / "kernel.json"
-IPYKERNEL6 = Path(os.environ.get("VENV", ROOT / ".venv")) / "peers" / "ipykernel6" / "bin" / "python"
+IPYKERNEL6 = ROOT / os.environ.get("VENV", ".venv") / "peers" / "ipykernel6" / "bin" / "python"
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
 LAUNCHED = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 OURS = {"kernel_provisioner": {"provisioner_name": "supervisord-py"}}

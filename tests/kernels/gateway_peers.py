@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 ROOT = Path(__file__).parents[2]
-ENTERPRISE = Path(os.environ.get("VENV", ROOT / ".venv")) / "peers" / "enterprise-gateway" / "bin" / "python"
+ENTERPRISE = ROOT / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
 KINDS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
 PATIENCE = 60.0
