@@ -78,7 +78,9 @@ def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     required = {str(Requirement(each)) for each in metadata.get_all("Requires-Dist") or []}
-    assert required == {str(Requirement(each)) for each in project["dependencies"]}
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(f'{each}; extra == "{name}"' for name in extras for each in extras[name])]
+    assert required == {str(Requirement(each)) for each in wanted}
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 
