@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,12 @@ from supervisord_py.jupyter.provisioner import SupervisedProvisioner
 
 if TYPE_CHECKING:
     from jupyter_house import Front
+
+
+@pytest.fixture(autouse=True)
+def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a program of one's own, whatever other tests have imported into this process (see page_error)."""
+    monkeypatch.delitem(sys.modules, "jupyter_server", raising=False)
 
 
 async def test_a_kernel_is_the_daemons_and_is_shown_by_it(front: Front) -> None:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from process.real_keeper import RealKeeper, alive
@@ -190,9 +191,9 @@ async def test_signals_reach_the_leader_or_the_tree(house: House, until: Until) 
 async def test_a_signal_to_the_group_reaches_the_children_of_the_leader(house: House, until: Until) -> None:
     """The leader alone would not do: a shell that waits for a foreground child looks at its trap afterwards only."""
     placement, key = house.placement, house.placement.new_key()
-    await placement.spawn(key, house.shell("trap 'echo got; exit 3' INT; echo set; sleep 600; echo never"))
-    reader = OutputReader.of(placement.log_dir, "tool:x")
-    await until(lambda: reader.read(0).items)
+    child = await placement.spawn(key, house.shell("trap 'echo got; exit 3' INT; sleep 600; echo never"))
+    leader = psutil.Process(child.identity.pid)
+    await until(lambda: [each for each in leader.children() if each.name() == "sleep"])
     await placement.signal_group(key, signal.SIGINT)
     assert (await ended(placement, key)).code == 3
     with pytest.raises(ConflictError):

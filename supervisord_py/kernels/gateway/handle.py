@@ -188,7 +188,11 @@ class GatewayKernel:
         cell = asyncio.create_task(self._run(talk, request, message), name=f"cell {request.cell_id}")
         self._cells.add(cell)
         cell.add_done_callback(self._cell_ended)
-        return await asyncio.shield(cell)
+        try:
+            return await asyncio.shield(cell)
+        finally:
+            if cell.cancelled():
+                self._check()  # it was ended with its kernel, not by whoever waits here
 
     def _cell_ended(self, cell: asyncio.Task[Reply]) -> None:
         self._cells.discard(cell)
