@@ -19,6 +19,7 @@ import structlog
 from supervisord_py.errors import PxError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels import end_record
 from supervisord_py.kernels.backend import Capabilities, KernelGoneError, Started
+from supervisord_py.kernels.gateway.cell_request import content_of, metadata_of
 from supervisord_py.kernels.gateway.client import CALL_SECONDS
 from supervisord_py.kernels.gateway.conversation import CellTalk, Conversation
 from supervisord_py.kernels.gateway.outcome import outcome_of, outcome_unknown
@@ -164,9 +165,9 @@ class GatewayKernel:
         self._check()
         recorder = None if self.plan.spool else await asyncio.to_thread(self._record, request, begin=True)
         talk = await self.talk.begin(request.cell_id, wake, recorder)
-        message = self.talk.request("execute_request", _content(request), request.cell_id)
+        message = self.talk.request("execute_request", content_of(request), request.cell_id)
         if self.plan.spool:
-            message = replace(message, metadata=_metadata(request))
+            message = replace(message, metadata=metadata_of(request))
         return await self._see_through(talk, request, message)
 
     async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
@@ -370,28 +371,6 @@ class GatewayKernel:
 
     def _sentence(self) -> str:
         return f"The kernel at {self._client.place.shown} is gone: {self._why}. Its variables are lost."
-
-
-def _content(request: ExecuteRequest) -> dict[str, Any]:
-    return {
-        "code": request.code,
-        "silent": False,
-        "store_history": request.store_history,
-        "user_expressions": {},
-        "allow_stdin": False,
-        "stop_on_error": False,  # one cell at a time; ipykernel 6 would abort the next one, too
-    }
-
-
-def _metadata(request: ExecuteRequest) -> dict[str, Any]:
-    """Return the mark by which our launcher knows a cell of ours, and writes its files."""
-    mark = {
-        "cell": request.cell_id,
-        "dir": str(request.cells_dir),
-        "preview": request.preview_bytes,
-        "cap": request.cell_bytes,
-    }
-    return {"px": mark}
 
 
 async def _nothing_left() -> tuple[int, ...]:
