@@ -89,6 +89,11 @@ class Census:
             return False
         return not any(row.alive for row in self._families.get(instance.key, []))
 
+    def rename(self, before: str, after: str) -> None:
+        """Go on with what the last snapshot says of an instance under its new key."""
+        if before in self._families:
+            self._families[after] = self._families.pop(before)
+
     def member_pids(self, instance: Instance) -> list[int]:
         """Return the pids of an instance's tree, without looking at each."""
         if instance.group is not None:
@@ -131,9 +136,12 @@ class Census:
         """Find what an orphan bears: our mark in its environment, or one of our pipes among its standard streams."""
         if not row.alive:
             return None
-        key = processes.environment(row.pid).get(_MARK, b"").decode("ascii", "replace")
-        if key in self._instances:
-            return key
+        mark = processes.environment(row.pid).get(_MARK, b"").decode("ascii", "replace")
+        if mark in self._instances:
+            return mark
+        for key, instance in self._instances.items():
+            if instance.born == mark:
+                return key
         return self._by_pipe(row.pid) if self._subreaper else None
 
     def _by_pipe(self, pid: int) -> str | None:

@@ -107,6 +107,14 @@ class Group:
         """
         return os.open(self.path + "/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
+    def open_folder(self) -> int:
+        """Return a descriptor of its directory, for a child that is to be in it.
+
+        Raises:
+            OSError: It is not there or not ours.
+        """
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def populated(self) -> bool:
         """Say whether a live process is in it or below it."""
         return counter(get(self.path + "/cgroup.events"), "populated") == 1

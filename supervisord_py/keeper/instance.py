@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 
+from supervisord_py.keeper.holding import Hold
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
@@ -24,6 +26,7 @@ class Instance:
 
     Attributes:
         key: The id that the control plane chose.
+        born: The key that it was spawned with, which its environment bears; another one only after a renaming.
         unit: `kind:name`.
         pid: The leader's.
         start_time: The leader's, clock ticks since boot.
@@ -35,17 +38,18 @@ class Instance:
         verdict: What the killer wrote down before it signalled.
         exit: The exit record, once the leader is reaped.
         report: Descriptor of the exec report, -1 once it is read.
+        hold: How far its output may run ahead of its follower.
         cpu_limit: Soft and hard RLIMIT_CPU in seconds, if set.
     """
 
     __slots__ = (
-        "boot_id", "cpu_limit", "exit", "fingerprint", "group", "key", "log", "log_position", "max_rss_bytes",
-        "members", "memory_in_kernel", "outlets", "pid", "pidfd", "report", "start_time", "started_at", "stopping",
-        "tag", "tree_alive", "unit", "verdict",
+        "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "hold", "key", "log", "log_position",
+        "max_rss_bytes", "members", "memory_in_kernel", "outlets", "pid", "pidfd", "report", "start_time", "started_at",
+        "stopping", "tag", "tree_alive", "unit", "verdict",
     )  # fmt: skip
 
     def __init__(self, key: str, unit: str, tag: str, log: UnitLog, boot_id: str) -> None:
-        self.key = key
+        self.key = self.born = key
         self.unit = unit
         self.tag = tag
         self.log = log
@@ -59,6 +63,7 @@ class Instance:
         self.report = -1
         self.group: Group | None = None
         self.outlets: list[Outlet] = []
+        self.hold = Hold()
         self.members: dict[int, int] = {}
         self.tree_alive = True
         self.stopping = False
@@ -87,6 +92,7 @@ class Instance:
             "log_position": self.log_position,
             "log_instance": self.log_instance,
             "stopping": self.stopping,
+            "held": any(outlet.held for outlet in self.outlets),
             "tree_alive": self.tree_alive,
             "exit": self.exit,
         }

@@ -75,7 +75,7 @@ class Keeper:
         census = Census(self.registry.instances, self.registry.strangers, subreaper=self.rungs.subreaper)
         self.registry.census = census
         self.registry.changed = self._changed
-        self.ladder = Ladder(self.loop, census, self.registry.reap_leader, self.registry.close)
+        self.ladder = Ladder(self.loop, census, self.registry.reap_leader, self.registry.close, self.pump.relax)
         self.watchdog = Watchdog(self.loop, census, self._over_memory)
         self.verbs = Verbs(self)
         self.ending = Ending(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from supervisord_py.keeper.holding import Hold
 from supervisord_py.keeper.spawn import RLIMITS, Plan, SpawnError
 
 TYPE_CHECKING = False
@@ -62,7 +63,7 @@ def plan(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mappin
 
     Args:
         message: The message.
-        stdio: The keeper's descriptors for 0, 1, 2.
+        stdio: The keeper's descriptors for 0 (where the message names none), 1, 2.
         stored: The fd store.
 
     Raises:
@@ -74,7 +75,7 @@ def plan(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Mappin
         raise Refusal("bad_request", "member 'argv' must be a list of strings, the program first")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         raise Refusal("bad_request", "member 'env' must be a map of strings")
-    made = Plan(argv, env, stdio)
+    made = Plan(argv, env, (_stdin(message, stored, stdio[0]), *stdio[1:]))
     made.in_directory(text(message, "cwd"))
     made.umask = int(number(message, "umask", 0o077))
     made.nice = int(number(message, "nice", 0))
@@ -92,6 +93,27 @@ def cpu_limit(message: Mapping[str, Any]) -> tuple[int, int] | None:
         if name == "cpu" and soft >= 0:
             return int(soft), int(hard)
     return None
+
+
+def hold(message: Mapping[str, Any]) -> Hold:
+    """Return how far the output of a SPAWN message's child may run ahead.
+
+    Raises:
+        Refusal: The limit is no positive integer.
+    """
+    limit = message.get("hold_bytes")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0):
+        raise Refusal("bad_request", "member 'hold_bytes' must be a positive integer, or absent")
+    return Hold(limit)
+
+
+def _stdin(message: Mapping[str, Any], stored: Mapping[str, int], default: int) -> int:
+    name = message.get("stdin_name")
+    if name is None:
+        return default
+    if name not in stored:
+        raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
+    return stored[name]
 
 
 def _grant(entry: Any, stored: Mapping[str, int]) -> tuple[int, int]:

@@ -12,8 +12,9 @@ Event:    {"event": str, ...}                      keeper -> control, unasked
 Verbs, their members and the members of the reply (`key` is the instance id that the control plane chose; every verb
 that names one is idempotent by it):
 
-  hello      {protocol: 1} -> {protocol, pid, started_at, start_time, boot_id, kill_rung, memory_rung,
+  hello      {protocol: 1} -> {protocol, revision, pid, started_at, start_time, boot_id, kill_rung, memory_rung,
                                children: [CHILD], fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
+             `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
   spawn      SPAWN -> {child: CHILD}                errors: kind "spawn_failed" with stage, errno; "exists" when the key
                                                     is known with another spec (same spec: its child)
@@ -28,6 +29,11 @@ that names one is idempotent by it):
   list       {prefix: str} -> {children: [CHILD]}
   stat       {keys: [str]} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}  (whole trees; unknown keys absent)
   annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child
+  rename     {key, new_key, unit, tag} -> {child: CHILD}   a child that runs goes on as `new_key` of `unit`: its output
+             from now on and its end are theirs, `started_at` is now. The marks in its environment stay as they were.
+             errors "unknown_key", "dead" (ended, or being stopped), "exists"
+  seen       {key, position} -> {}                  whoever follows the child's output has everything before `position`
+             of its unit's log (revision 2)
   release    {key} -> {}                            acknowledges the exit record; the keeper forgets the instance.
                                                     error "alive" while its tree lives
   put_fd     {name, fds: 1} (+1 descriptor) -> {}   keeps a duplicate by name until dropped (replaces an equal name)
@@ -50,9 +56,10 @@ Events:
   reload       {} (SIGHUP) / dump {} (SIGUSR1)
 
 CHILD: {key, unit, pid, start_time, boot_id, started_at, state: "running" | "exited", tag, log_position,
-        stopping: bool, exit: EXIT | null}
+        stopping: bool, held: bool, exit: EXIT | null}
         start_time: clock ticks since boot (field 22 of /proc/PID/stat); started_at: unix seconds;
         log_position: the unit's cumulative output position at the spawn.
+        held: its output is not read at present, because too much of it has not been seen (revision 2).
 EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | null, signal: int | null,
         user_seconds, system_seconds, max_rss_bytes, log_position, log_end,
         verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
@@ -61,7 +68,11 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         rlimits: [[name, soft, hard]],   name: "nofile" | "nproc" | "as" | "cpu" | "core" | "fsize"; -1 = infinity
         grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
         set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
-        max_rss_bytes: int | null, tag: str}
+        max_rss_bytes: int | null, tag: str,
+        stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
+        hold_bytes: int | null}          its pipes are read only while less than this much of what it wrote (with the
+                                         index's records) lies beyond what was `seen`, which begins at log_position;
+                                         a stop grants as much once more; its end is never held back (revision 2)
         Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir",
         "exec".
 
@@ -69,6 +80,8 @@ Output: DIR/<kind>/<name>/ for a unit `kind:name`; see keeper/segments.py for th
 """
 
 PROTOCOL = 1
+REVISION = 2
+"""Grows with each addition that an older peer can do without."""
 MAX_FRAME = 4 * 1024 * 1024
 
 STDOUT = 1

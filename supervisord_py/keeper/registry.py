@@ -131,12 +131,13 @@ class Registry:
         finally:
             os.close(out_write)
             os.close(err_write)
-        self._enrol(instance, report, self._pump.attach(instance.log, out_read, err_read))
+        self._enrol(instance, report, self._pump.attach(instance.log, out_read, err_read, instance.hold))
 
     def _limit(self, instance: Instance, message: dict[str, Any], plan: Plan) -> None:
         limit = message.get("max_rss_bytes")
         instance.max_rss_bytes = int(limit) if limit else None
         instance.cpu_limit = order.cpu_limit(message)
+        instance.hold = order.hold(message)
         plan.guarded = self._rungs.subreaper
         plan.ignored = self._ignored
         if not any(number == resource.RLIMIT_NOFILE for number, _, _ in plan.rlimits):
@@ -147,7 +148,7 @@ class Registry:
             return spawn.launch(plan)
         try:
             instance.group = self._rungs.groups.create(instance.key)
-            plan.cgroup_door = instance.group.open_door()
+            plan.cgroup = instance.group.open_folder()
         except OSError as error:
             raise SpawnError("cgroup", error.errno or errno.EIO) from None
         try:
@@ -155,7 +156,7 @@ class Registry:
                 instance.memory_in_kernel = instance.group.limit_memory(instance.max_rss_bytes)
             return spawn.launch(plan)
         finally:
-            os.close(plan.cgroup_door)
+            os.close(plan.cgroup)
 
     def _identify(self, instance: Instance, pid: int) -> None:
         """Learn who the new child is. It is not reaped yet, so the number is its own."""

@@ -56,15 +56,15 @@ class Plan:
         rlimits: (resource, soft, hard).
         umask: File mode mask; None keeps the keeper's.
         nice: Added to the keeper's niceness.
-        cgroup_door: Descriptor of the group's cgroup.procs, or -1.
+        cgroup: Descriptor of the directory of its group, or -1; in the child -1 once it is there.
         guarded: Die with the keeper (PDEATHSIG).
         listen_pid: Put the child's pid into LISTEN_PID.
         ignored: Signals that the keeper ignores and the child must not.
     """
 
     __slots__ = (
-        "argv", "cgroup_door", "cwd", "env", "grants", "guarded", "ignored", "listen_pid", "nice", "programs",
-        "rlimits", "stdio", "umask",
+        "argv", "cgroup", "cwd", "env", "grants", "guarded", "ignored", "listen_pid", "nice", "programs", "rlimits",
+        "stdio", "umask",
     )  # fmt: skip
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
@@ -81,7 +81,7 @@ class Plan:
         self.rlimits: list[tuple[int, int, int]] = []
         self.umask: int | None = None
         self.nice = 0
-        self.cgroup_door = -1
+        self.cgroup = -1
         self.guarded = False
         self.listen_pid = False
         self.ignored: list[int] = []
@@ -122,7 +122,7 @@ def launch(plan: Plan) -> tuple[int, int]:
     keeper = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
-        pid = os.fork()
+        pid = _fork(plan)
         if pid == 0:
             _become(plan, report_in, keeper)
     except OSError as error:
@@ -133,6 +133,19 @@ def launch(plan: Plan) -> tuple[int, int]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.set_blocking(report, False)
     return pid, report
+
+
+def _fork(plan: Plan) -> int:
+    """Fork, at once into the group where the kernel can do that; else the child moves itself."""
+    if plan.cgroup >= 0:
+        try:
+            pid = system.fork_into(plan.cgroup)
+        except OSError:
+            return os.fork()
+        if pid == 0:
+            plan.cgroup = -1
+        return pid
+    return os.fork()
 
 
 def read_report(fd: int) -> SpawnError | None:
@@ -177,7 +190,7 @@ def _steps(plan: Plan, report: int, keeper: int) -> tuple[list[tuple[int, Step]]
     report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top)
     actions: list[Step] = [
         os.setsid,
-        lambda: _join(plan.cgroup_door),
+        lambda: _join(plan.cgroup),
         lambda: _mask(plan.umask),
         lambda: _renice(plan.nice),
         lambda: _place_fds(plan, top),
@@ -189,9 +202,9 @@ def _steps(plan: Plan, report: int, keeper: int) -> tuple[list[tuple[int, Step]]
     return list(enumerate(actions, start=1)), report
 
 
-def _join(door: int) -> None:
-    if door >= 0:
-        os.write(door, b"0")
+def _join(group: int) -> None:
+    if group >= 0:
+        os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
 
 
 def _mask(umask: int | None) -> None:

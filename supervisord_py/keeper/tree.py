@@ -60,17 +60,24 @@ class Ladder:
         census: Finds the members of a tree.
         reap: Reaps an instance's leader if it has ended.
         close: Told of an instance whose leader is reaped and whose tree is empty.
+        relax: Told of an instance whose stop begins: its last words are not to wait for a reader.
     """
 
-    __slots__ = ("_census", "_close", "_looked", "_loop", "_reap", "_stops", "_timer")
+    __slots__ = ("_census", "_close", "_looked", "_loop", "_reap", "_relax", "_stops", "_timer")
 
     def __init__(
-        self, loop: Loop, census: Census, reap: Callable[[Instance], None], close: Callable[[Instance], None]
+        self,
+        loop: Loop,
+        census: Census,
+        reap: Callable[[Instance], None],
+        close: Callable[[Instance], None],
+        relax: Callable[[Instance], None],
     ) -> None:
         self._loop = loop
         self._census = census
         self._reap = reap
         self._close = close
+        self._relax = relax
         self._looked = False
         self._stops: dict[str, Stop] = {}
         self._timer: Timer | None = None
@@ -91,6 +98,7 @@ class Ladder:
         stop = self._stops.get(instance.key)
         if stop is None:
             instance.stopping = True
+            self._relax(instance)
             stop = self._stops[instance.key] = Stop(instance, now + grace, kill_seconds)
         stop.term_until = min(stop.term_until, now + grace)
         stop.waiters.append(done)

@@ -10,7 +10,8 @@ import os
 import signal
 
 from supervisord_py.keeper import order, processes
-from supervisord_py.keeper.protocol import PROTOCOL
+from supervisord_py.keeper.protocol import PROTOCOL, REVISION
+from supervisord_py.keeper.renaming import rename
 from supervisord_py.keeper.spawn import SpawnError
 
 TYPE_CHECKING = False
@@ -69,6 +70,8 @@ class Verbs:
             "list": self._list,
             "stat": self._stat,
             "annotate": self._annotate,
+            "rename": self._rename,
+            "seen": self._seen,
             "release": self._release,
             "put_fd": self._put_fd,
             "take_fd": self._take_fd,
@@ -107,6 +110,7 @@ class Verbs:
         request.accept(
             {
                 "protocol": PROTOCOL,
+                "revision": REVISION,
                 "pid": keeper.birth.pid,
                 "started_at": keeper.birth.started_at,
                 "start_time": keeper.birth.start_time,
@@ -226,6 +230,18 @@ class Verbs:
 
     def _annotate(self, request: Request) -> Members:
         self._instance(request).tag = request.text("tag")
+        return {}
+
+    def _rename(self, request: Request) -> Members:
+        keeper, message = self._keeper, request.message
+        instance = rename(keeper.registry.instances, keeper.pump, message)
+        keeper.registry.census.rename(instance.born, instance.key)
+        keeper.watchdog.forget(instance.born)
+        keeper.registry.changed(instance)
+        return {"child": instance.document()}
+
+    def _seen(self, request: Request) -> Members:
+        self._keeper.pump.saw(self._instance(request), int(order.number(request.message, "position")))
         return {}
 
     def _release(self, request: Request) -> Members:

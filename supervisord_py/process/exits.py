@@ -46,6 +46,11 @@ class Exits:
             self._waiters[key] = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._waiters[key])
 
+    def abandon(self, key: str) -> None:
+        """No record of this key will ever come: whoever waits for it is cancelled."""
+        if (waiter := self._waiters.pop(key, None)) is not None:
+            waiter.cancel()
+
     def forget(self, key: str) -> None:
         """Drop the record of a released key."""
         self._records.pop(key, None)

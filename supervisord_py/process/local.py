@@ -7,8 +7,7 @@ of each key once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -18,7 +17,8 @@ from supervisord_py.keeper.protocol import PROTOCOL
 from supervisord_py.process import identity, messages
 from supervisord_py.process.calls import Calls, RefusedError
 from supervisord_py.process.exits import Exits
-from supervisord_py.process.refusals import error_of, start_error
+from supervisord_py.process.local_terms import RestartScope, Timeouts
+from supervisord_py.process.refusals import error_of, start_error, too_old_error
 from supervisord_py.process.spec import Liveness, StopReport
 from supervisord_py.process.topic import Topic
 
@@ -29,33 +29,10 @@ if TYPE_CHECKING:
     from supervisord_py.process.messages import ControlEvent, LogTrouble, OverMemory
     from supervisord_py.process.spec import Caps, Child, ChildSpec, ExitRecord, TreeStat
 
+__all__ = ["LocalPlacement", "RestartScope", "Timeouts"]
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
-
-
-class RestartScope(StrEnum):
-    """What a restart replaces: the control plane alone, or everything with all children stopped first."""
-
-    CONTROL = "control"
-    ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Deadlines in seconds.
-
-    Attributes:
-        call: For an answer of the keeper to anything but the two below.
-        spawn: For an answer to `spawn`: exec of a large program from a slow disk.
-        kill: How long the keeper goes on killing after the grace of a stop, before it names what is left.
-        slack: What a stop may take beyond grace and kill until it counts as unanswered.
-    """
-
-    call: float = 15.0
-    spawn: float = 30.0
-    kill: float = 10.0
-    slack: float = 15.0
 
 
 class LocalPlacement:
@@ -151,6 +128,8 @@ class LocalPlacement:
             StartFailedError: `extra` holds reason, stage and errno.
             ConflictError: The key is known with another spec.
         """
+        if self.caps.keeper_revision < messages.revision_for(spec):
+            raise too_old_error(spec)
         try:
             reply = await self._ask("spawn", timeout=self._timeouts.spawn, **messages.spawn_members(key, spec))
         except RefusedError as refusal:
@@ -244,6 +223,27 @@ class LocalPlacement:
         await self._plain("annotate", key=key, tag=tag)
         if (child := self._children.get(key)) is not None:
             self._children[key] = replace(child, tag=tag)
+
+    async def rename(self, key: str, new_key: str, *, unit: str, tag: str) -> Child:
+        """Have a running child go on as `new_key` of another unit; whoever waits for `key` waits in vain.
+
+        Raises:
+            ConflictError: It has ended or is being stopped, or the keeper is too old to do it.
+            UnknownUnitError: There is no such child.
+        """
+        reply = await self._plain("rename", key=key, new_key=new_key, unit=unit, tag=tag)
+        self._children.pop(key, None)
+        self._exits.abandon(key)
+        return self._hold(self._read("child", lambda it: messages.child(it["child"]), reply))
+
+    async def seen(self, key: str, position: int) -> None:
+        """Say that all of a child's output before a position is safe with whoever follows it; see `hold_bytes`."""
+        try:
+            await self._ask("seen", key=key, position=position)
+        except RefusedError as refusal:
+            # Gone and released already, or the keeper is too old to have held anything back.
+            if refusal.kind not in {"unknown_key", "unknown_verb"}:
+                raise error_of(refusal) from refusal
 
     async def release(self, key: str) -> None:
         """Acknowledge the exit record; the key is forgotten. An unknown key is released already.

@@ -73,6 +73,7 @@ JsonObject = dict[str, Any]
 
 
 T = TypeVar("T")
+_WITH_ADDITIONS = 2
 
 
 def parse(what: str, build: Callable[[JsonObject], T], message: JsonObject) -> T:
@@ -99,7 +100,7 @@ def spawn_members(key: str, spec: ChildSpec) -> JsonObject:
         "unit": spec.unit,
         "argv": list(spec.argv),
         "cwd": spec.cwd,
-        "env": _marked(key, spec.unit, spec.env),
+        "env": marked(key, spec.unit, spec.env),
         "umask": spec.umask,
         "nice": spec.nice,
         "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
@@ -107,10 +108,23 @@ def spawn_members(key: str, spec: ChildSpec) -> JsonObject:
         "set_listen_pid": spec.listen_pid,
         "max_rss_bytes": spec.max_rss_bytes,
         "tag": spec.tag,
+        **_additions(spec),
     }
 
 
-def _marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
+def _additions(spec: ChildSpec) -> JsonObject:
+    """Return what only a keeper of revision 2 understands; nothing where it is not asked for."""
+    wanted = {"stdin_name": spec.stdin_name, "hold_bytes": spec.hold_bytes}
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def revision_for(spec: ChildSpec) -> int:
+    """Return which revision of the protocol a keeper must know to do this and not something less."""
+    return _WITH_ADDITIONS if _additions(spec) else 1
+
+
+def marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with the marks of DESIGN D11."""
     return {**env, MARK_INSTANCE: key, MARK_UNIT: unit}
 
 
@@ -124,6 +138,7 @@ def hello(reply: JsonObject) -> Hello:
         memory_rung=str(reply["memory_rung"]),
         control_restarts=int(reply["control_restarts"]),
         interrupted=tuple((str(it["key"]), str(it["unit"]), int(it["pid"])) for it in reply["interrupted"]),
+        keeper_revision=int(reply.get("revision", 1)),
     )
     return Hello(caps, children(reply), tuple(str(name) for name in reply["fds"]))
 
@@ -138,6 +153,7 @@ def child(message: JsonObject) -> Child:
         tag=str(message["tag"]),
         log_position=int(message["log_position"]),
         exit=None if message["exit"] is None else exit_record(message["exit"]),
+        held=message.get("held") is True,
     )
 
 

@@ -65,6 +65,12 @@ class Placement(Protocol):
     async def annotate(self, key: str, tag: str) -> None:
         """Replace the opaque note kept with the child."""
 
+    async def rename(self, key: str, new_key: str, *, unit: str, tag: str) -> Child:
+        """Have a running child go on as `new_key` of another unit: its output from now on and its end are theirs."""
+
+    async def seen(self, key: str, position: int) -> None:
+        """Say that all of a child's output before a position is safe with whoever follows it; see `hold_bytes`."""
+
     async def release(self, key: str) -> None:
         """Acknowledge the exit record; the key may be forgotten."""
 

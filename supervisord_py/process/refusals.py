@@ -56,6 +56,18 @@ def start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
     )
 
 
+def too_old_error(spec: ChildSpec) -> StartFailedError:
+    """Return the error of a start that needs what the keeper, from before an upgrade, cannot do."""
+    return StartFailedError(
+        f"cannot start {spec.unit}: the keeper is older than this control plane and cannot feed or hold back a child",
+        hint="run `pxctl daemon restart --all` to replace both",
+        unit=spec.unit,
+        reason=Reason.SPAWN_FAILED.value,
+        stage="keeper",
+        errno=None,
+    )
+
+
 def error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
     """Return the error of any other refusal."""
     match refusal.kind:

@@ -82,6 +82,11 @@ class ChildSpec:
         listen_pid: Set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it).
         max_rss_bytes: Resident limit of the whole tree, enforced by the keeper; None for none.
         tag: Opaque text that the keeper keeps with the child for a later control plane.
+        stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
+            read (/dev/null). It may be dropped after the spawn.
+        hold_bytes: Its output is read only while less than this lies beyond what was told to be `seen`; then it waits
+            in write(2). A stop grants as much once more. Well below a third of what its log keeps, so that nothing is
+            thrown away unseen. None: read always.
     """
 
     unit: str
@@ -95,6 +100,8 @@ class ChildSpec:
     umask: int = 0o077
     nice: int = 0
     tag: str = ""
+    stdin_name: str | None = None
+    hold_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,12 @@ class ExitRecord:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as the keeper holds it. `exit` is set once the leader was reaped (its tree may still live)."""
+    """A child as the keeper holds it.
+
+    Attributes:
+        exit: Set once the leader was reaped (its tree may still live).
+        held: It waits for its follower (`hold_bytes`), as of when the keeper said so.
+    """
 
     key: str
     unit: str
@@ -139,6 +151,7 @@ class Child:
     tag: str
     log_position: int
     exit: ExitRecord | None = None
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +193,5 @@ class Caps:
     control_restarts: int
     interrupted: tuple[tuple[str, str, int], ...] = field(default=())
     """(key, unit, pid) of what an earlier keeper left and this one swept."""
+    keeper_revision: int = 1
+    """What it knows of the protocol; an older one may still hold the children of a newer control plane."""

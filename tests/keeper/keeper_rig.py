@@ -26,8 +26,10 @@ PATIENCE = 60.0
 """Seconds; a bound, never a measure: the machine may be ten times slower than it should."""
 
 _MEASURED = any(name.startswith("COVERAGE_PROCESS") for name in os.environ)
-KEEPER_ARGV = [sys.executable, *([] if _MEASURED else ["-I", "-S"]), str(MAIN)]
 PYTHON = [sys.executable, "-I", "-S"]
+PLAIN_ARGV = [*PYTHON, str(MAIN)]
+"""As pxd starts it. Coverage cannot get in, which costs a fifth of a second of each keeper and more of each spawn."""
+KEEPER_ARGV = [sys.executable, str(MAIN)] if _MEASURED else PLAIN_ARGV
 
 
 def probe(name: str, *words: object) -> list[str]:
@@ -180,9 +182,14 @@ class Link:
 
 
 class Rig:
-    """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends."""
+    """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends.
+
+    Attributes:
+        argv: Starts it; PLAIN_ARGV where it is not the keeper that is under test.
+    """
 
     def __init__(self, **boot: Any) -> None:
+        self.argv = KEEPER_ARGV
         self.dir = Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
         self.daemon_id = os.urandom(4).hex()
         self._meeting = socket.socket(socket.AF_UNIX)
@@ -224,7 +231,7 @@ class Rig:
         os.close(write)
         with (self.dir / "stderr").open("ab") as stderr:
             self.process = subprocess.Popen(
-                [*KEEPER_ARGV, "--boot-fd", str(read), *flags],
+                [*self.argv, "--boot-fd", str(read), *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,

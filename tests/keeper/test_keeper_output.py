@@ -120,6 +120,7 @@ def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     link = rung.links[0]
     flood = rung.spec(probe("talker", "flood"), unit="tool:flood")
     link.call("spawn", **flood)
+    until(lambda: rung.output("tool:flood")[:1], "the beginning of the flood")
     for _ in range(10):
         assert run(rung, ["/bin/echo", "calm"], unit="tool:calm")["code"] == 0
     assert rung.output("tool:calm") == b"calm\n" * 10

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from keeper.keeper_rig import Rig
 
+ROOT = Path(__file__).parents[2]
 CAUGHT_MASK = sum(1 << (number - 1) for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
@@ -111,6 +114,26 @@ def test_a_child_is_in_the_cgroup_of_its_instance(rig: Rig) -> None:
     report = felt(rig)
     own = next(line for line in report["cgroup"].splitlines() if line.startswith("0::"))
     assert own.endswith(f"/pxd-{rig.daemon_id}/{rig.daemon_id}.key0001")
+
+
+BORN_ELSEWHERE = """
+import os, select, sys
+from supervisord_py.keeper import spawn
+plan = spawn.Plan(["/bin/true"], {}, (0, 1, 2))
+plan.cgroup = os.open(sys.argv[1], os.O_RDONLY)
+pid, report = spawn.launch(plan)
+select.select([report], [], [])
+print(spawn.read_report(report), os.waitpid(pid, 0)[1])
+"""
+
+
+def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -> None:
+    """As under a kernel without clone3(2), or one that forbids it: here the folder is no group."""
+    argv = [sys.executable, "-c", BORN_ELSEWHERE, str(tmp_path)]
+    assert subprocess.check_output(argv, cwd=ROOT, timeout=60) == b"cgroup: No such file or directory 32512\n"
+    (tmp_path / "cgroup.procs").touch()
+    assert subprocess.check_output(argv, cwd=ROOT, timeout=60) == b"None 0\n"
+    assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
 def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(rung: Rig) -> None:

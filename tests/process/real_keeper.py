@@ -89,7 +89,11 @@ class RealKeeper:
 
     def channel(self) -> socket.socket:
         """Wait for the next control plane, and return the channel that it lends."""
-        lender, _ = self._meeting.accept()
+        try:
+            lender, _ = self._meeting.accept()
+        except TimeoutError:
+            said = (self.folder / "stderr").read_text(errors="replace")[-4000:]
+            raise AssertionError(f"no control plane came within {PATIENCE} s; the keeper said: {said}") from None
         self._lent.append(lender)
         lender.settimeout(PATIENCE)
         _, fds, _, _ = socket.recv_fds(lender, 1, 1)
