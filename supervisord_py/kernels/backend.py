@@ -9,6 +9,7 @@ does, and says so in `Reply.lossy` when it knows or must fear that something is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisord_py.errors import PxError
@@ -104,7 +105,8 @@ class Reply:
         status: ok, error or aborted.
         error: What was raised.
         asked_exit: The code called exit() or quit(): the kernel ends by its own wish.
-        iopub_lost: The reply came, the end of output did not; taken as complete after a second.
+        iopub_lost: The reply came, the end of output did not within a second. Of a kernel that writes the files by
+            itself nothing is missing then; whoever writes them for a kernel says `lossy` and why.
         lossy: Some output is or may be missing; `notice` says why.
     """
 
@@ -133,6 +135,13 @@ class KernelGoneError(PxError):
         self.record = record
 
 
+class StartMethod(StrEnum):
+    """How a kernel's process came about."""
+
+    SPAWN = "spawn"
+    SPARE = "spare"
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """What a backend knows of the process that it started: None where it has no process of ours."""
@@ -140,6 +149,22 @@ class Started:
     child: Child | None
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds of each phase of the start, for `debug_startup`."""
+    method: StartMethod = StartMethod.SPAWN
+
+
+@dataclass(frozen=True, slots=True)
+class SpareView:
+    """A kernel that was started ahead, as it is shown.
+
+    Attributes:
+        interpreter: As in Launch.
+        pid: None while it is not known.
+        ready: It waits for somebody to be a kernel for.
+    """
+
+    interpreter: str
+    pid: int | None
+    ready: bool
 
 
 class KernelHandle(Protocol):

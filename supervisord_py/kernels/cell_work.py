@@ -93,6 +93,7 @@ class CellWork:
         loop = asyncio.get_running_loop()
         left = deadline - loop.time()
         life.cell, life.cell_deadline, life.busy = sent.id, clock.now() + left, True
+        life.judged.clear()
         self._noting = loop.call_later(NOTE_SECONDS, self._house.pool.note, life)
         self._session.has_cells = True
         run = self._session.run = CellRun(life, self._handle, sent.id, tell)
@@ -105,17 +106,16 @@ class CellWork:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            end = await run.run(work, deadline, self._house.config.ladder)
+            end = await self._see_end(run, work, deadline)
+            duration = None if self._is_followed else loop.time() - began
+            if end.steps:
+                self._say_climbed(sent, end)
+            await self._until_known(end)
+            judged = judge(end, self._life.ended)
+            self._life.exiting = self._life.exiting or judged.exited
         finally:
-            self._session.run, self._life.busy = None, False
-            if self._noting is not None:
-                self._noting.cancel()
-        duration = None if self._is_followed else loop.time() - began
-        if end.steps:
-            self._say_climbed(sent, end)
-        await self._until_known(end)
-        judged = judge(end, self._life.ended)
-        self._life.exiting = self._life.exiting or judged.exited
+            self._life.busy = False
+            self._life.judged.set()
         is_over = self._life.is_over
         rss, result = await asyncio.gather(  # the keeper measures while we read
             self._house.memory.measure(self._life),
@@ -125,6 +125,14 @@ class CellWork:
             self._house.pool.run_task(self._seal_later(sent, result))
         judged = replace(judged, error=result.error) if judged.error is not None else judged
         return CellOutcome(result, judged, end, self._house.memory.is_over(rss))
+
+    async def _see_end(self, run: CellRun, work: Coroutine[None, None, Reply], deadline: float) -> CellEnd:
+        try:
+            return await run.run(work, deadline, self._house.config.ladder)
+        finally:
+            self._session.run = None
+            if self._noting is not None:
+                self._noting.cancel()
 
     async def _seal_later(self, sent: Dispatched, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""

@@ -83,7 +83,7 @@ class CellsHouse:
             duration_seconds=duration_seconds,
             execution_count=reply.execution_count if reply else None,
             steps=end.steps,
-            lossy=unkept is not None or bool(reply and (reply.lossy or reply.iopub_lost)),
+            lossy=unkept is not None or bool(reply and reply.lossy),
             notices=(*judged.notices, *filter(None, [unkept])),
         )
         at = time.time()
@@ -135,10 +135,10 @@ class CellsHouse:
         """Return the row of a cell."""
         return await kernel_cells.get(self._ledger, cell_id)
 
-    async def open_row(self, session_id: str, instance: str) -> KernelCellRow | None:
-        """Return the last cell of a kernel whose end is not recorded."""
+    async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
+        """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
         found = await kernel_cells.open_cells(self._ledger, session_id)
-        return next((row for row in reversed(found) if row.instance == instance), None)
+        return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
     def existing_log(self, session_id: str, cell_id: str) -> CellLog:
         """Return the files of a cell that are there. Blocking.

@@ -146,6 +146,8 @@ class KernelsConfig:
         timeout_seconds: Of a call that names none; `timeout_max_seconds` clamps what is named.
         start_seconds: Bound of one start where the call leaves more.
         stop_seconds: From TERM to KILL in an orderly stop.
+        spares: Kernels that are started ahead, for the interpreters used last; 0 is none.
+        spare_idle_seconds: One that nobody took for so long is ended.
     """
 
     run_dir: Path
@@ -166,6 +168,8 @@ class KernelsConfig:
     timeout_max_seconds: float = 600.0
     start_seconds: float = 60.0
     stop_seconds: float = 5.0
+    spares: int = 1
+    spare_idle_seconds: float = 600.0
     env: EnvRules = EnvRules()
     sessions: SessionLimits = SessionLimits()
     ladder: LadderTimes = LadderTimes()

@@ -16,6 +16,7 @@ import structlog
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels import kernel_tags
 from supervisord_py.kernels import session_events as ev
+from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_work import CellHouse, CellWork
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
@@ -148,7 +149,8 @@ class KernelAdoption:
         if life.handle is None:
             return False
         life.ready_at = child.started_at
-        life.cold_start_ms, life.cell, life.cell_deadline = tag.cold_start_ms, tag.cell, tag.deadline
+        life.cold_start_ms, life.start_method = tag.cold_start_ms, StartMethod(tag.start_method)
+        life.cell, life.cell_deadline = tag.cell, tag.deadline
         if session.key.backend is BackendName.BASH:
             life.shells.add(child.key)
         session.life = life
@@ -200,7 +202,9 @@ class KernelAdoption:
 
     async def _last_row(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
         """Return the row of the last cell that was sent; one too young for the keeper's note has only that."""
-        newest = await self._house.cells_house.open_row(session.id, life.key)
+        # A shell is a process of its own for each cell: its row was written before there was one to name.
+        instance = None if session.key.backend is BackendName.BASH else life.key
+        newest = await self._house.cells_house.open_row(session.id, instance)
         if newest is not None and newest.id != life.cell:
             limit = self._house.config.timeout_seconds
             life.cell, life.cell_deadline = newest.id, clock.now() + limit - max(0.0, time.time() - newest.queued_at)

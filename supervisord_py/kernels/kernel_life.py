@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.kernel_endings import how_it_ended
 from supervisord_py.kernels.session import BackendName
 
@@ -35,13 +36,14 @@ class KernelLife:
         child, handle: What came of it; no child where the process is not ours.
         ready_at: Unix seconds.
         cold_start_ms: From the decision to readiness.
+        start_method: How its process came about.
         wanted: Why it is to end; the first such reason stands.
         failure: Why it never became ready.
         record, ended: How it ended, once that is known.
         survivors: Pids that outlived the last attempt to stop it.
         rss_bytes: As last measured.
         cell: Id of the last cell that was sent to it, with the end of its call on the clock that counts suspend.
-        busy: A cell of ours runs on it.
+        busy: A cell of ours runs on it, or has ended and it is not known yet how. `judged`: set when that is known.
         foreign_busy, foreign_used_at: What the set has heard of clients that are not ours.
         held, held_until: A front end is there, as the set has heard it; till when, on the clock that counts suspend.
         exiting: A cell said exit(): it ends by its own wish.
@@ -65,6 +67,7 @@ class KernelLife:
     handle: KernelHandle | None = None
     ready_at: float | None = None
     cold_start_ms: int = 0
+    start_method: StartMethod = StartMethod.SPAWN
     wanted: Reason | None = None
     failure: PxError | None = None
     record: ExitRecord | None = None
@@ -85,6 +88,7 @@ class KernelLife:
     problem: dict[str, object] = field(default_factory=dict)
     event: int | None = None
     task: asyncio.Task[None] | None = None
+    judged: asyncio.Event = field(default_factory=asyncio.Event)
     told: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 

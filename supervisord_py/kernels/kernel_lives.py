@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 TRY_AGAIN_SECONDS = 5.0
 EXIT_SECONDS = 2.0
 """How long a kernel may take to end after exit() in a cell."""
+CELL_SECONDS = 5.0
+"""How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
 _log = structlog.get_logger(__name__)
 
 
@@ -128,10 +130,10 @@ class KernelLives:
             life.child = life.handle.started.child
 
     async def _spawned(self, life: KernelLife, started: Started) -> None:
-        life.child = started.child
+        life.child, life.start_method = started.child, started.method
         if started.child is not None:
             life.started_at = started.child.started_at
-            self._house.chronicle.say("spawned", life, pid=life.pid)
+            self._house.chronicle.say("spawned", life, pid=life.pid, start_method=life.start_method.value)
             await self._house.chronicle.spawned(life)
 
     def _became_ready(self, life: KernelLife) -> None:
@@ -171,7 +173,16 @@ class KernelLives:
         except KeeperLostError:
             self._house.keeper_lost()
             raise
+        await self._hear_its_cell(life)
         self._house.life_died(life)
+
+    @staticmethod
+    async def _hear_its_cell(life: KernelLife) -> None:
+        """Let the cell that ran have its say first: whether the end was its wish, it alone knows."""
+        if life.busy:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CELL_SECONDS):
+                    await life.judged.wait()
 
     # -- down --------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.process.spec import Reason
 
@@ -28,6 +29,7 @@ class KernelTag:
         last_used: When its last call was dispatched, Unix seconds.
         ready: It had become ready.
         cold_start_ms: How long that took.
+        start_method: How its process came about.
         restarts: How often the session came back by itself.
         cell: Id of the last cell that was sent, None before the first.
         deadline: When the call of that cell is over, in seconds of the clock that counts suspend.
@@ -46,6 +48,7 @@ class KernelTag:
     last_used: float
     ready: bool = False
     cold_start_ms: int = 0
+    start_method: str = StartMethod.SPAWN.value
     restarts: int = 0
     cell: str | None = None
     deadline: float | None = None
@@ -73,7 +76,7 @@ def decode(text: str) -> KernelTag | None:
         if members.pop("v") != VERSION:
             return None
         tag = KernelTag(**members)
-        BackendName(tag.backend), tag.wanted
+        BackendName(tag.backend), StartMethod(tag.start_method), tag.wanted
         return tag
     except (ValueError, TypeError, AttributeError, KeyError):
         return None

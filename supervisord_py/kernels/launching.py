@@ -82,6 +82,7 @@ def tag_of(session: LiveSession, life: KernelLife) -> KernelTag:
         last_used=session.last_used or life.started_at,
         ready=life.ready_at is not None,
         cold_start_ms=life.cold_start_ms,
+        start_method=life.start_method.value,
         restarts=session.restarts,
         cell=life.cell,
         deadline=life.cell_deadline,

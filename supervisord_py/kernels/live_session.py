@@ -103,6 +103,8 @@ class LiveSession:
             kernelspec=self.kernelspec,
             language=self.language,
             notices=self.notices,
+            start_method=life.start_method.value if life and life.child else None,
+            cold_start_ms=life.cold_start_ms if life and life.ready_at is not None else None,
         )
 
     def _failure(self, standing: Standing | None) -> dict[str, object] | None:

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules
+from supervisord_py.kernels import call_rules, spares
 from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.calls import Call, CallPlan
@@ -35,7 +35,7 @@ from supervisord_py.process.spec import Reason
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from supervisord_py.kernels.backend import KernelBackend, KernelHandle
+    from supervisord_py.kernels.backend import KernelBackend, KernelHandle, SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choosing.capabilities import CapabilityReport
     from supervisord_py.kernels.choosing.explanation import Explanation
@@ -53,6 +53,10 @@ RUNG_SECONDS = 5.0
 """How long an interrupt waits for the rung that it asked for."""
 LAST_ANSWERS_SECONDS = 10.0
 """How long the end of the room waits for calls to say what became of them."""
+
+
+def ignore(_event: CallEvent) -> None:
+    """Tell nobody."""
 
 
 class Kernels:
@@ -107,9 +111,11 @@ class Kernels:
         await self.register.open()
         await self.choosing.open()
         await KernelAdoption(self).adopt_all()
+        await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
         self.pool.run_task(self.memory.keep_watch(self.pool.look_at_foreign_use))
         self.pool.run_task(self.cells_house.sweep(self._running, self.register.ids))
+        self.pool.run_task(spares.begin(self.pool, self.choosing))
 
     def _running(self) -> list[tuple[str, str]]:
         found = ((it.id, it.run) for it in self.register.everything())
@@ -160,6 +166,10 @@ class Kernels:
         """
         chosen = self.register.everything() if session_id is None else (self.register.known(session_id),)
         return tuple(sorted((self.register.view(it) for it in chosen), key=lambda view: view.id))
+
+    def spares(self) -> tuple[SpareView, ...]:
+        """Return the kernels that wait for a session to come; they are nobody's, and no sessions."""
+        return spares.spares_of(self.pool.backends)
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         """Return the session that a user means by an id, a Jupyter id or a name.
@@ -215,27 +225,35 @@ class Kernels:
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest) -> SessionView:
+    async def start(self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore) -> SessionView:
         """Have a session with a living kernel.
+
+        Args:
+            request: Which.
+            tell: Told what is built, and of the wait, on the loop; must not block.
 
         Raises:
             PxError: Refused, or the start failed.
         """
-        return (await self.start_or_join(request))[1]
+        return (await self.start_or_join(request, tell))[1]
 
-    async def start_or_join(self, request: StartRequest) -> tuple[bool, SessionView]:
+    async def start_or_join(
+        self, request: StartRequest, tell: Callable[[CallEvent], None] = ignore
+    ) -> tuple[bool, SessionView]:
         """As `start`; the first says whether a kernel was started for it."""
         self._refuse_at_the_end()
         patience = self.config.start_seconds if request.timeout_seconds is None else request.timeout_seconds
-        session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience)
+        session = await self._session_to_start(request, asyncio.get_running_loop().time() + patience, tell)
         asked = ev.StartAsked(self.pool.new_ticket(), session.id, clock.now() + patience)
-        granted = await self.pool.acquire(asked, session)
+        granted = await self.pool.acquire(asked, session, tell)
         return granted.cold, self.register.view(session)
 
-    async def _session_to_start(self, request: StartRequest, deadline: float) -> LiveSession:
+    async def _session_to_start(
+        self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
+    ) -> LiveSession:
         session = self.register.get(request.name)
         if session is None:
-            chosen = await self.choosing.choose_for_start(request, deadline)
+            chosen = await self.choosing.choose_for_start(request, deadline, tell)
             session = self.choosing.session_of(
                 self.register, call_rules.session_name(request.name), chosen, request.owner
             )

@@ -85,6 +85,8 @@ class SessionView:
         failure: Problem document of a hard failure.
         owner: `session`, `per_call`, `jupyter` or `jupyter_api`: who made it, and who ends it (room_requests.Owner).
         notices: What its last start or recycling had to say.
+        start_method: `spawn` or `spare`: how its process came about, if there is one.
+        cold_start_ms: How long its start took, None while it lasts.
     """
 
     key: SessionKey
@@ -103,6 +105,8 @@ class SessionView:
     kernelspec: str | None
     language: str
     notices: tuple[str, ...] = ()
+    start_method: str | None = None
+    cold_start_ms: int | None = None
 
     @property
     def id(self) -> str:

@@ -13,6 +13,7 @@ from supervisord_py.errors import ConflictError
 from supervisord_py.kernels.cell import Notice
 from supervisord_py.kernels.choosing.choice import BASH, ChooseRequest
 from supervisord_py.kernels.choosing.chooser import Choosing, ignore
+from supervisord_py.kernels.choosing.selection import Build
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.launching import SPEC_PREFIX
 from supervisord_py.kernels.recent_choices import RecentChoices
@@ -74,7 +75,7 @@ class SessionsChoosing:
             asked = _of_session(known, deadline)
         return await self._choose(asked, lambda line: tell(Notice(line)))
 
-    async def _choose(self, asked: ChooseRequest, progress: Callable[[str], None] = ignore) -> Choice:
+    async def _choose(self, asked: ChooseRequest, progress: Callable[[str], None]) -> Choice:
         config = self._config()
         choice = self._recent.get(asked, config)
         if choice is None:
@@ -82,9 +83,11 @@ class SessionsChoosing:
             self._recent.put(asked, config, choice)
         return choice
 
-    async def choose_for_start(self, request: StartRequest, deadline: float) -> Choice:
+    async def choose_for_start(
+        self, request: StartRequest, deadline: float, tell: Callable[[CallEvent], None]
+    ) -> Choice:
         """Choose for a start."""
-        return await self._choose(self._request(request, deadline))
+        return await self._choose(self._request(request, deadline), lambda line: tell(Notice(line)))
 
     async def explain(self, request: StartRequest) -> Explanation:
         """Say what would be chosen, and why."""
@@ -107,6 +110,11 @@ class SessionsChoosing:
         """Put a choice into a session that has none."""
         deadline = asyncio.get_running_loop().time() + self._config().start_seconds
         adopt(session, await self._choosing.choose(_of_session(session, deadline), self._config(), progress=ignore))
+
+    async def prospect(self, session: LiveSession) -> Choice:
+        """Say what a session's next kernel would be started from; nothing is built for that, and nothing kept."""
+        deadline = asyncio.get_running_loop().time() + self._config().start_seconds
+        return await self._choosing.choose(_of_session(session, deadline), self._config(), build=Build.NEVER)
 
     async def capabilities(self, cwd: str | None, environ: Mapping[str, str]) -> CapabilityReport:
         """Say which kinds of cells are offered."""

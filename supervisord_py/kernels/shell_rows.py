@@ -29,19 +29,18 @@ class ShellRows:
         self._pool = pool
 
     async def shell_began(self, child: ShellChild) -> None:
-        """A shell cell's process was spawned: write its row, and the cell into its note."""
+        """A shell cell's process was spawned: put the cell into its note, and write its row."""
         held = child.child
         life = self._life(child.session_id)
         if life is not None:
             life.shells.add(held.key)
+            await self._pool.placement.annotate(held.key, self._pool.tag_of(life))
         row = instances.Starting(held.key, held.unit, held.started_at, start_method="bash")
         who = held.identity
         spawned = instances.Spawned(who.pid, who.start_time, who.boot_id, held.started_at, held.log_position)
         await instances.insert_starting(self._ledger, row)
         await instances.spawned(self._ledger, held.key, spawned)
         await instances.ready(self._ledger, held.key, time.time())
-        if life is not None:
-            await self._pool.placement.annotate(held.key, self._pool.tag_of(life))
 
     def shell_ended(self, child: ShellChild, record: ExitRecord, survivors: tuple[int, ...]) -> None:
         """Nothing of it is left but the survivors."""

@@ -1,7 +1,7 @@
 """Kernels through the daemon against what one would use instead: jupyter_client's manager and client, and a gateway.
 
-Four comparisons: the first cell of a new kernel, a round trip of `1+1`, the same through a kernel_gateway's websocket,
-and a print of 50 MB of which not a byte may be lost on either side.
+Five comparisons: the first cell of a new session, as usual and where no kernel was started ahead, a round trip of
+`1+1`, the same through a kernel_gateway's websocket, and a print of 50 MB of which no byte may be lost on either side.
 """
 
 from __future__ import annotations
@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from bench_stage import DEADLINE, Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, resident_mib
+from bench_stage import (
+    DEADLINE,
+    Daemon,
+    Row,
+    ask,
+    daemon,
+    interleaved,
+    milliseconds,
+    print_table,
+    ratio,
+    resident_mib,
+    until,
+)
 from jupyter_client.manager import AsyncKernelManager
 
 if TYPE_CHECKING:
@@ -158,12 +170,23 @@ def execute(held: Daemon, code: str, **more: Any) -> dict[str, Any]:
     return answer
 
 
-def first_cell_of_ours(held: Daemon) -> float:
+def first_cell_of_ours(held: Daemon, *, spare: bool) -> float:
+    """Return what the first cell of a kernel takes; leaves when the next spare is there, so that nothing else pays."""
     begin = time.perf_counter()
     kernel = execute(held, "1+1")["kernel"]
     seconds = time.perf_counter() - begin
+    method = held.ask("GET", f"/api/kernels/{kernel}")["start_method"]
+    if method != ("spare" if spare else "spawn"):
+        raise RuntimeError(f"the kernel was started by {method}")
     held.ask("POST", f"/api/kernels/{kernel}/stop")
+    if spare:
+        until(lambda: has_spare(held), "a spare kernel")
     return seconds
+
+
+def has_spare(held: Daemon) -> bool:
+    """Say whether a kernel waits for a session to come."""
+    return any(each["ready"] for each in held.ask("GET", "/api/kernels")["spares"])
 
 
 def round_trip_of_ours(held: Daemon) -> float:
@@ -175,15 +198,23 @@ def round_trip_of_ours(held: Daemon) -> float:
 
 
 def first_cells(other: Other, rounds: int) -> list[Row]:
-    """Compare the first cell of a new kernel."""
-    with daemon([]) as held:
-        first_cell_of_ours(held)  # what the daemon imports once it has imported
-        found = interleaved(
-            {"ours": lambda: first_cell_of_ours(held), "theirs": lambda: other.run(first_cell_of_theirs())}, rounds
-        )
-    ours, theirs = found["ours"], found["theirs"]
+    """Compare the first cell of a new session: with a kernel that was started ahead, and without."""
+    with daemon([]) as held, daemon([], PX_KERNELS__SPARES="0") as plain:
+        execute(held, "1+1", reset=True)  # what the daemon imports once it has imported
+        until(lambda: has_spare(held), "a spare kernel")
+        held.ask("POST", f"/api/kernels/{held.ask('GET', '/api/kernels')['kernels'][0]['id']}/stop")
+        first_cell_of_ours(plain, spare=False)
+        acts: dict[str, Callable[[], float]] = {
+            "spare": lambda: first_cell_of_ours(held, spare=True),
+            "fresh": lambda: first_cell_of_ours(plain, spare=False),
+            "theirs": lambda: float(other.run(first_cell_of_theirs())),
+        }
+        found = interleaved(acts, rounds)
+    theirs = found["theirs"]
+    names = {"spare": "first cell, new session", "fresh": "first cell, no spare yet"}
     return [
-        Row("first cell, new kernel", milliseconds(ours), f"jupyter_client {milliseconds(theirs)}", ratio(ours, theirs))
+        Row(words, milliseconds(found[name]), f"jupyter_client {milliseconds(theirs)}", ratio(found[name], theirs))
+        for name, words in names.items()
     ]
 
 

@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from e2e.house import alive, until
 from jupyter_house import PATIENCE, PYTHON, end, gone
+from lean_module import lean_module
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,7 +101,7 @@ async def server(front: Front) -> AsyncIterator[Server]:
     }
     log = (front.jupyter / "server.log").open("ab")
     process = subprocess.Popen(
-        [PYTHON, "-m", "jupyter_server", *(f"--{name}={value}" for name, value in options.items())],
+        [*lean_module(PYTHON, "jupyter_server"), *(f"--{name}={value}" for name, value in options.items())],
         cwd=front.folder,
         env=front.environ(),
         stdin=subprocess.DEVNULL,

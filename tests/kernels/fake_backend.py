@@ -1,7 +1,7 @@
 """A backend without processes: cells are words that say how they behave, so that policies can be driven to the corner.
 
 Words of a cell: `ok`, `say TEXT`, `fail`, `hold` (ends when `release` is called, or by an interrupt), `deaf` (an
-interrupt does nothing), `immortal` (nothing does), `die`, `exit`.
+interrupt does nothing), `immortal` (nothing does), `die`, `exit`, `exit late` (the death is heard before the reply).
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ class FakeHandle:
                 wake()
             case "fail":
                 return Reply(CellStatus.ERROR, CellError("ValueError", "no"))
+            case "exit" if rest == "late":
+                self.die(0)
+                for _ in range(20):  # whoever waits for the death has heard of it by then
+                    await asyncio.sleep(0)
+                return Reply(CellStatus.OK, asked_exit=True)
             case "exit":
                 asyncio.get_running_loop().call_soon(self.die, 0)
                 return Reply(CellStatus.OK, asked_exit=True)

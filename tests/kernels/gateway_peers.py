@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lean_module import lean_module
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.gateway.client import GatewayClient
 
@@ -99,10 +100,11 @@ class Peer:
     def _argv(self) -> list[str]:
         match self.kind:
             case "kernel_gateway":
-                argv = [sys.executable, "-m", "kernel_gateway", "--KernelGatewayApp.port_retries=0"]
+                argv = [*lean_module(sys.executable, "kernel_gateway"), "--KernelGatewayApp.port_retries=0"]
                 argv += ["--JupyterWebsocketPersonality.list_kernels=True", f"--KernelGatewayApp.port={self.port}"]
             case "jupyter_server":
-                argv = [sys.executable, "-m", "jupyter_server", "--ServerApp.open_browser=False", "--allow-root"]
+                argv = [*lean_module(sys.executable, "jupyter_server"), "--ServerApp.open_browser=False"]
+                argv += ["--allow-root"]
                 argv += [f"--ServerApp.port={self.port}", "--ServerApp.port_retries=0", "--ServerApp.ip=127.0.0.1"]
             case _:
                 argv = [str(ENTERPRISE), "-m", "enterprise_gateway", f"--EnterpriseGatewayApp.port={self.port}"]

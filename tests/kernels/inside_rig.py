@@ -99,6 +99,8 @@ class InsideRig:
         known = {"transport": "ipc", "ip": f"{self.folder}/s", "key": "secret", "signature_scheme": "hmac-sha256"}
         connection.write_text(json.dumps({**known, **ports}))
         environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        if options.pop("interrupted", False):
+            environ = {name: value for name, value in environ.items() if not name.startswith("COVERAGE_")}
         with self.stderr.open("ab") as stderr:
             chosen: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": stderr, "stderr": stderr, "cwd": self.cwd}
             chosen |= {"env": environ, "start_new_session": True, **options}
@@ -219,7 +221,14 @@ class InsideRig:
 
 @contextmanager
 def kernel(folder: Path, argv: Sequence[str], **options: Any) -> Iterator[InsideRig]:
-    """Give a kernel that answers; it is ended afterwards."""
+    """Give a kernel that answers; it is ended afterwards.
+
+    Args:
+        folder: Short and private.
+        argv: Of the kernel.
+        options: Of Popen; with `interrupted` it is not measured: an exception that a signal raises in the middle of
+            coverage's tracer leaves the tracer's lock held, and every thread of the kernel waits for it for ever.
+    """
     rig = InsideRig(folder, argv, **options)
     try:
         yield rig.ready()

@@ -54,6 +54,7 @@ class KernelRig:
             data_dir=folder / "data",
             modules_dir=folder / "modules",
             gateway=GatewayConfig(dir=folder / "gateway"),
+            spares=0,  # processes are counted here
         )
         self.spawned: list[Started] = []
         self._handles: list[KernelHandle] = []

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 BIG = 20_000_000
 DEATHS = ("os._exit(3)", "os.kill(os.getpid(), 9)", "import ctypes; ctypes.string_at(0)")
-QUICK = ("--ZMQChannelsWebsocketConnection.limit_rate=False", "--KernelRestarter.time_to_dead=0.3")
+QUICK = (
+    "--ZMQChannelsWebsocketConnection.limit_rate=False",
+    "--KernelRestarter.time_to_dead=0.3",
+    "--KernelManager.shutdown_wait_time=0.5",
+)
 SCRIPT = """
 import sys
 for number in range(3):

@@ -31,7 +31,7 @@ def python(request: pytest.FixtureRequest, require: Callable[[object, str], None
 def rig(python: str) -> Iterator[InsideRig]:
     folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
     try:
-        with kernel(folder, ours(python)) as made:
+        with kernel(folder, ours(python), interrupted=True) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -170,7 +170,7 @@ def test_who_asks_is_told_that_nobody_can_answer_and_what_to_do(rig: InsideRig, 
 
 
 def test_a_breakpoint_does_not_wait_for_ever(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python)) as rig:
+    with kernel(short_tmp, ours(python), interrupted=True) as rig:
         assert rig.run("breakpoint()").reply["status"] == "error"
         rig.good("1")
 
@@ -236,7 +236,7 @@ def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig
 
 
 def test_exit_is_told_apart_from_a_crash(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python)) as rig:
+    with kernel(short_tmp, ours(python), interrupted=True) as rig:
         cell = rig.send("print('bye'); exit(keep_kernel=True)")
         assert rig.collect(cell).reply["status"] == "ok"
         assert rig.records(cell, "end")[0]["ask_exit"] is False

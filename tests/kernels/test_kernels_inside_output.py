@@ -233,13 +233,13 @@ def test_pipes_of_cells_are_given_back(rig: InsideRig) -> None:
 
 def test_forked_children_print_into_the_same_file_and_corrupt_nothing(rig: InsideRig) -> None:
     ran = rig.good(
-        "import multiprocessing, os\n"
+        "import multiprocessing, os, sys\n"
         "def work(number):\n"
-        "    for line in range(50): print(f'child {number} line {line}')\n"
+        "    for line in range(50): print('child', number, 'line', line)\n"
         "context = multiprocessing.get_context('fork')\n"
         "children = [context.Process(target=work, args=(n,)) for n in range(4)]\n"
         "[child.start() for child in children]\n"
-        "for line in range(50): print(f'parent line {line}')\n"
+        "for line in range(50): sys.stdout.write(f'parent line {line}\\n')\n"  # its print is two writes
         "[child.join() for child in children]\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
@@ -249,10 +249,64 @@ def test_forked_children_print_into_the_same_file_and_corrupt_nothing(rig: Insid
     out = rig.out(ran.id).decode()
     expected = [f"parent line {line}\n" for line in range(50)] + ["forked\n"]
     expected += [f"child {number} line {line}\n" for number in range(4) for line in range(50)]
-    assert sorted(out) == sorted("".join(expected))  # a print is two writes: lines of several processes may interleave
-    assert all(line[:-1] in out for line in expected)
+    assert sorted(out.splitlines(keepends=True)) == sorted(expected)
     (end,) = rig.records(ran.id, "end")
     assert end["at"] == len(rig.out(ran.id))
+
+
+FORKED = """
+import os, sys
+turns = [os.pipe() for _ in range(2)]
+def child(name, mine, other):
+    for part in ('1 ', '2 ', '3\\n', 'open '):
+        os.read(mine[0], 1)
+        sys.stdout.write(name + part)
+        os.write(other[1], b'x')
+    os.read(mine[0], 1)
+    if (grandchild := os.fork()) == 0:
+        print('of', name)
+        os._exit(0)
+    os.waitpid(grandchild, 0)
+    sys.stdout.flush()
+    sys.stdout.write('never flushed')
+    os.write(other[1], b'x')
+    os._exit(0)
+pids = []
+for at, name in enumerate('ab'):
+    if (pid := os.fork()) == 0:
+        child(name, turns[at], turns[1 - at])
+    pids.append(pid)
+os.write(turns[0][1], b'x')
+[os.waitpid(pid, 0) for pid in pids]
+sys.stdout.write('\\n' + '-' * 9000 + '\\n')
+if (pid := os.fork()) == 0:
+    sys.stderr.write('+' * 9000)
+    os._exit(0)
+os.waitpid(pid, 0); None
+"""
+
+
+def test_a_forked_child_writes_line_by_line_as_any_program_does(rig: InsideRig) -> None:
+    """Two children take turns, part by part: what each prints stays together; what waits is not its children's, too."""
+    ran = rig.good(FORKED)
+    lines = "a1 a2 a3\nb1 b2 b3\nof a\naopen of b\nbopen \n" + "-" * 9000 + "\n"
+    assert streams(rig, ran.id) == [("stdout", lines.encode()), ("stderr", b"+" * 9000)]
+
+
+def test_what_the_reading_thread_has_in_hand_is_recorded_before_what_is_printed_next(rig: InsideRig) -> None:
+    """It has emptied the pipe, and is held up before it hands the bytes over."""
+    ran = rig.good(
+        "import os, sys, time\n"
+        "wiring = type(sys.stdout).write.__globals__['WIRING']\n"
+        "cell, pipes = wiring.cells.get(sys.stdout.parent_header), wiring.capture._current\n"
+        "def held_up(*piece): time.sleep(0.05); type(cell).write(cell, *piece)\n"
+        "cell.write = held_up\n"
+        "os.write(1, b'first\\n')\n"
+        "while pipes.waiting(): time.sleep(0.001)\n"
+        "del cell.write\n"
+        "print('second')"
+    )
+    assert rig.out(ran.id) == b"first\nsecond\n"
 
 
 def test_a_cell_that_dies_leaves_its_output_and_no_end(python: str, short_tmp: Path) -> None:

@@ -15,14 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
+from supervisord_py.kernels.output import follow as following
 from supervisord_py.kernels.output.bell import Bell
 from supervisord_py.kernels.output.cell_log import OutputGoneError
 from supervisord_py.kernels.output.follow import Decoder, Piece, follow
 from supervisord_py.kernels.output.records import Begin, Display, End, StreamChange
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from supervisord_py.kernels.inside.cell_writer import CellWriter
     from supervisord_py.kernels.output.cell_log import CellLog
 
 PATIENCE = 60
@@ -117,6 +120,41 @@ async def test_a_follower_hears_of_what_comes_while_it_waits(tmp_path: Path) -> 
         assert isinstance(await anext(items), End)
         with pytest.raises(StopAsyncIteration):
             await anext(items)
+
+
+async def test_what_nobody_rings_for_is_found_all_the_same(tmp_path: Path) -> None:
+    """A kernel whose code holds the interpreter in a C call writes, and has no thread that could tell of it."""
+    waits = asyncio.Event()
+
+    class Silent(Bell):
+        async def after(self, rings: int) -> None:
+            """Note that the follower has looked, and found nothing."""
+            waits.set()
+            await super().after(rings)
+
+    async def after_a_look(write: Callable[[], object]) -> Any:
+        waits.clear()
+        item = asyncio.ensure_future(anext(items))
+        await waits.wait()
+        write()
+        return await item
+
+    items = follow(log_of(tmp_path), Silent())
+    async with asyncio.timeout(PATIENCE), aclosing(items):
+        made: list[CellWriter] = []
+        assert isinstance(await after_a_look(lambda: made.append(writer_of(tmp_path))), Begin)
+        (writer,) = made
+        assert isinstance(await after_a_look(lambda: writer.write("stdout", b"hello")), StreamChange)
+        assert await anext(items) == Piece("stdout", 0, b"hello")
+        assert isinstance(await after_a_look(lambda: finish(writer)), End)
+
+
+async def test_a_follower_that_finds_nothing_looks_ever_more_rarely() -> None:
+    pauses = [following.FIRST_LOOK_SECONDS]
+    while pauses[-1] < following.LOOK_SECONDS:
+        pauses.append(await following._news(Bell.closed(), 0, pauses[-1]))
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
+    assert await following._news(Bell.closed(), 0, pauses[-1]) == following.LOOK_SECONDS
 
 
 async def test_fifty_megabytes_pass_many_followers_within_little_memory(tmp_path: Path) -> None:

@@ -336,8 +336,13 @@ async def test_a_second_crash_is_a_hard_failure_until_somebody_asks(house: RoomH
     assert (await house.run("ok")).status is CellStatus.OK
 
 
-async def test_exit_in_a_cell_ends_the_session_and_is_no_crash(house: RoomHouse, backend: FakeBackend) -> None:
-    result = await house.run("exit", "ok")
+@pytest.mark.parametrize("word", ["exit", "exit late"])
+async def test_exit_in_a_cell_ends_the_session_and_is_no_crash(
+    house: RoomHouse, backend: FakeBackend, word: str
+) -> None:
+    await house.run("ok")
+    await house.words()  # its readiness is written down: from now on its death is heard at once
+    result = await house.run(word, "ok")
     assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.ABORTED]
     assert result.variables is Variables.LOST
     assert "exit()" in (result.message or "")

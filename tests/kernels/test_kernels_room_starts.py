@@ -11,14 +11,19 @@ import pytest
 
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
+from supervisord_py.kernels.cell import KernelStarting, Notice
+from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
+    from supervisord_py.kernels.cell import CallEvent
+    from supervisord_py.kernels.choosing.choice import Choice, ChooseRequest
+    from supervisord_py.kernels.config import KernelsConfig
 
 
 @pytest.fixture
@@ -74,3 +79,24 @@ async def test_a_kernelspec_that_was_changed_is_read_again_at_the_next_start(
     spec("fourth")
     with pytest.raises(StartFailedError, match="fourth"):
         await house.room.restart(session)
+
+
+async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a call does: it is the same choosing, and the same wait."""
+    choosing = house.room.choosing._choosing
+    choose = choosing.choose
+
+    async def building(asked: ChooseRequest, config: KernelsConfig, *, progress: Callable[[str], None]) -> Choice:
+        progress("building an overlay")
+        return await choose(asked, config, progress=progress)
+
+    monkeypatch.setattr(choosing, "choose", building)
+    told: list[CallEvent] = []
+    request = StartRequest("default", cwd=str(house.cwd))
+    view = await house.room.start(request, told.append)
+    assert told == [Notice("building an overlay"), KernelStarting(view.id, view.key.interpreter)]
+    told.clear()
+    assert (await house.room.start(request, told.append)).instance == view.instance
+    assert told == []

@@ -14,6 +14,7 @@ from kernels.room_house import eventually, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError, TimedOutError
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.kernels.room import ignore
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger import kernel_sessions
@@ -212,11 +213,11 @@ async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: Room
 async def test_a_choice_is_not_given_again_once_the_folder_has_changed(house: RoomHouse) -> None:
     choosing, asked = house.room.choosing, StartRequest("any", cwd=str(house.cwd))
     deadline = asyncio.get_running_loop().time() + 60
-    first = await choosing.choose_for_start(asked, deadline)
-    assert await choosing.choose_for_start(asked, deadline) is first
+    first = await choosing.choose_for_start(asked, deadline, ignore)
+    assert await choosing.choose_for_start(asked, deadline, ignore) is first
     (house.cwd / ".venv").mkdir()
-    assert await choosing.choose_for_start(asked, deadline) is not first
+    assert await choosing.choose_for_start(asked, deadline, ignore) is not first
     house.reconfigure(prelude=False)
-    again = await choosing.choose_for_start(asked, deadline)
+    again = await choosing.choose_for_start(asked, deadline, ignore)
     assert again is not first
-    assert await choosing.choose_for_start(asked, deadline) is again
+    assert await choosing.choose_for_start(asked, deadline, ignore) is again

@@ -18,6 +18,7 @@ from supervisord_py.kernels.direct import place
 from supervisord_py.kernels.direct.handle import DirectHandle
 from supervisord_py.kernels.direct.imports import wire_module
 from supervisord_py.kernels.direct.kernelspecs import all_specs
+from supervisord_py.kernels.direct.spare_pool import SparePool
 from supervisord_py.kernels.direct.startup import Startup, open_line
 
 if TYPE_CHECKING:
@@ -43,10 +44,16 @@ class DirectBackend:
     def __init__(self, placement: Placement, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
+        self.spares = SparePool(placement, config)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings; kernels that run keep what they were started with."""
         self._config = config
+        self.spares.reconfigure(config)
+
+    def expect(self, launch: Launch) -> None:
+        """Have a spare for such a launch, as if one had just been started."""
+        self.spares.want(launch)
 
     @staticmethod
     async def preload() -> None:
@@ -62,7 +69,9 @@ class DirectBackend:
             StartFailedError, ReadinessTimeoutError: With reason, exit code or signal, and the end of its stderr.
             ConfigError: A module of the user is broken; or the runtime directory's path is too long.
         """
-        started, line = await Startup(self._placement, self._config, launch).run(deadline, on_spawned)
+        with self.spares.activity.waited_for():
+            started, line = await Startup(self._placement, self.spares, self._config, launch).run(deadline, on_spawned)
+        self.spares.want(launch)
         if self._config.debug_startup:
             told = {f"{name}_ms": round(seconds * 1000, 1) for name, seconds in started.phases.items()}
             _log.info("kernel_startup", unit=f"kernel:{launch.session_id}", instance=launch.instance, **told)
@@ -95,7 +104,8 @@ class DirectBackend:
         return handle
 
     def _handle(self, launch: Launch, started: Started, line: Line) -> DirectHandle:
-        return DirectHandle(self._placement, launch, started, line, nudge_seconds=self._config.ladder.nudge_seconds)
+        nudge = self._config.ladder.nudge_seconds
+        return DirectHandle(self._placement, launch, started, line, self.spares.activity, nudge_seconds=nudge)
 
     async def health(self) -> str | None:
         """Say whether the keeper is there."""
@@ -109,8 +119,9 @@ class DirectBackend:
         """Return the kernelspecs of Jupyter's search path, as the daemon sees it."""
         return await asyncio.to_thread(all_specs)
 
-    async def close(self, *, stop: bool) -> None:
-        """Nothing is held here: kernels are their handles' to end."""
+    async def close(self, *, stop: bool) -> None:  # noqa: ARG002 - a spare is of no use to a later control plane
+        """End the spares; kernels are their handles' to end."""
+        await self.spares.close()
 
 
 def _listening(file: Any, instance: str) -> Connection:

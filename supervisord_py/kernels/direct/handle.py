@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.kernels.backend import Capabilities
 from supervisord_py.kernels.direct import cell_end, place
 from supervisord_py.kernels.direct.recording import Recording
+from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.replies import reply_of
 from supervisord_py.process.spec import Reason
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply, Started
     from supervisord_py.kernels.direct.conversation import Exchange
     from supervisord_py.kernels.direct.line import Line
+    from supervisord_py.kernels.direct.spare_pool import Activity
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import ExitRecord
 
@@ -33,6 +35,9 @@ GONE = "gone"
 _GAP = "output may be missing: the control plane was replaced while the cell ran"
 RECORD_SECONDS = 5.0
 """How long the exit record of a tree that is gone, and whoever waits for a cell of it, may take."""
+BEGIN_SECONDS = 0.5
+"""How long an interrupt waits for the cell to begin; the next rung of the ladder does not."""
+BEGIN_LOOK_SECONDS = 0.002
 LINGER_SECONDS = 0.2
 """How long the sockets to a dead kernel are read on."""
 
@@ -41,12 +46,20 @@ class DirectHandle:
     """`KernelHandle` of the direct backend. Made by it, closed by `shutdown` or `close`."""
 
     def __init__(
-        self, placement: Placement, launch: Launch, started: Started, line: Line, *, nudge_seconds: float
+        self,
+        placement: Placement,
+        launch: Launch,
+        started: Started,
+        line: Line,
+        activity: Activity,
+        *,
+        nudge_seconds: float,
     ) -> None:
         self._placement = placement
         self._launch = launch
         self._started = started
         self._line = line
+        self._activity = activity
         self._nudge_seconds = nudge_seconds
         self._unit = f"kernel:{launch.session_id}"
         self._key = launch.instance
@@ -55,6 +68,7 @@ class DirectHandle:
         if self._recording is not None:
             line.talk.late = self._recording.take
         self._in_flight: set[asyncio.Future[None]] = set()
+        self._sent: CellLog | None = None
         self._watch = asyncio.create_task(self._watch_process())
 
     # -- what it is ------------------------------------------------------------------------------------------------
@@ -112,6 +126,7 @@ class DirectHandle:
         if self._died.done():
             raise cell_end.gone(self._unit, self._died)
         with self._counted():
+            self._sent = CellLog(request.cells_dir, request.cell_id)
             exchange = await self._expect(request, wake, begin=True)
             self._line.send_cell(request, recorded_there=self._recording is None)
             await cell_end.wait_for_end(exchange, self._died)
@@ -147,7 +162,8 @@ class DirectHandle:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._in_flight.add(done)
         try:
-            yield
+            with self._activity.waited_for():
+                yield
         finally:
             self._in_flight.discard(done)
             done.set_result(None)
@@ -200,6 +216,7 @@ class DirectHandle:
 
         The nudge is any request on shell: it wakes a loop that took the signal but sleeps on (ipykernel #881).
         """
+        await self._until_begun()
         if self._launch.interrupt_mode == "message":
             self._line.ask("control", "interrupt_request")
             return "interrupt_request"
@@ -208,6 +225,15 @@ class DirectHandle:
         await asyncio.sleep(self._nudge_seconds)
         self._line.ask("shell", "kernel_info_request")
         return "sigint+nudge"
+
+    async def _until_begun(self) -> None:
+        """Wait, for a moment, until the cell that was sent last has begun: an idle kernel ignores SIGINT."""
+        if self._sent is None or self._recording is not None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(BEGIN_SECONDS):
+                while not self._sent.exists() and not self._died.done():  # noqa: ASYNC110 - the kernel makes the file
+                    await asyncio.sleep(BEGIN_LOOK_SECONDS)
 
     async def terminate(self) -> str:
         """SIGTERM to the process group."""

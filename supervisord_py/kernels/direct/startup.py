@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels import start_failure
-from supervisord_py.kernels.backend import Started
+from supervisord_py.kernels.backend import Started, StartMethod
 from supervisord_py.kernels.direct import place
 from supervisord_py.kernels.direct.conversation import Conversation
 from supervisord_py.kernels.direct.imports import wire_module
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.direct.place import Connection
+    from supervisord_py.kernels.direct.spare_pool import SparePool
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child, ExitRecord
 
@@ -50,8 +51,9 @@ async def open_line(connection: Connection, instance: str, *, trace: bool) -> Li
 class Startup:
     """One start of one kernel."""
 
-    def __init__(self, placement: Placement, config: KernelsConfig, launch: Launch) -> None:
+    def __init__(self, placement: Placement, spares: SparePool, config: KernelsConfig, launch: Launch) -> None:
         self._placement = placement
+        self._spares = spares
         self._config = config
         self._launch = launch
         self._unit = f"kernel:{launch.session_id}"
@@ -94,22 +96,28 @@ class Startup:
         return made
 
     async def _spawn(self, connection: Connection, on_spawned: OnSpawned) -> Started:
+        argv = command(self._launch, str(connection.file))
+        self._child, method = await self._spares.take(self._launch, argv), StartMethod.SPARE
+        if self._child is None:
+            self._child, method = await self._spawn_afresh(argv), StartMethod.SPAWN
+        self._phase(method.value)
+        started = Started(self._child, self._phases, method)
+        await on_spawned(started)
+        self._phase("told")
+        return started
+
+    async def _spawn_afresh(self, argv: tuple[str, ...]) -> Child:
         launch = self._launch
         spec = ChildSpec(
             unit=self._unit,
-            argv=command(launch, str(connection.file)),
+            argv=argv,
             cwd=launch.cwd,
             env=launch.env,
             limits=launch.limits,
             max_rss_bytes=launch.max_rss_bytes,
             tag=launch.tag,
         )
-        self._child = await self._placement.spawn(launch.instance, spec)
-        self._phase("spawn")
-        started = Started(self._child, self._phases)
-        await on_spawned(started)
-        self._phase("told")
-        return started
+        return await self._placement.spawn(launch.instance, spec)
 
     async def _until_ready(self, line: Line, deadline: float) -> None:
         begun = asyncio.get_running_loop().time()

@@ -24,6 +24,12 @@ DEATH_SECONDS = 1.0
 SHUTDOWN_SECONDS = 2.0
 _KEPT = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 _KEPT_PREFIXES = ("LC_",)
+_GATEWAY = (
+    "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
+    "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
+)
+"""Run as `-m` does, but without a package that jsonschema asks for the format of addresses: that builds a grammar as it
+is imported, a second of each start."""
 _SET_LIMITS = """
 import json, os, resource, sys
 for name, soft, hard in json.loads(sys.argv[1]):
@@ -32,18 +38,21 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def gateway_argv(python: str, port: int, *, max_kernels: int, cull_idle_seconds: float) -> tuple[str, ...]:
-    """Return the command line of a gateway."""
+def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[str, ...]:
+    """Return the command line of a gateway.
+
+    It has no max_kernels: with one the gateway lists its kernels before each start, and that fails (500) while another
+    one is just being started. Each daemon bounds its own sessions, and what nobody uses is culled.
+    """
     return (
         python,
-        "-m",
-        "kernel_gateway",
+        "-c",
+        _GATEWAY,
         "--KernelGatewayApp.ip=127.0.0.1",
         f"--KernelGatewayApp.port={port}",
         "--KernelGatewayApp.port_retries=0",
         "--KernelGatewayApp.api=kernel_gateway.jupyter_websocket",
         "--KernelGatewayApp.allow_origin=",
-        f"--KernelGatewayApp.max_kernels={max_kernels}",
         "--JupyterWebsocketPersonality.list_kernels=True",
         "--ZMQChannelsWebsocketConnection.limit_rate=False",
         f"--MappingKernelManager.cull_idle_timeout={max(1, round(cull_idle_seconds))}",

@@ -40,9 +40,6 @@ LOOK_SECONDS = 0.05
 ANSWER_SECONDS = 3.0
 ATTEMPTS = 3
 """With another port each: somebody else may have taken one."""
-KERNELS_A_SESSION = 4
-SPARE_KERNELS = 16
-"""Sessions of several daemons share it, with kernels on their way out."""
 LONGEST_PATH = 107
 _SOCKET = "kernel-px-0000-0000-0000-0000-ipc-5"
 _TAIL_BYTES = 64 * 1024
@@ -104,13 +101,7 @@ class GatewayStart:
             port.let_go()
 
     def _spec(self, launch: Launch, python: str, port: int, token: str, runtime: Path) -> ChildSpec:
-        sessions = self.config.sessions.max_sessions
-        argv = gateway_argv(
-            python,
-            port,
-            max_kernels=KERNELS_A_SESSION * sessions + SPARE_KERNELS,
-            cull_idle_seconds=self.config.gateway.cull_idle_seconds,
-        )
+        argv = gateway_argv(python, port, cull_idle_seconds=self.config.gateway.cull_idle_seconds)
         env = gateway_env(launch.env, token, self.files.folder / SPECS, runtime)
         return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
 

@@ -84,7 +84,6 @@ class GatewayLocal:
 
         Raises:
             StartFailedError, ReadinessTimeoutError: The gateway or the kernel did not come up.
-            OverloadedError: The gateway has as many kernels as it may.
         """
         gateway = await self._gateway(launch, deadline)
         from_here = await asyncio.to_thread(log_end, self._placement)

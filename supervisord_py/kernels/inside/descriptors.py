@@ -162,6 +162,9 @@ class Capture:
         """Hand over what lies in the pipes, so that what is written next comes after it."""
         if self._current.waiting():
             self.settle()
+        else:
+            with self._turn:
+                pass  # the reading thread may hold what it has just taken out, and has its turn until that is done
 
     def settle(self) -> None:
         """Return when all that lies in any pipe now has been handed over."""

@@ -1,6 +1,7 @@
 """Starts an ipykernel as the daemon wants it: lean, interruptible, with output captured and the prelude in place.
 
     PYTHON launch.py -f CONNECTION_FILE [--px-overlay DIR] [--px-modules DIR]… [--px-no-prelude] [ipykernel's arguments]
+    PYTHON launch.py --px-spare DESCRIPTOR [--px-overlay DIR]        does the same later: see spare.py
 
 Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipykernel. `sys.path` and `sys.argv` are what
 `python -m ipykernel_launcher` gives: this folder is on no path; it is the package `px_inside`.
@@ -38,6 +39,7 @@ class Options:
         self.overlay: str | None = None
         self.modules: list[str] = []
         self.prelude = True
+        self.spare: int | None = None
         self.rest: list[str] = []
         words = iter(arguments)
         for word in words:
@@ -47,6 +49,11 @@ class Options:
                 if not folder:
                     refuse("usage", name + " needs a folder")
                 self._take_folder(name, folder)
+            elif name == "--px-spare":
+                number = value if equals else next(words, "")
+                if not number.isdigit():
+                    refuse("usage", name + " needs the number of a descriptor")
+                self.spare = int(number)
             elif word == "--px-no-prelude":
                 self.prelude = False
             elif word.startswith("--px-"):
@@ -114,9 +121,14 @@ def main() -> None:
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
     options = Options(sys.argv[1:])
-    sys.argv[1:] = options.rest
     load_package()
-    kernel_app = import_ipykernel(options.overlay)
+    if options.spare is None:
+        kernel_app = import_ipykernel(options.overlay)
+    else:
+        spare = importlib.import_module(PACKAGE + ".spare")
+        (_, *sys.argv), kernel_app = spare.wait(options.spare, lambda: import_ipykernel(options.overlay))
+        options = Options(sys.argv[1:])
+    sys.argv[1:] = options.rest
 
     importlib.import_module(PACKAGE + ".interrupts").accept()
     names = importlib.import_module(PACKAGE + ".names")

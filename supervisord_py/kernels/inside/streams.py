@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ipykernel.iostream import OutStream as Stock
 
 from .descriptors import NUMBERS, Capture  # noqa: TID252
+from .forked import Lines  # noqa: TID252
 from .interrupts import GATE  # noqa: TID252
 from .live_cell import Cells, LiveCell  # noqa: TID252
 
@@ -79,6 +80,7 @@ class OutStream(Stock):
     ) -> None:
         super().__init__(session, pub_thread, name, *args, watchfd=False, **kwargs)
         self._bytes = _Bytes(self)
+        self._lines = Lines(NUMBERS[name])
         WIRING.streams[name] = self
         if watchfd:
             self._original_stdstream_copy = WIRING.start_capture().original[name]
@@ -99,21 +101,24 @@ class OutStream(Stock):
 
     def write_bytes(self, cell: LiveCell, data: bytes) -> None:
         """Write what was encoded, or never was text."""
-        if os.getpid() != WIRING.cells.pid:
-            _write_all(NUMBERS[self.name], data)  # a forked child: the file has one writer, the kernel
+        if _is_forked():
+            self._lines.write(data)  # the file has one writer, the kernel
             return
         if WIRING.capture is not None:
             WIRING.capture.catch_up()
         cell.write(self.name, data)
 
     def flush(self) -> None:
-        """Publish what was not yet published; in the file it is already."""
+        """Publish what was not yet published; in the file it is already. A forked child writes what it has gathered."""
         cell = WIRING.cells.get(self.parent_header)
         if cell is None:
             super().flush()
-        elif os.getpid() == WIRING.cells.pid:
+            return
+        if _is_forked():
+            self._lines.flush()
+        else:
             cell.flush()
-            GATE.let_in()
+        GATE.let_in()
 
     def close(self) -> None:
         """Stay open: a kernel whose stdout is closed can run nothing any more."""
@@ -207,6 +212,10 @@ NOT_TO_BE_LEFT = (OutStream.write, OutStream.flush, _Bytes.write)
 """What user code calls here; locks are held and bytes are counted in it."""
 
 
+def _is_forked() -> bool:
+    return os.getpid() != WIRING.cells.pid
+
+
 def _encoded(text: str) -> bytes:
     """Return the bytes of `text`: file names with bytes that are no UTF-8 come out as those bytes (PEP 383)."""
     try:
@@ -217,11 +226,3 @@ def _encoded(text: str) -> bytes:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         return text.encode(errors="backslashreplace")
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    except BrokenPipeError:
-        pass  # the kernel is gone

@@ -3,6 +3,9 @@
 Law: the order of a look is size first, records second, bytes last. The writer puts a record down before the bytes that
 come after it, so every record that belongs before the size that was seen is among those read, and no byte is given
 under the wrong stream or ahead of a display that came before it. What is not taken waits in the files, not in memory.
+
+A ring is a hint, the files are the truth: while none comes, a follower looks by itself. A kernel whose code holds the
+interpreter in one long C call has its bytes on disk and no thread that could send a message about them.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +28,10 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.records import Record
 
+FIRST_LOOK_SECONDS = 0.05
+"""How long after the last news a follower that hears nothing looks into the files; then twice as long each time."""
+LOOK_SECONDS = 1.0
+"""The longest pause between two such looks: each opens one file, for every follower of a cell that is silent."""
 _ITEMS = 256
 
 
@@ -50,16 +58,17 @@ async def follow(log: CellLog, bell: Bell, offset: int = 0) -> AsyncGenerator[Pi
 
     Args:
         log: The cell.
-        bell: Rung whenever there is news in its files.
+        bell: Rung when there is news in its files; what nobody rings for is found within LOOK_SECONDS.
         offset: Byte from which on pieces are wanted; records that lie before it are not given, except the end.
 
     Raises:
         OutputGoneError: Retention took the files, or the bell was closed already and there are none.
     """
-    reading = _Reading(log, offset, may_begin=not bell.is_closed)
+    reading, pause = _Reading(log, offset, may_begin=not bell.is_closed), FIRST_LOOK_SECONDS
     while True:
         rings, over = bell.rings, bell.is_closed
         found = await asyncio.to_thread(reading.look)
+        pause = FIRST_LOOK_SECONDS if found else pause
         for item in found:
             yield item
             if isinstance(item, End):
@@ -67,7 +76,15 @@ async def follow(log: CellLog, bell: Bell, offset: int = 0) -> AsyncGenerator[Pi
         if not found and over:
             return
         if not found:
+            pause = await _news(bell, rings, pause)
+
+
+async def _news(bell: Bell, rings: int, pause: float) -> float:
+    """Wait until the bell has rung, `pause` seconds at most; return how long to wait next time if nothing is found."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(pause):
             await bell.after(rings)
+    return min(2 * pause, LOOK_SECONDS)
 
 
 class _Reading:

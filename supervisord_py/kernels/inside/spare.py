@@ -1,0 +1,175 @@
+"""A kernel before anybody asked for it: everything imported, nothing decided; then it waits for its order.
+
+    PYTHON launch.py --px-spare FD [--px-overlay DIR]
+
+Law: until the order there is nothing in this process that a session could tell from a fresh start, but its age: no
+folder, no variable, no file of anybody's. What cannot be made equal any more is found here, and then the order is
+refused, because a fresh start is always right. Whoever holds the other end of FD owns this process: when it closes, the
+process ends.
+
+On FD, a line of JSON each: `{"made_from": {PATH: STAMP…}}` from here; the order `{"argv", "cwd", "env", "born"}`;
+`{"fits": true}` or `{"fits": false, "why": TEXT}` from here; at last `{"go": true}`. A stamp is `[device, inode, ctime
+in ns]`, null where there is nothing; `argv` is the command line of the fresh start; `born` is the environment that this
+process was spawned with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+NICE = 10
+PIECE = 65536
+PACKAGES = ("IPython", "comm", "ipykernel", "jupyter_client", "jupyter_core", "tornado", "traitlets", "zmq")
+"""Nothing is imported ahead of what a fresh start imports before it looks into the session's folder: a name at the top,
+of the standard library too, is the user's to hide by a file there."""
+
+
+class Order:
+    """What the owner says when there is somebody to be a kernel for."""
+
+    def __init__(self, members: dict[str, Any]) -> None:
+        self.argv: list[str] = members["argv"]
+        self.cwd: str = members["cwd"]
+        self.env: dict[str, str] = members["env"]
+        self.born: dict[str, str] = members["born"]
+
+
+class Owner:
+    """The other end of the descriptor; when it closes, this process ends without a word."""
+
+    def __init__(self, number: int) -> None:
+        import socket  # noqa: PLC0415 - a fresh start has it from ipykernel; the probe of a broken one need not
+
+        os.set_inheritable(number, False)  # noqa: FBT003 - its only way to be said
+        self._socket: socket.socket = socket.socket(fileno=number)
+        self._read = b""
+
+    def tell(self, **members: Any) -> None:
+        """Say something."""
+        try:
+            self._socket.sendall(json.dumps(members).encode() + b"\n")
+        except OSError:
+            raise SystemExit(0) from None
+
+    def hear(self) -> dict[str, Any]:
+        """Wait for what the owner says."""
+        while b"\n" not in self._read:
+            try:
+                piece = self._socket.recv(PIECE)
+            except OSError:
+                piece = b""
+            if not piece:
+                raise SystemExit(0)
+            self._read += piece
+        line, _, self._read = self._read.partition(b"\n")
+        members: dict[str, Any] = json.loads(line)
+        return members
+
+    def leave(self) -> None:
+        """Be one's own from now on."""
+        self._socket.close()
+
+
+def wait(number: int, load: Callable[[], Any]) -> tuple[list[str], Any]:
+    """Do all that can be done, and wait; return the command line to go on with, and what `load` returned.
+
+    Args:
+        number: The descriptor to the owner.
+        load: Imports everything.
+    """
+    stamps = stamped(places())
+    loaded = _out_of_the_way(load)
+    owner = Owner(number)
+    owner.tell(made_from={**stamps, **stamped(_packages())})
+    order = Order(owner.hear())
+    why = _become(order)
+    owner.tell(fits=why is None, why=why)
+    owner.hear()
+    owner.leave()
+    return order.argv, loaded
+
+
+def places() -> list[str]:
+    """Return the files and folders that decide what an interpreter is: a change of one makes this process old."""
+    folders = [each for each in sys.path if os.path.isdir(each)]
+    found = [sys.executable, os.path.join(sys.prefix, "pyvenv.cfg"), os.path.dirname(os.path.abspath(__file__))]
+    for folder in folders:
+        found += [folder, *(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".pth"))]
+    return found
+
+
+def stamped(paths: Iterable[str]) -> dict[str, list[int] | None]:
+    """Return the stamp of each path."""
+    return {path: stamp(path) for path in paths}
+
+
+def stamp(path: str) -> list[int] | None:
+    """Return what differs when something else lies there, or it was changed: whatever that does to its mtime."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_dev, found.st_ino, found.st_ctime_ns]
+
+
+def _packages() -> list[str]:
+    paths: list[Iterable[str]] = [getattr(sys.modules.get(name), "__path__", ()) for name in PACKAGES]
+    return [each for some in paths for each in some]
+
+
+def _out_of_the_way(load: Callable[[], Any]) -> Any:
+    """Import on a thread of low priority, where threads have one: a process could not get its own back."""
+    if not sys.platform.startswith("linux"):
+        return load()
+    outcome: list[Any] = []
+    failure: list[BaseException] = []
+
+    def low() -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+            outcome.append(load())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is expected
+            failure.append(error)
+
+    thread = threading.Thread(target=low, name="px-spare")  # with a name of its own none is used up
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _become(order: Order) -> str | None:
+    """Take over folder and environment of the order; return why this process cannot be what was ordered, or None."""
+    made = {name: os.environ.get(name) for name in {*os.environ, *order.born}}
+    changed = {name: value for name, value in made.items() if value != order.born.get(name)}
+    for name in changed:
+        # The start of Python, or what runs with it, has set a variable, as it would set the session's.
+        if order.env.get(name) != order.born.get(name) and name not in _MARKS:
+            return "the start of Python changes " + name + ", which the session has of its own"
+    try:
+        os.chdir(order.cwd)
+    except OSError as error:
+        return "cannot enter " + order.cwd + ": " + str(error)
+    os.environ.clear()
+    os.environ.update(order.env)
+    for name, value in changed.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv[:] = order.argv
+    return None
+
+
+_MARKS = ("PX_INSTANCE", "PX_UNIT")

@@ -1,0 +1,132 @@
+"""A kernel that waits for its order: it becomes what was ordered, or says why not, or ends with its owner."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused
+from supervisord_py.kernels.inside.launch import Options
+from supervisord_py.kernels.inside.spare import stamped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+BORN = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere"}
+
+
+class Owner:
+    """This end of the descriptor."""
+
+    def __init__(self) -> None:
+        self._socket, self.theirs = socket.socketpair()
+        self._socket.settimeout(PATIENCE)
+        self._file = self._socket.makefile("rb")
+
+    def hear(self) -> Any:
+        return json.loads(self._file.readline())
+
+    def order(self, argv: list[str], cwd: Path, env: Mapping[str, str]) -> Any:
+        self.say({"argv": argv, "cwd": str(cwd), "env": env, "born": BORN})
+        return self.hear()
+
+    def say(self, members: Any) -> None:
+        self._socket.sendall(json.dumps(members).encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+        self.theirs.close()
+
+
+@contextmanager
+def spare(folder: Path, python: str = sys.executable) -> Iterator[tuple[InsideRig, Owner]]:
+    """Give a process that has not been told anything, and its owner."""
+    owner = Owner()
+    number = owner.theirs.fileno()
+    argv = [python, LAUNCHER, "--px-spare", str(number)]
+    rig = InsideRig(folder, argv, pass_fds=(number,), env=BORN, cwd="/")
+    owner.theirs.close()
+    try:
+        yield rig, owner
+    finally:
+        owner.close()
+        rig.close()
+
+
+@pytest.fixture(params=["ipykernel 7", "ipykernel 6"])
+def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
+    if request.param == "ipykernel 7":
+        return sys.executable
+    require(OLDER_PYTHON.exists(), "needs ipykernel 6.31 in its own environment (.ci/peers)")
+    return str(OLDER_PYTHON)
+
+
+def test_it_becomes_the_kernel_that_was_ordered(python: str, short_tmp: Path) -> None:
+    with spare(short_tmp, python) as (rig, owner):
+        made_from = owner.hear()["made_from"]
+        assert python in made_from
+        assert stamped(made_from) == made_from
+        argv = [*ours(python), "--px-no-prelude", "-f", str(short_tmp / "connection.json")]
+        assert owner.order(argv, rig.cwd, {**BORN, "MINE": "1"}) == {"fits": True, "why": None}
+        owner.say({"go": True})
+        rig.ready()
+        code = "import os, sys; print(os.getcwd(), os.environ['MINE'], sys.argv[1], '' in sys.path, 'tree' in dir())"
+        assert rig.good(code).text() == f"{rig.cwd} 1 -f True False\n"
+
+
+@pytest.mark.parametrize("moment", ["at once", "waiting", "ordered"])
+def test_it_ends_without_a_word_when_its_owner_does(moment: str, short_tmp: Path) -> None:
+    with spare(short_tmp) as (rig, owner):
+        if moment != "at once":
+            owner.hear()
+        if moment == "ordered":
+            owner.order([sys.executable, LAUNCHER], rig.cwd, BORN)
+        owner.close()
+        assert rig.process.wait(PATIENCE) == 0
+        assert rig.stderr.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("env", "word"),
+    [({**BORN, "LC_CTYPE": "de_DE"}, "LC_CTYPE"), (BORN, "/gone")],
+    ids=["a variable that Python itself sets", "a folder that is not there"],
+)
+def test_it_says_why_it_cannot_be_what_was_ordered(env: dict[str, str], word: str, short_tmp: Path) -> None:
+    with spare(short_tmp) as (_, owner):
+        owner.hear()
+        answer = owner.order([sys.executable, LAUNCHER], short_tmp / "gone", env)
+        assert answer["fits"] is False
+        assert word in answer["why"]
+
+
+def test_without_ipykernel_there_is_no_spare(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=PATIENCE)
+    code, told, _ = refused([str(bare / "bin" / "python"), LAUNCHER, "--px-spare", "0"], tmp_path)
+    assert (code, told["error"]) == (78, "ipykernel")
+
+
+def test_a_descriptor_is_a_number() -> None:
+    assert Options(["--px-spare=7"]).spare == 7
+    for words in (["--px-spare"], ["--px-spare", "x"]):
+        with pytest.raises(SystemExit):
+            Options(words)
+
+
+def test_a_stamp_tells_of_a_change_that_keeps_the_time(tmp_path: Path) -> None:
+    file, gone = tmp_path / "f", tmp_path / "gone"
+    file.touch()
+    before = stamped([str(file), str(gone)])
+    assert before[str(gone)] is None
+    file.write_text("other")
+    os.utime(file, (0, 0))
+    assert stamped(before) != before
