@@ -3,15 +3,18 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Where pytest-xdist is installed, the tests run in as many processes as there are processors. PYTEST_ARGS="-n 0" for one.
+# Where pytest-xdist is installed, the tests run in half as many processes more than there are processors: a quarter of
+# their time is waiting for processes. worksteal keeps a file in one process, so that what its tests share is made once.
+# PYTEST_ARGS="-n 0" for one process.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PYTEST_ARGS ?= $(shell $(BIN)/python -c 'import xdist' 2>/dev/null && printf -- '-n %s' $(PROCESSORS))
+WORKERS := $(shell expr \( $(PROCESSORS) \* 3 + 1 \) / 2)
+PYTEST_ARGS ?= $(shell $(BIN)/python -c 'import xdist' 2>/dev/null && printf -- '-n %s --dist worksteal' $(WORKERS))
 export VENV PYTHON
 
 # Tests of memory, which coverage's own tracer would falsify.
 UNMEASURED := tests/keeper/test_keeper_ending.py::test_the_keeper_is_small
 
-.PHONY: help environment peers demo test lint types contracts unmeasured coverage bench lock dist clean
+.PHONY: help environment peers demo test lint types contracts unmeasured coverage rounds bench lock dist clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -19,13 +22,16 @@ help: ## list the targets
 environment: ## build .venv from the lock, if it is not up to date
 	@.ci/environment
 
-peers: environment ## build the environments of tests/peers/*.lock, which only tests need
+peers: environment ## build what of tests/peers only tests need: Python environments and agent CLIs, all by hash
 	@.ci/peers
+	@.ci/agents
 
 demo: environment ## see it work: a daemon, three tools, a trajectory compared with scipy's
 	@.ci/demo
 
-test: lint types contracts unmeasured coverage ## all that guards a change
+test: environment ## all that guards a change
+	@$(MAKE) --no-print-directory -j 2 lint types contracts peers # the peers are downloaded meanwhile
+	@$(MAKE) --no-print-directory unmeasured coverage
 
 lint: environment ## style: ruff
 	$(BIN)/ruff check .
@@ -40,11 +46,17 @@ contracts: environment ## who may import whom: import-linter
 unmeasured: environment ## the few tests that cannot run under coverage
 	$(BIN)/python -m pytest -q $(UNMEASURED)
 
+# Each measured process leaves a file. None of them in this folder, which is on the tests' interpreter's path: a spare
+# kernel is not used, and rightly, when something has changed where modules are looked for.
+coverage: export COVERAGE_FILE := $(CURDIR)/.coverage.d/found
 coverage: environment peers ## all tests, measured in all processes, with the gates of tests/repo/coverage_gate.py
-	rm -f .coverage .coverage.*
+	rm -rf .coverage .coverage.* && mkdir -p .coverage.d .hypothesis
 	$(BIN)/coverage run -m pytest $(PYTEST_ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/python tests/repo/coverage_gate.py
+
+rounds: environment ## all rounds of the tests that kill at random points, of which `test` plays a few
+	PX_TEST_ROUNDS=all $(BIN)/python -m pytest $(PYTEST_ARGS) tests/e2e
 
 bench: environment ## figures: medians, and ratios within one interleaved run
 	$(BIN)/python tests/bench/run_all.py

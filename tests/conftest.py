@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -30,6 +31,10 @@ ELSEWHERE = ("only on macOS", "measured")
 """Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
 falsify what it measures (the Makefile's target `unmeasured` runs those)."""
 LINGER_SECONDS = 20.0
+# No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only. All else stays as
+# hypothesis has it (where CI is set: the same examples each time). Before any test's own settings are derived from it.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 STATE_DEPTH = 4
 
 
@@ -216,7 +221,19 @@ def require() -> Callable[[object, str], None]:
 @pytest.fixture
 def short_tmp(request: pytest.FixtureRequest) -> Iterator[Path]:
     """Return an empty private directory with a short path under /tmp; it is removed afterwards."""
-    session = request.config.stash[_SESSION]
+    with _short_folder(request.config.stash[_SESSION]) as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def short_tmp_of_module(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Return such a directory for all tests of a file."""
+    with _short_folder(request.config.stash[_SESSION]) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def _short_folder(session: Session) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="t", dir=session.root))
     yield folder
     session.note_daemons(folder)

@@ -19,6 +19,7 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.ledger import instances
+from supervisord_py.tools.serving import chronicle
 from supervisord_py.tools.serving.answers import StreamedAnswer
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 from tools.tool_house import alive, eventually
@@ -227,3 +228,23 @@ async def test_runs_are_rows_with_their_figures(house: ToolHouse) -> None:
     assert row.cold_start_ms is not None
     assert row.duration_seconds is not None
     assert row.instance == house.state("shapes").instance
+
+
+async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.add("shapes")
+
+    async def fail(status: int) -> list[tuple[object, object]]:
+        with pytest.raises(ToolFailedError):
+            await house.ask("shapes", {"do": "status", "number": status})
+        return [(it.facts["status"], it.facts["instance_ended"]) for it in await house.said("run_failed")]
+
+    monkeypatch.setattr(chronicle, "FAILED_SECONDS", 1e9)
+    assert await fail(418) == []
+    assert await fail(500) == [(500, False)]
+    assert await fail(503) == [(500, False)]
+    monkeypatch.setattr(chronicle, "FAILED_SECONDS", 0.0)
+    with pytest.raises(ToolFailedError):
+        await house.ask("shapes", {"do": "die", "number": 3})
+    assert await fail(503) == [(500, False), (502, True), (503, False)]

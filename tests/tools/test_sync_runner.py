@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.tools.declaring.environment import Environment
+from supervisord_py.process.child_environment import Environment
 from supervisord_py.tools.making.sync import BuildCommand, OutputLine, StepEnd
 from supervisord_py.tools.making.sync_runner import MAX_LINE, placement_runner
 from tools.tool_house import eventually

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import StartFailedError
+from supervisord_py.process.child_environment import DENIED, Environment, passed, read_dotenv
 from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
-from supervisord_py.tools.declaring.environment import DENIED, Environment, build_environment, passed, read_dotenv
+from supervisord_py.tools.declaring.environment import build_environment
 from tool_folders import pixie, plain
 
 if TYPE_CHECKING:

@@ -272,6 +272,18 @@ def test_another_declaration_is_tried_at_once() -> None:
     assert pool.ask(rules=ev.Rules("v3", 1, 100.0)) == (ev.Start("a", 3),)
 
 
+@pytest.mark.parametrize("when", ["before it failed", "while it is stopped"])
+def test_a_tool_that_was_removed_meanwhile_starts_with_a_clean_slate(when: str) -> None:
+    """Whether anything is left of its last instance, or not."""
+    pool = Pool(backoff=HOLDING)
+    pool.ask()
+    events = [ev.Forgotten("a"), ev.StartFailed("a", 1)]
+    for event in events if when == "before it failed" else reversed(events):
+        pool.send(event)
+    assert pool.ask() == ()
+    assert pool.send(ev.Gone("a", 1)) == (ev.Start("a", 2),)
+
+
 def test_what_waits_for_the_backoff_is_refused_by_a_stop_and_by_the_end() -> None:
     pool = Pool(backoff=HOLDING)
     pool.fail()

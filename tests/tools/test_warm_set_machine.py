@@ -41,6 +41,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         self.used: dict[tuple[str, int], float] = {}
         self.closed = False
         self.failed: dict[str, tuple[float, str]] = {}
+        self.removed: set[str] = set()
 
     def rules_of(self, tool: str) -> ev.Rules:
         return ev.Rules(self.digests[tool], self.concurrency[tool], 100.0)
@@ -114,6 +115,7 @@ class WarmSetMachine(RuleBasedStateMachine):
     @rule(tool=tools, patience=st.sampled_from([0.1, 0.5, 30.0, 1000.0]), keep=st.sampled_from([None, 0.0, 5.0, -1.0]))
     def ask(self, tool: str, patience: float, keep: float | None) -> None:
         self.tickets += 1
+        self.removed.discard(tool)
         self.waiting[self.tickets] = tool
         self.deadlines[self.tickets] = self.now + patience
         self.keep[self.tickets] = keep
@@ -166,11 +168,13 @@ class WarmSetMachine(RuleBasedStateMachine):
         self.digests[tool] = choice.choice(["v1", "v2"])
         if self.digests[tool] != self.failed.get(tool, (0.0, ""))[1]:
             self.failed.pop(tool, None)
+        self.removed.discard(tool)
         self.send(ev.Declared(tool, self.rules_of(tool)))
 
     def do_remove(self, tool: str, _: object) -> None:
-        self.send(ev.Forgotten(tool))
+        self.removed.add(tool)
         self.failed.pop(tool, None)
+        self.send(ev.Forgotten(tool))
         assert tool not in self.waiting.values()
 
     def do_bound(self, _: str, choice) -> None:  # noqa: ANN001 - as above
@@ -215,7 +219,8 @@ class WarmSetMachine(RuleBasedStateMachine):
     @rule(choice=st.randoms(use_true_random=False))
     def fail_start(self, choice) -> None:  # noqa: ANN001 - as above
         tool, serial = self.pick(choice, Phase.STARTING)
-        self.failed[tool] = (self.now, self.started_with[tool, serial])
+        if tool not in self.removed:
+            self.failed[tool] = (self.now, self.started_with[tool, serial])
         self.send(ev.StartFailed(tool, serial))
         assert self.world[tool, serial] is Phase.STOPPING
         assert tool not in self.waiting.values(), "a waiter did not hear of the failure"

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keeper.keeper_rig import Rig, alive
+from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
 from supervisord_py.ledger import runs
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
@@ -44,6 +44,7 @@ class ToolHouse:
 
     def __init__(self, **pool: Any) -> None:
         self.rig = Rig()
+        self.rig.argv = PLAIN_ARGV
         self.tools = self.rig.dir / "tools"
         self.tools.mkdir()
         self.config = ToolsConfig(

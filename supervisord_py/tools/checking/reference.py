@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.declaring.difference import Tolerance, differences
-from supervisord_py.tools.declaring.fingerprint import read_bounded
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
 
 if TYPE_CHECKING:

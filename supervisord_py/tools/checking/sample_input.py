@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import InvalidInputError
+from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.checking.sample_schema import sample_of
-from supervisord_py.tools.declaring.fingerprint import read_bounded
 from supervisord_py.tools.declaring.input import check_input
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
 from supervisord_py.tools.declaring.pixie_schema import CHAT

@@ -8,8 +8,9 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConfigError
+from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.checking.validation import Check, Status
-from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST, read_bounded
+from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST
 from supervisord_py.tools.declaring.manifest import load_tool
 from supervisord_py.tools.declaring.pixie_schema import incoherences
 from supervisord_py.tools.spec import Dialect

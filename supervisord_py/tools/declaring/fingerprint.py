@@ -6,10 +6,8 @@ holds the bytes of the declaration and the stamps of what an instance loads once
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ INCOMPLETE = f"{VENV}/.px-incomplete"
 """Stands in a `.venv` while it is built; one that is still there when nobody builds is of an interrupted build."""
 SYNCED = f"{VENV}/.px-synced"
 """Written at the end of every build, so that its time says when."""
-
-MAX_FILE_BYTES = 1024 * 1024
 
 Stamp: TypeAlias = tuple[int, int, int] | None
 """(mtime in ns, size, inode) of a file; None where there is none or it cannot be looked at."""
@@ -69,19 +65,3 @@ def digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) 
     for name in (*_LOADED_ONCE, *sources):
         total.update(f"{name}={stamp(f'{folder}/{name}')}\n".encode("utf-8", "surrogateescape"))
     return total.hexdigest()
-
-
-def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
-
-    Raises:
-        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        raw = file.read(limit + 1)
-    if len(raw) > limit:
-        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
-    return raw

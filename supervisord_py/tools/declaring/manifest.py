@@ -10,11 +10,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.config import ToolDefaults
 from supervisord_py.tools.declaring import pixie, plain
 from supervisord_py.tools.declaring.declaration import name_trouble
 from supervisord_py.tools.declaring.fields import Fields, type_name
-from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST, SIDECAR, digest, read_bounded
+from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST, SIDECAR, digest
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse, parse_bytes
 from supervisord_py.tools.declaring.own_settings import (
     COMMON_KEYS,

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.tools.declaring.fields import Span, type_name
 from supervisord_py.tools.spec import ListenMode, MemoryMode, ToolLimits
 
@@ -35,10 +36,6 @@ OWN_KEYS = (
     "pinned",
     "limits",
 )
-MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})
-"""How the daemon recognises its children (DESIGN D11); no tool may set them."""
-
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 _YEAR = 366 * 86400

@@ -9,10 +9,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.tools.declaring.declaration import Declaration, check_name
 from supervisord_py.tools.declaring.fields import Span, type_name
 from supervisord_py.tools.declaring.json_positions import child
-from supervisord_py.tools.declaring.own_settings import ENV_NAME, MARKS
 from supervisord_py.tools.declaring.pixie_schema import incoherences, input_schema
 from supervisord_py.tools.declaring.pixie_types import (
     INPUT_KEYS,

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
+from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.declaring.declaration import name_trouble
-from supervisord_py.tools.declaring.fingerprint import MANIFEST, VENV, read_bounded
+from supervisord_py.tools.declaring.fingerprint import MANIFEST, VENV
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
 from supervisord_py.tools.declaring.manifest import dialect_of, load_tool
 from supervisord_py.tools.declaring.problems import did_you_mean

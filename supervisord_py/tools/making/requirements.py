@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.tools.declaring.fingerprint import read_bounded
+from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from supervisord_py.errors import PxError
+from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
-from supervisord_py.tools.declaring.environment import DEFAULT_PATH, Environment, passed
 from supervisord_py.tools.making.requirements import Needs, Source, needs_of
 from supervisord_py.tools.making.venv_place import VenvPlace
 

@@ -5,6 +5,7 @@ Law: the row of an instance exists before its process does. Everything else is p
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from supervisord_py.tools.serving.failure import Ended
     from supervisord_py.tools.serving.instance import Instance
 
+FAILED_SECONDS = 1.0
+"""Failed runs of a tool are an event at most that often: a tool that fails every request must not flood the stream."""
 REMEMBER_SECONDS = 1.0
 """The time of last use is written at most that often; a lost second only makes an instance a second older."""
 
@@ -57,6 +60,7 @@ class Chronicle:
         self._events = events
         self._standings: dict[str, Standing] = {}
         self._written: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
 
     async def open(self) -> None:
         """Read what an earlier control plane remembered of tools."""
@@ -116,6 +120,13 @@ class Chronicle:
     def say_of_tool(self, event: str, tool: str, reason: Reason | None = None, **facts: Any) -> int:
         """Publish an event about a tool that is not about one of its instances."""
         return self._events.publish(event, f"tool:{tool}", reason, **facts)
+
+    def run_failed(self, tool: str, **facts: Any) -> None:
+        """Publish that a run failed through its tool's fault, unless that was said a moment ago."""
+        now = time.monotonic()
+        if now - self._failed.get(tool, -math.inf) >= FAILED_SECONDS:
+            self._failed[tool] = now
+            self.say_of_tool("run_failed", tool, **facts)
 
     # -- instances -------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from supervisord_py.errors import (
     ResourceLimitError,
     ShuttingDownError,
     StartFailedError,
+    TimedOutError,
     ToolFailedError,
 )
 from supervisord_py.process.spec import Reason
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.spec import ToolSpec
 
 _MEBIBYTE = 1024 * 1024
+_SERVER_ERROR = 500
 _LIMIT_WORDS = {
     Reason.MEMORY_LIMIT: "memory",
     Reason.OOM_KILL: "memory",
@@ -167,6 +169,16 @@ def _look(spec: ToolSpec) -> str:
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
+
+
+def is_the_tools(error: PxError) -> bool:
+    """Say whether a run failed through its tool: neither its input, nor whoever asked, nor the daemon is to blame.
+
+    A start that failed is not a run; it is told by an event of its own.
+    """
+    if isinstance(error, ToolFailedError):
+        return error.status >= _SERVER_ERROR
+    return isinstance(error, ResourceLimitError | TimedOutError)
 
 
 def fresh(error: PxError) -> PxError:

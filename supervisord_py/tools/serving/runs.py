@@ -94,13 +94,14 @@ class Running:
 
 @dataclass(slots=True)
 class _Story:
-    """What will stand in the run's row."""
+    """What will stand in the run's row; `has_ended` is said of the instance."""
 
     row: int
     begun: float
     status: int | None = None
     cold_start_ms: int | None = None
     instance: str | None = None
+    has_ended: bool = False
 
 
 @asynccontextmanager
@@ -123,6 +124,7 @@ async def run(launcher: Launcher, name: str, request: RunRequest) -> AsyncIterat
             async with _visiting(launcher, granted, request, deadline, story) as running:
                 yield running
         finally:
+            story.has_ended = granted.instance.over.is_set()
             launcher.release(granted)
     except BaseException as error:
         _close_row(launcher, spec, story, error)
@@ -170,6 +172,9 @@ def _close_row(launcher: Launcher, spec: ToolSpec, story: _Story, error: BaseExc
         duration_seconds=round(seconds, 6),
         cold_start_ms=story.cold_start_ms,
     )
+    if isinstance(error, PxError) and failure.is_the_tools(error):
+        facts = {"status": status, "kind": kind, "instance_ended": story.has_ended}
+        launcher.chronicle.run_failed(spec.name, instance=story.instance, run=story.row, **facts)
 
 
 @asynccontextmanager

@@ -236,7 +236,7 @@ class WarmSet:
     def _on_forgotten(self, tool: str) -> None:
         slot = self._slots.get(tool)
         if slot is not None:
-            slot.is_known = False
+            slot.forget()
             for ticket in tuple(slot.line):
                 self._refuse(slot, ticket, Refusal.REMOVED, RETRY_SECONDS)
 

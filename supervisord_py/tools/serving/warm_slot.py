@@ -75,7 +75,13 @@ class Slot:
         if self.backoff.failures and rules.digest != self.failed_digest:
             self.backoff = Backoff()
 
+    def forget(self) -> None:
+        """Note that the tool is not declared any more. Declared again, it starts with a clean slate."""
+        self.is_known, self.backoff = False, Backoff()
+
     def count_failure(self, now: float, policy: BackoffPolicy) -> None:
-        """Note that its start failed."""
+        """Note that its start failed; a start that outlived its declaration says nothing of the next one."""
+        if not self.is_known:
+            return
         self.failed_digest = self.digest
         self.backoff = replace(self.backoff, policy=policy).failed(now, _MIDDLING)
