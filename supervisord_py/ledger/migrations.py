@@ -58,11 +58,47 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX kernel_cells_session ON kernel_cells (session)",
         "CREATE INDEX kernel_cells_open ON kernel_cells (id) WHERE ended_at IS NULL",
     ),
+    (
+        """CREATE TABLE pipe_executions (
+            id INTEGER PRIMARY KEY, pipe_name TEXT NOT NULL, status TEXT NOT NULL DEFAULT 'queued',
+            "trigger" TEXT NOT NULL, queue_group TEXT NOT NULL, queued_at TEXT NOT NULL,
+            agent TEXT NOT NULL DEFAULT 'pi', model TEXT, provider TEXT, preset_id TEXT, not_before TEXT,
+            started_at TEXT, finished_at TEXT, queue_wait_ms INTEGER, duration_ms INTEGER, timeout_seconds REAL,
+            pid INTEGER, start_time INTEGER, boot_id TEXT, instance TEXT, trigger_event TEXT, trigger_key TEXT,
+            api_port INTEGER, context_start TEXT, context_end TEXT, exit_code INTEGER, signal INTEGER,
+            error_type TEXT, error_message TEXT, retry_of INTEGER, retry_count INTEGER NOT NULL DEFAULT 0,
+            input_tokens INTEGER NOT NULL DEFAULT 0, output_tokens INTEGER NOT NULL DEFAULT 0,
+            cache_read_tokens INTEGER NOT NULL DEFAULT 0, cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+            total_tokens INTEGER NOT NULL DEFAULT 0, cost REAL NOT NULL DEFAULT 0, turns INTEGER NOT NULL DEFAULT 0,
+            output_dir TEXT, session_path TEXT, agent_version TEXT, incomplete INTEGER NOT NULL DEFAULT 0,
+            stdout_bytes INTEGER NOT NULL DEFAULT 0, stderr_bytes INTEGER NOT NULL DEFAULT 0,
+            lost_bytes INTEGER NOT NULL DEFAULT 0, invalid_utf8 INTEGER NOT NULL DEFAULT 0,
+            plan TEXT, preset_snapshot TEXT, rendered_prompt TEXT, progress TEXT, stdout TEXT, stderr TEXT) STRICT""",
+        "CREATE INDEX pipe_executions_status ON pipe_executions (pipe_name, status)",
+        "CREATE UNIQUE INDEX pipe_executions_running ON pipe_executions (pipe_name) WHERE status = 'running'",
+        "CREATE INDEX pipe_executions_waiting ON pipe_executions (queued_at, id) WHERE status = 'queued'",
+        "CREATE INDEX pipe_executions_queued ON pipe_executions (pipe_name, queued_at DESC)",
+        "CREATE INDEX pipe_executions_history ON pipe_executions (id, pipe_name, status, queued_at)",
+        "CREATE INDEX pipe_executions_of_pipe ON pipe_executions (pipe_name, id, status, queued_at)",
+        "CREATE INDEX pipe_executions_usage ON pipe_executions (started_at, pipe_name, total_tokens, cost)",
+        """CREATE TABLE pipe_scheduler_state (
+            pipe_name TEXT PRIMARY KEY, last_run_at TEXT, last_success_at TEXT,
+            consecutive_failures INTEGER NOT NULL DEFAULT 0, enabled INTEGER, enabled_file INTEGER, muted INTEGER,
+            schedule TEXT, anchor_at TEXT, last_due TEXT, occurrences INTEGER NOT NULL DEFAULT 0,
+            last_context_end TEXT, last_decision TEXT, last_decision_at TEXT, notified INTEGER NOT NULL DEFAULT 0,
+            first_seen_at TEXT) STRICT""",
+        """CREATE TABLE pipe_claims (
+            pipe_name TEXT NOT NULL, event_name TEXT NOT NULL, event_key TEXT NOT NULL, claimed_at TEXT NOT NULL,
+            execution INTEGER, PRIMARY KEY (pipe_name, event_name, event_key)) STRICT""",
+        "CREATE INDEX pipe_claims_age ON pipe_claims (claimed_at)",
+        "CREATE INDEX pipe_claims_event ON pipe_claims (event_name, event_key)",
+        "CREATE INDEX pipe_claims_execution ON pipe_claims (execution)",
+    ),
 )
 VERSION = len(MIGRATIONS)
 AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
 """What a start finds unfinished was cut off: nobody works on it any more."""
-NUMBERED = ("runs",)
+NUMBERED = ("runs", "pipe_executions")
 """Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
 TABLES = (
     "instances",
@@ -73,6 +109,9 @@ TABLES = (
     "idempotency",
     "kernel_sessions",
     "kernel_cells",
+    "pipe_executions",
+    "pipe_scheduler_state",
+    "pipe_claims",
 )
 
 

@@ -1,6 +1,7 @@
 """How much is remembered: the oldest rows go, in small batches, so that nobody waits for a long transaction.
 
-Law: what is still open is never pruned, nor the newest row of a table: its id is where numbering goes on.
+Law: what is still open is never pruned, nor the newest row of a table: its id is where numbering goes on. Executions of
+pipes have files beside their rows, so their room prunes both (`pipe_history.prune`).
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+from supervisord_py.ledger import pipe_claims
 
 if TYPE_CHECKING:
     import sqlite3
@@ -35,6 +38,7 @@ class RetentionLimits:
     idempotency_seconds: float = _DAY
     kernel_cells: TableLimit = TableLimit(20_000, 30 * _DAY)
     kernel_sessions: TableLimit = TableLimit(1_000, 30 * _DAY)
+    pipe_claims_seconds: float = 7 * _DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Pruned:
     idempotency: int
     kernel_cells: int = 0
     kernel_sessions: int = 0
+    pipe_claims: int = 0
 
 
 _BY_AGE = {
@@ -91,6 +96,7 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
         await _remove(ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch),
         await _prune_table(ledger, "kernel_cells", limits.kernel_cells, now, batch),
         await _prune_table(ledger, "kernel_sessions", limits.kernel_sessions, now, batch),
+        await pipe_claims.prune(ledger, now - limits.pipe_claims_seconds, batch),
     )
 
 

@@ -189,6 +189,10 @@ class Ledger:
         self._numbers[table] += 1
         return self._numbers[table]
 
+    def skip_numbers(self, table: str, beyond: int) -> None:
+        """Have the next ids be greater: somebody else gave out ids of the same file."""
+        self._numbers[table] = max(self._numbers[table], beyond)
+
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 
     @property

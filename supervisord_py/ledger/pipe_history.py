@@ -1,0 +1,191 @@
+"""Questions about executions: pages of the history, the last of each pipe, what was used, and what may go.
+
+Law: a question costs what its answer is large, not what the history is: every one is answered from an index, the rows
+themselves are fetched last, and large texts never. What is still open is never pruned, nor the newest row of all: its
+id is where numbering goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from supervisord_py.ledger.instants import to_text
+from supervisord_py.ledger.pipe_rows import PipeExecutionRow, listed
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection
+
+    from supervisord_py.ledger.store import Ledger
+
+PAGE_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which executions.
+
+    Attributes:
+        pipe: Of this one.
+        statuses: In one of these; empty for any.
+        since, until: Queued at or after, and before; Unix seconds.
+        before_id: With a smaller id: the cursor of a page.
+        limit: At most so many, 1 to PAGE_MAX.
+    """
+
+    pipe: str | None = None
+    statuses: tuple[str, ...] = ()
+    since: float | None = None
+    until: float | None = None
+    before_id: int | None = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Executions, newest first, and the `before_id` of the page that follows; None: that was all."""
+
+    rows: tuple[PipeExecutionRow, ...]
+    next_cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """How much was used: executions, tokens, US dollars."""
+
+    executions: int
+    total_tokens: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLimits:
+    """How much stays: no older end than so many seconds, rows of each pipe, bytes of output of all together."""
+
+    age_seconds: float
+    rows_of_each: int
+    bytes_of_all: int
+
+
+async def page(ledger: Ledger, wanted: Filter) -> Page:
+    """Return a page of the history; a limit that is out of bounds is brought to the nearest one."""
+    limit = min(max(wanted.limit, 1), PAGE_MAX)
+    where, values = _conditions(wanted)
+    index = "pipe_executions_history" if wanted.pipe is None else "pipe_executions_of_pipe"
+    # The index holds all that is asked for, so what does not fit is left out without a look at the rows.
+    inner = f"SELECT id FROM pipe_executions INDEXED BY {index}{where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # our own words
+    found = await listed(ledger, f"WHERE id IN ({inner}) ORDER BY id DESC", (*values, limit + 1))
+    rows = tuple(found[:limit])
+    return Page(rows, rows[-1].id if len(found) > limit else None)
+
+
+def _conditions(wanted: Filter) -> tuple[str, list[object]]:
+    parts: list[str] = []
+    values: list[object] = []
+    if wanted.statuses:
+        parts.append(f"status IN ({', '.join('?' * len(wanted.statuses))})")
+        values += wanted.statuses
+    for part, value in (
+        ("pipe_name = ?", wanted.pipe),
+        ("queued_at >= ?", None if wanted.since is None else to_text(wanted.since)),
+        ("queued_at < ?", None if wanted.until is None else to_text(wanted.until)),
+        ("id < ?", wanted.before_id),
+    ):
+        if value is not None:
+            parts.append(part)
+            values.append(value)
+    return " WHERE " + " AND ".join(parts) if parts else "", values
+
+
+_NAMES = """WITH RECURSIVE pipes (name) AS (SELECT min(pipe_name) FROM pipe_executions UNION ALL
+    SELECT (SELECT min(pipe_name) FROM pipe_executions WHERE pipe_name > name) FROM pipes WHERE name IS NOT NULL)"""
+"""The names of all pipes that have a row, one look into the index each."""
+
+
+async def last_of_each(ledger: Ledger) -> dict[str, PipeExecutionRow]:
+    """Return the newest execution of each pipe that has any."""
+    newest = "SELECT (SELECT max(id) FROM pipe_executions WHERE pipe_name = name) FROM pipes WHERE name IS NOT NULL"
+    found = await listed(ledger, f"WHERE id IN ({_NAMES} {newest}) ORDER BY pipe_name", ())
+    return {row.pipe_name: row for row in found}
+
+
+async def usage_since(ledger: Ledger, when: float, pipe: str | None = None) -> UsageSum:
+    """Return what the executions used that began at or after a moment, of one pipe or of all; running ones so far."""
+    sql = """SELECT count(*), coalesce(sum(total_tokens), 0), coalesce(sum(cost), 0.0) FROM pipe_executions
+             WHERE started_at >= ? AND pipe_name = coalesce(?, pipe_name)"""
+    values = (to_text(when), pipe)
+    return await ledger.read(lambda connection: UsageSum(*connection.execute(sql, values).fetchone()))
+
+
+async def average_seconds(ledger: Ledger, runs: int = 20) -> dict[str, float]:
+    """Return how long the last executions of each pipe took on average: those that came to an end of their own."""
+    last = """SELECT id, duration_ms FROM pipe_executions WHERE pipe_name = name AND status = '{}'
+              ORDER BY id DESC LIMIT :runs"""
+    both = f"SELECT * FROM ({last.format('completed')}) UNION ALL SELECT * FROM ({last.format('timed_out')})"  # noqa: S608  # our own words
+    mean = f"SELECT avg(duration_ms) FROM ({both} ORDER BY id DESC LIMIT :runs)"  # noqa: S608  # as above
+    sql = f"{_NAMES} SELECT name, ({mean}) FROM pipes WHERE name IS NOT NULL"  # noqa: S608  # as above
+
+    def run(connection: sqlite3.Connection) -> dict[str, float]:
+        found = connection.execute(sql, {"runs": runs})
+        return {name: milliseconds / 1000.0 for name, milliseconds in found if milliseconds is not None}
+
+    return await ledger.read(run)
+
+
+async def existing(ledger: Ledger, ids: Collection[int]) -> set[int]:
+    """Return those of the ids that have a row."""
+
+    def run(connection: sqlite3.Connection) -> set[int]:
+        query = "SELECT 1 FROM pipe_executions WHERE id = ?"
+        return {number for number in ids if connection.execute(query, (number,)).fetchone() is not None}
+
+    return await ledger.read(run)
+
+
+_FINAL = "status NOT IN ('queued', 'running')"
+_NOT_THE_NEWEST = "id < (SELECT max(id) FROM pipe_executions)"
+_OLD = f"""SELECT id FROM pipe_executions WHERE finished_at < ? AND {_FINAL} AND {_NOT_THE_NEWEST}
+    ORDER BY id LIMIT ?"""  # noqa: S608  # our own words
+_MANY = f"""SELECT id FROM (SELECT id, status, row_number() OVER (PARTITION BY pipe_name ORDER BY id DESC) AS place
+    FROM pipe_executions INDEXED BY pipe_executions_of_pipe) WHERE place > ? AND {_FINAL} AND {_NOT_THE_NEWEST}
+    ORDER BY id LIMIT ?"""  # noqa: S608  # as above
+_LARGE = f"""SELECT id FROM (SELECT id, status, sum(stdout_bytes + stderr_bytes) OVER (ORDER BY id DESC) AS upto
+    FROM pipe_executions) WHERE upto > ? AND {_FINAL} AND {_NOT_THE_NEWEST} ORDER BY id LIMIT ?"""  # noqa: S608  # as above
+
+
+async def prune(ledger: Ledger, limits: KeepLimits, now: float, batch: int = 200) -> tuple[int, ...]:
+    """Remove one batch of what is beyond the limits.
+
+    Args:
+        ledger: Where.
+        limits: How much stays.
+        now: Unix seconds.
+        batch: At most so many rows: one short transaction.
+
+    Returns:
+        The ids that went; their folders are the caller's to remove. Empty: nothing is beyond the limits.
+
+    Raises:
+        LedgerDegradedError: The disk takes nothing.
+    """
+    for sql, bound in (
+        (_OLD, to_text(now - limits.age_seconds)),
+        (_MANY, max(1, limits.rows_of_each)),
+        (_LARGE, max(0, limits.bytes_of_all)),
+    ):
+        # Looked for among the readers: the writer is not to be held up by a long look.
+        found = await ledger.read(partial(_ids, sql, bound, batch))
+        if found:
+            return await ledger.call(partial(_delete, found))
+    return ()
+
+
+def _ids(sql: str, bound: str | int, batch: int, connection: sqlite3.Connection) -> tuple[int, ...]:
+    return tuple(number for (number,) in connection.execute(sql, (bound, batch)))
+
+
+def _delete(ids: tuple[int, ...], connection: sqlite3.Connection) -> tuple[int, ...]:
+    sql = f"DELETE FROM pipe_executions WHERE id = ? AND {_FINAL}"  # noqa: S608  # our own words
+    return tuple(number for number in ids if connection.execute(sql, (number,)).rowcount == 1)

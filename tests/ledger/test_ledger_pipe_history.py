@@ -1,0 +1,176 @@
+"""Questions about many executions: pages against a model, sums, and what is pruned."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.ledger import pipe_history, pipe_rows
+from supervisord_py.ledger.pipe_history import Filter, KeepLimits, UsageSum
+from supervisord_py.ledger.pipe_rows import PipeExecutionRow
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable
+
+    from supervisord_py.ledger.store import Ledger
+
+STATUSES = ("completed", "failed", "timed_out", "cancelled")
+
+
+def row(number: int, pipe: str = "a", status: str = "completed", **facts: object) -> PipeExecutionRow:
+    at = float(number)
+    times = {"queued_at": at, "started_at": at, "finished_at": at} | facts
+    return PipeExecutionRow(number, pipe, status, "manual", "manual", **times)  # type: ignore[arg-type]  # by name
+
+
+async def put(ledger: Ledger, rows: Iterable[PipeExecutionRow]) -> None:
+    def run(connection: sqlite3.Connection) -> None:
+        for each in rows:
+            assert pipe_rows.insert(connection, each)
+
+    await ledger.write(run)
+
+
+async def ids(ledger: Ledger) -> list[int]:
+    return [it.id for it in (await pipe_history.page(ledger, Filter(limit=500))).rows][::-1]
+
+
+def fits(each: PipeExecutionRow, wanted: Filter) -> bool:
+    return (
+        wanted.pipe in (None, each.pipe_name)
+        and (not wanted.statuses or each.status in wanted.statuses)
+        and (wanted.since is None or each.queued_at >= wanted.since)
+        and (wanted.until is None or each.queued_at < wanted.until)
+        and (wanted.before_id is None or each.id < wanted.before_id)
+    )
+
+
+async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: Ledger) -> None:
+    chance = random.Random(4)  # any one will do
+    rows = [
+        row(number, chance.choice("abc"), chance.choice(STATUSES), queued_at=chance.randrange(100))
+        for number in range(1, 201)
+    ]
+    await put(ledger, rows)
+    for _ in range(60):
+        wanted = Filter(
+            chance.choice((None, "a", "b", "nobody")),
+            tuple(chance.sample(STATUSES, chance.randrange(4))),
+            chance.choice((None, 20.0, 50.0)),
+            chance.choice((None, 30.0, 90.0)),
+            chance.choice((None, 150)),
+            chance.choice((1, 7, 50, 500)),
+        )
+        expected = [it.id for it in reversed(rows) if fits(it, wanted)]
+        got = await pipe_history.page(ledger, wanted)
+        assert [it.id for it in got.rows] == expected[: wanted.limit], wanted
+        assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
+
+
+async def test_a_whole_history_is_walked_by_its_cursors(ledger: Ledger) -> None:
+    await put(ledger, [row(number) for number in range(1, 24)])
+    seen, cursor, pages = [], None, 0
+    while pages == 0 or cursor is not None:
+        got = await pipe_history.page(ledger, Filter("a", before_id=cursor, limit=5))
+        seen += [it.id for it in got.rows]
+        cursor, pages = got.next_cursor, pages + 1
+    assert (seen, pages) == (list(range(23, 0, -1)), 5)
+    assert len((await pipe_history.page(ledger, Filter(limit=0))).rows) == 1, "no limit makes a page empty"
+    assert (await pipe_history.page(ledger, Filter("nobody"))).rows == ()
+
+
+async def test_the_last_of_each_pipe_and_how_long_they_take(ledger: Ledger) -> None:
+    assert await pipe_history.last_of_each(ledger) == {}
+    assert await pipe_history.average_seconds(ledger) == {}
+    told = (
+        ("a", "completed", 9000),
+        ("b", "failed", 100),
+        ("a", "failed", 1),
+        ("a", "completed", 1000),
+        ("a", "timed_out", 3000),
+        ("c", "queued", None),
+        ("a", "cancelled", 5),
+    )
+    await put(ledger, [row(it, pipe, status, duration_ms=ms) for it, (pipe, status, ms) in enumerate(told, 1)])
+    last = await pipe_history.last_of_each(ledger)
+    assert {pipe: it.id for pipe, it in last.items()} == {"a": 7, "b": 2, "c": 6}
+    assert await pipe_history.average_seconds(ledger, runs=2) == {"a": 2.0}, "failures end when they like"
+    assert (await pipe_history.average_seconds(ledger))["a"] == pytest.approx(13 / 3)
+
+
+async def test_what_was_used_since_a_moment(ledger: Ledger) -> None:
+    used: dict[str, Any] = {"total_tokens": 100, "cost": 0.5}
+    await put(ledger, [row(number, "ab"[number % 2], **used) for number in range(1, 11)])
+    await put(
+        ledger, [row(11, "b", "running", finished_at=None, **used), row(12, "b", "queued", started_at=None, **used)]
+    )
+    assert await pipe_history.usage_since(ledger, 6.0) == UsageSum(6, 600, 3.0)
+    assert await pipe_history.usage_since(ledger, 6.0, "a") == UsageSum(3, 300, 1.5)
+    assert await pipe_history.usage_since(ledger, 99.0, "a") == UsageSum(0, 0, 0.0)
+
+
+async def prune_all(ledger: Ledger, limits: KeepLimits, now: float) -> list[int]:
+    gone: list[int] = []
+    while found := await pipe_history.prune(ledger, limits, now, batch=3):
+        assert len(found) <= 3
+        gone += found
+    return gone
+
+
+EVER = 1e12
+"""A bound that nothing reaches."""
+
+
+async def test_the_old_go_but_never_the_open_nor_the_newest(ledger: Ledger) -> None:
+    await put(ledger, [row(number) for number in range(1, 9)])
+    await put(ledger, [row(9, "b", "running", finished_at=None), row(10, "c", "queued", finished_at=None), row(11)])
+    limits = KeepLimits(age_seconds=5.0, rows_of_each=1000, bytes_of_all=int(EVER))
+    assert await prune_all(ledger, limits, 10.0) == [1, 2, 3, 4]
+    assert await prune_all(ledger, limits, EVER) == [5, 6, 7, 8]
+    assert await ids(ledger) == [9, 10, 11]
+    assert await pipe_history.existing(ledger, (1, 9, 11, 12)) == {9, 11}
+
+
+async def test_each_pipe_keeps_its_newest_rows(ledger: Ledger) -> None:
+    await put(ledger, [row(number, "ab"[number % 2]) for number in range(1, 13)])
+    await put(ledger, [row(13, "c"), row(14, "a", "queued"), row(15, "d")])
+    limits = KeepLimits(age_seconds=EVER, rows_of_each=2, bytes_of_all=int(EVER))
+    assert sorted(await prune_all(ledger, limits, 100.0)) == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert await ids(ledger) == [9, 11, 12, 13, 14, 15]
+
+
+async def test_when_all_together_are_too_large_the_oldest_go(ledger: Ledger) -> None:
+    await put(ledger, [row(number, "abc"[number % 3], stdout_bytes=60, stderr_bytes=40) for number in range(1, 11)])
+    await put(ledger, [row(11, "d", "running", stdout_bytes=150)])
+    limits = KeepLimits(age_seconds=EVER, rows_of_each=1000, bytes_of_all=500)
+    assert await prune_all(ledger, limits, 100.0) == [1, 2, 3, 4, 5, 6, 7]
+    assert await prune_all(ledger, KeepLimits(EVER, 1, 0), 100.0) == [8, 9, 10]
+    assert await ids(ledger) == [11], "what runs stays, however large"
+
+
+async def test_no_question_of_the_history_reads_all_rows(ledger: Ledger) -> None:
+    """The plans name an index each: a page of a hundred thousand rows costs what the page is large."""
+    asked: list[str] = []
+
+    def watch(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(asked.append)
+
+    await put(ledger, [row(1)])
+    await ledger.read(watch)
+    for wanted in (Filter(), Filter("a"), Filter("a", ("failed",), 1.0, 2.0, 9), Filter(None, ("failed",), 1.0)):
+        await pipe_history.page(ledger, wanted)
+    await pipe_history.last_of_each(ledger)
+    await pipe_history.usage_since(ledger, 1.0, "a")
+    await pipe_history.average_seconds(ledger)
+    await ledger.read(lambda connection: connection.set_trace_callback(None))
+
+    def plans(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+        found = [(sql, connection.execute(f"EXPLAIN QUERY PLAN {sql}").fetchall()) for sql in asked]
+        return [(sql, step[-1]) for sql, steps in found for step in steps]
+
+    for sql, step in await ledger.read(plans):
+        scan = step.startswith("SCAN") and "pipe_executions" in step
+        assert not scan or "COVERING INDEX" in step, (step, sql)

@@ -1,0 +1,95 @@
+"""What is remembered of pipes, and which events they have taken."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.ledger import instants, pipe_claims, pipe_state, retention
+from supervisord_py.ledger.pipe_claims import Claim
+from supervisord_py.ledger.pipe_state import PipeStateRow, StateChange
+
+if TYPE_CHECKING:
+    from supervisord_py.ledger.store import Ledger
+
+NOW = 1_763_700_000.5
+
+
+async def test_a_change_says_only_what_changes_and_does_to_the_file_what_it_does_in_memory(ledger: Ledger) -> None:
+    changes = (
+        StateChange(pipe_name="a", first_seen_at=NOW, anchor_at=NOW, schedule="every 1h"),
+        StateChange(pipe_name="a", enabled=True, enabled_file=False, muted=True, notified=True),
+        StateChange(pipe_name="a", last_run_at=NOW + 1, last_due=NOW, occurrences=3, consecutive_failures=2),
+        StateChange(pipe_name="a", last_success_at=NOW + 2, last_context_end=NOW, consecutive_failures=0),
+        StateChange(pipe_name="a", last_decision="waits", last_decision_at=NOW + 3, notified=False, muted=None),
+        StateChange(pipe_name="a", enabled=None, anchor_at=None),
+        StateChange(pipe_name="a"),
+    )
+    row = PipeStateRow("a")
+    for change in changes:
+        row = change.applied(row)
+        pipe_state.remember(ledger, change)
+        await ledger.flush()
+        assert await pipe_state.get(ledger, "a") == row
+    assert (row.enabled, row.enabled_file, row.occurrences, row.last_run_at) == (None, False, 3, NOW + 1)
+
+
+def test_a_change_can_say_every_field_of_a_row() -> None:
+    assert [it.name for it in fields(StateChange)] == [it.name for it in fields(PipeStateRow)]
+
+
+async def test_a_pipe_that_is_removed_is_forgotten_with_its_claims(ledger: Ledger) -> None:
+    for pipe in ("a", "b"):
+        pipe_state.remember(ledger, StateChange(pipe_name=pipe))
+        assert await pipe_claims.claim(ledger, Claim(pipe, "e", "k", NOW))
+    await pipe_state.forget(ledger, "a")
+    assert await pipe_state.everything(ledger) == {"b": PipeStateRow("b")}
+    assert await pipe_state.get(ledger, "a") is None
+    assert [it.pipe_name for it in await pipe_claims.of_event(ledger, "e", "k")] == ["b"]
+
+
+async def test_a_claim_is_somebodys_until_it_is_old(ledger: Ledger) -> None:
+    assert await pipe_claims.claim(ledger, Claim("a", "e", "k", NOW))
+    assert not await pipe_claims.claim(ledger, Claim("a", "e", "k", NOW + 9))
+    for number in range(25):
+        assert await pipe_claims.claim(ledger, Claim("a", "e", f"k{number}", NOW + number))
+    assert await pipe_claims.prune(ledger, NOW + 20, batch=4) == 21
+    assert await pipe_claims.claim(ledger, Claim("a", "e", "k", NOW + 30))
+    limits = retention.RetentionLimits(pipe_claims_seconds=10.0)
+    assert (await retention.prune(ledger, limits, now=NOW + 40)).pipe_claims == 5
+    assert [it.claimed_at for it in await pipe_claims.of_event(ledger, "e", "k")] == [NOW + 30]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "1970-01-01T00:00:00.000Z"),
+        (0.0006, "1970-01-01T00:00:00.001Z"),
+        (-1.0, "1969-12-31T23:59:59.000Z"),
+        (1e300, "9999-12-31T23:59:59.999Z"),
+        (float("-inf"), "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_a_moment_that_no_calendar_knows_becomes_the_nearest(seconds: float, text: str) -> None:
+    assert instants.to_text(seconds) == text
+
+
+@given(st.floats(0, 4e9), st.floats(0, 4e9))
+def test_texts_sort_as_the_moments_do_and_are_read_to_the_millisecond(one: float, two: float) -> None:
+    assert (instants.to_text(one) < instants.to_text(two)) is (round(one * 1000) < round(two * 1000))
+    read = instants.to_seconds(instants.to_text(one))
+    assert read is not None
+    assert abs(read - one) <= 0.000_51
+    assert instants.to_text(read) == instants.to_text(one), "what is read and written again is the same"
+
+
+def test_texts_of_other_hands_are_read_where_they_say_a_moment() -> None:
+    assert instants.to_seconds("1970-01-01T01:00:00+01:00") == 0.0
+    assert instants.to_seconds("1970-01-01 00:00:01") == 1.0
+    assert instants.to_seconds("soon") is None
+    assert instants.to_seconds(None) is None
+    assert instants.optional_text(None) is None
