@@ -1,0 +1,164 @@
+"""What the pipes' room is told by the daemon: plain values out of the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1024 * 1024
+ENV_ALLOW = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+)
+"""Variables that reach agents, beside the keys that their adapter and preset name; a last * is a prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLimits:
+    """How many executions of a group run at a time; at least 1 each."""
+
+    scheduled: int = 1
+    event: int = 4
+    manual: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLimits:
+    """Backoff of retries: delay = initial x growth^n, with jitter, between the bounds; a provider's hint wins.
+
+    Attributes:
+        max_retries: New rows after the first, for a pipe that says nothing.
+    """
+
+    max_retries: int = 2
+    initial_seconds: float = 10.0
+    growth: float = 3.0
+    max_seconds: float = 600.0
+    jitter: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """How much output is kept.
+
+    Attributes:
+        row_bytes: Of each stream as text in the row (head and tail).
+        file_bytes: Of each stream in its file; what is over is counted, not kept.
+        page_bytes: Default page.
+        keep_days, keep_executions, keep_bytes: Retention: age, rows of each pipe, bytes of all files.
+    """
+
+    row_bytes: int = 256 * 1024
+    file_bytes: int = 1024 * MIB
+    page_bytes: int = 64 * 1024
+    keep_days: float = 30.0
+    keep_executions: int = 10_000
+    keep_bytes: int = 4096 * MIB
+    redact: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """When schedules are looked at, and how late is too late.
+
+    Attributes:
+        look_seconds: Longest time between two looks at the folders (files that nobody announced).
+        catch_up_seconds: A missed wall-clock run is made good within this.
+        stagger_seconds: After a start or a resume, starts are spread over this.
+        wake_silence_seconds: An agent silent for so long after a resume is ended.
+        window_max_seconds: Longest time window of a prompt.
+        window_default_seconds: Of a pipe that never succeeded and has no interval.
+        claim_days: How long an event's claim is kept.
+        loop_seconds: An event that comes back to the pipe that caused it is suppressed for so long.
+        step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
+            one further ahead comes from a clock that was wrong, and is forgotten.
+        stale_seconds: A one-time schedule that was over for longer when it was first seen is refused.
+        late_seconds: A start that is later than this counts as missed and made good.
+        sleep_seconds: Longest sleep of the scheduler: a step of the wall clock is noticed within it.
+        deferred_events: Events that wait for a busy pipe; more are refused.
+        shortest_seconds: No schedule may be denser.
+    """
+
+    look_seconds: float = 1.0
+    catch_up_seconds: float = 12 * 3600.0
+    stagger_seconds: float = 30.0
+    wake_silence_seconds: float = 60.0
+    window_max_seconds: float = 8 * 3600.0
+    window_default_seconds: float = 3600.0
+    claim_days: float = 7.0
+    loop_seconds: float = 60.0
+    step_back_seconds: float = 3600.0
+    stale_seconds: float = 3600.0
+    late_seconds: float = 60.0
+    sleep_seconds: float = 60.0
+    deferred_events: int = 64
+    shortest_seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PipesConfig:
+    """Everything the room needs to know.
+
+    Attributes:
+        pipes_dir: Folders of pipes.
+        examples_dir: Pipes that ship with the package.
+        presets_file, agents_file: Beside the settings; may be absent.
+        executions_dir: `<executions_dir>/<id>/` holds output files (0600) and private agent files of one execution.
+        stop_seconds: From TERM to KILL.
+        settle_seconds: Grace after the agent said that it is done, before its tree is stopped.
+        preflight: Whether providers are asked before a spawn.
+        socket: Path of the control socket; told in the prompt, with `api_port` where there is a TCP listener.
+        api_port: TCP port or None.
+    """
+
+    pipes_dir: Path
+    examples_dir: Path
+    presets_file: Path
+    agents_file: Path
+    executions_dir: Path
+    socket: str
+    enabled: bool = True
+    default_agent: str = "pi"
+    timeout_seconds: float = 300.0
+    timeout_max_seconds: float = 86400.0
+    stop_seconds: float = 5.0
+    settle_seconds: float = 2.0
+    hook_seconds: float = 30.0
+    preflight: bool = True
+    preflight_seconds: float = 5.0
+    file_bytes_max: int = MIB
+    body_install_bytes: int = MIB
+    max_memory_bytes: int | None = None
+    max_turns: int | None = 200
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    daily_tokens: int | None = None
+    daily_cost: float | None = None
+    api_port: int | None = None
+    default_timezone: str | None = None
+    env_allow: tuple[str, ...] = ENV_ALLOW
+    slots: SlotLimits = field(default_factory=SlotLimits)
+    retries: RetryLimits = field(default_factory=RetryLimits)
+    output: OutputLimits = field(default_factory=OutputLimits)
+    scheduler: SchedulerLimits = field(default_factory=SchedulerLimits)

@@ -1,0 +1,1 @@
+"""What an agent said and how an execution ended: stream parsers, classifier, outcome, retries; pure."""

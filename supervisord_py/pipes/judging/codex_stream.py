@@ -1,0 +1,62 @@
+"""`codex exec --json`: threads, turns, items. An item of type `error` is no failure; `turn.failed` is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.pipes.execution import Usage
+from supervisord_py.pipes.judging import reading
+from supervisord_py.pipes.judging.line_stream import LineStream
+from supervisord_py.pipes.judging.values import Happening, Kept, Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DROPPED = frozenset(("item.started", "item.updated"))
+
+
+class CodexStream(LineStream):
+    """One run of codex."""
+
+    def record(self, record: dict[str, Any], line: bytes) -> list[Happening]:
+        """Understand one record."""
+        kind = reading.words(record, "type") or ""
+        meanings: dict[str, Callable[[dict[str, Any]], list[Happening]]] = {
+            "thread.started": self._thread,
+            "turn.started": lambda _: self.gathering.turn(),
+            "item.completed": self._item,
+            "turn.completed": self._completed,
+            "turn.failed": self._failed,
+            "error": self._error,
+        }
+        meant = meanings.get(kind)
+        kept: list[Happening] = [] if kind in _DROPPED else [Kept(line + b"\n")]
+        return [*kept, *(meant(record) if meant else ())]
+
+    def _thread(self, record: dict[str, Any]) -> list[Happening]:
+        self.gathering.session_id = reading.words(record, "thread_id")
+        return []
+
+    def _item(self, record: dict[str, Any]) -> list[Happening]:
+        if reading.words(record, "item", "type") != "agent_message":
+            return []
+        return self.gathering.answer(reading.words(record, "item", "text") or "")
+
+    def _completed(self, record: dict[str, Any]) -> list[Happening]:
+        gathering = self.gathering
+        gathering.stop_reason, gathering.error_message, gathering.settled = "stop", None, True
+        used = reading.member(record, "usage")
+        read, written = reading.count(used, "input_tokens"), reading.count(used, "output_tokens")
+        usage = Usage(read, written, reading.count(used, "cached_input_tokens"), 0, read + written)
+        return [*gathering.spend(usage), Settled()]
+
+    def _failed(self, record: dict[str, Any]) -> list[Happening]:
+        gathering = self.gathering
+        said = reading.words(record, "error", "message") or gathering.error_message
+        gathering.error_message, gathering.stop_reason, gathering.settled = said or "the turn failed", "error", True
+        return [Settled()]
+
+    def _error(self, record: dict[str, Any]) -> list[Happening]:
+        """Remember an error on the way: it is one only if nothing better follows."""
+        self.gathering.error_message = reading.words(record, "message")
+        return []

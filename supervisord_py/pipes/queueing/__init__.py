@@ -1,0 +1,1 @@
+"""Who runs next: groups with slots, one running execution a pipe, positions; pure."""

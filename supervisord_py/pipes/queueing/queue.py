@@ -1,0 +1,198 @@
+"""Who may start: a line in front of each group's slots, one execution of a pipe at a time. Pure; `now` is passed in.
+
+Law: in a line, whoever has been ready longest is first (ready = queued, and `not_before` is past; the id breaks ties),
+and only its own pipe, being at work, lets others pass it. Nobody waits while a slot of his group and his pipe are free.
+A slot is held from `admit` to `ended`, whatever happens in between, so nothing is started twice. After each change
+call `admit`; when nothing changes, `next_deadline` says when time alone will admit somebody.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import Counter
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.execution import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.pipes.config import SlotLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An execution in line. Times are on the clock that `admit` is asked with.
+
+    Attributes:
+        id: Of the execution.
+        pipe: Name of its pipe.
+        group: Whose slots it waits for.
+        queued_at: When it was triggered.
+        not_before: It may not start earlier; None = at once.
+    """
+
+    id: int
+    pipe: str
+    group: Group
+    queued_at: float
+    not_before: float | None = None
+
+    @property
+    def ready_at(self) -> float:
+        """Since when it could start, or from when on it can."""
+        return self.queued_at if self.not_before is None else max(self.queued_at, self.not_before)
+
+
+class Queue:
+    """The lines and the slots of all groups.
+
+    Args:
+        limits: Slots of each group; fewer than one counts as one.
+    """
+
+    def __init__(self, limits: SlotLimits) -> None:
+        self._line: list[Waiting] = []
+        self._holders: dict[int, Waiting] = {}
+        self._starting: set[int] = set()
+        self._looked_at = float("-inf")
+        self._slots: dict[Group, int]
+        self.resize(limits)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def push(self, entry: Waiting) -> None:
+        """Put an execution in line.
+
+        Raises:
+            ValueError: It is in line, or holds a slot.
+        """
+        self._check_new(entry)
+        insort(self._line, entry, key=_place)
+
+    def adopt(self, entry: Waiting) -> None:
+        """Take in one that runs already; it holds a slot, even where there is none left.
+
+        Raises:
+            ValueError: It is in line, or holds a slot.
+        """
+        self._check_new(entry)
+        self._holders[entry.id] = entry
+
+    def admit(self, now: float) -> tuple[int, ...]:
+        """Return whom to start now, in order; each holds its slot and its pipe from here on."""
+        self._looked_at = now
+        room, pipes = self._room(), self._held_pipes()
+        admitted: list[Waiting] = []
+        for entry in self._line:
+            if not _is_due(entry, now) or room[entry.group] <= 0 or entry.pipe in pipes:
+                continue
+            room[entry.group] -= 1
+            pipes.add(entry.pipe)
+            admitted.append(entry)
+        self._take(admitted)
+        return tuple(entry.id for entry in admitted)
+
+    def started(self, number: int) -> None:
+        """Note that an admitted one runs indeed; it cannot be put back any more.
+
+        Raises:
+            ValueError: It was not admitted.
+        """
+        if number not in self._holders:
+            raise ValueError(f"execution {number} was not admitted")
+        self._starting.discard(number)
+
+    def put_back(self, number: int, not_before: float) -> None:
+        """Put one that was admitted and could not start in line again; a moment to come keeps it from going in circles.
+
+        Raises:
+            ValueError: It was not admitted, or runs.
+        """
+        if number not in self._starting:
+            raise ValueError(f"execution {number} is not one that is about to start")
+        self._starting.discard(number)
+        insort(self._line, replace(self._holders.pop(number), not_before=not_before), key=_place)
+
+    def ended(self, number: int) -> None:
+        """Free the slot and the pipe of an execution; one that holds none has given them back already."""
+        self._holders.pop(number, None)
+        self._starting.discard(number)
+
+    def remove(self, number: int) -> bool:
+        """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""
+        before = len(self._line)
+        self._line = [entry for entry in self._line if entry.id != number]
+        return len(self._line) < before
+
+    def remove_pipe(self, pipe: str) -> tuple[int, ...]:
+        """Take everything of a pipe out of the line, and return it; what holds a slot stays."""
+        gone = tuple(entry.id for entry in self._line if entry.pipe == pipe)
+        self._line = [entry for entry in self._line if entry.pipe != pipe]
+        return gone
+
+    def resize(self, limits: SlotLimits) -> None:
+        """Set the slots; where there are fewer than holders, nobody is thrown out and nobody let in."""
+        slots = {Group.SCHEDULED: limits.scheduled, Group.EVENT: limits.event, Group.MANUAL: limits.manual}
+        self._slots = {group: max(1, count) for group, count in slots.items()}
+
+    # -- what is ---------------------------------------------------------------------------------------------------
+
+    def position(self, number: int) -> int | None:
+        """Return the 1-based place in its group's line; None where it is in none."""
+        entry = next((entry for entry in self._line if entry.id == number), None)
+        return None if entry is None else self.waiting(entry.group).index(entry) + 1
+
+    def waiting(self, group: Group | None = None) -> tuple[Waiting, ...]:
+        """Return the line of one group, or all, in order."""
+        return tuple(entry for entry in self._line if group in (None, entry.group))
+
+    @property
+    def running(self) -> Mapping[int, Waiting]:
+        """Who holds a slot, by id; those about to start, too."""
+        return MappingProxyType(self._holders)
+
+    @property
+    def starting(self) -> frozenset[int]:
+        """Who was admitted and is not known to run yet."""
+        return frozenset(self._starting)
+
+    def of_pipe(self, pipe: str) -> tuple[Waiting, ...]:
+        """Return what there is of a pipe: who holds a slot first, then the line."""
+        return tuple(entry for entry in (*self._holders.values(), *self._line) if entry.pipe == pipe)
+
+    def next_deadline(self) -> float | None:
+        """Return when `admit` will let somebody in if nothing else happens; None: never."""
+        room, pipes = self._room(), self._held_pipes()
+        free = (entry for entry in self._line if room[entry.group] > 0 and entry.pipe not in pipes)
+        coming = (entry.not_before for entry in free if entry.not_before is not None)
+        return min((moment for moment in coming if moment > self._looked_at), default=None)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _check_new(self, entry: Waiting) -> None:
+        if entry.id in self._holders or any(other.id == entry.id for other in self._line):
+            raise ValueError(f"execution {entry.id} is known already")
+
+    def _room(self) -> dict[Group, int]:
+        held = Counter(entry.group for entry in self._holders.values())
+        return {group: count - held[group] for group, count in self._slots.items()}
+
+    def _held_pipes(self) -> set[str]:
+        return {entry.pipe for entry in self._holders.values()}
+
+    def _take(self, admitted: list[Waiting]) -> None:
+        for entry in admitted:
+            self._holders[entry.id] = entry
+            self._starting.add(entry.id)
+        self._line = [entry for entry in self._line if entry.id not in self._holders]
+
+
+def _place(entry: Waiting) -> tuple[float, int]:
+    return (entry.ready_at, entry.id)
+
+
+def _is_due(entry: Waiting, now: float) -> bool:
+    return entry.not_before is None or entry.not_before <= now

@@ -1,0 +1,235 @@
+"""Events that start pipes: which pattern fits, what is claimed, what is a loop, what waits. Pure; `now` is passed in.
+
+Laws. An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key). A
+pipe never starts itself, and an event does not come back to a pipe that had a part in causing it: while the chain of
+executions lasts, and `loop_seconds` after each of its ends. Events for a busy pipe wait in order, a bounded number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from supervisord_py.pipes.definition import EventPattern
+from supervisord_py.pipes.scheduling.nearest import nearest_name, shown
+from supervisord_py.pipes.scheduling.schedule import ScheduleError
+
+FILE_CHANGED = "file_changed"
+_SUBJECT_EVENTS = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LONGEST_SUBJECT = 1024
+_OWN = ("pipe.md", "output", ".env")
+"""In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened.
+
+    Attributes:
+        name: The word before the colon.
+        subject: What it happened to: a pipe, a tool, an absolute path; None where there is none.
+        key: Which occurrence: an execution's id, a path with its time and size, what a webhook's caller gives.
+        source: The pipe whose execution caused it; None when nobody knows.
+    """
+
+    name: str
+    subject: str | None
+    key: str
+    source: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, key: str, source: str | None = None) -> Event:
+        """Return the event of `NAME` or `NAME:SUBJECT`."""
+        name, colon, subject = text.partition(":")
+        return cls(name, subject if colon else None, key, source)
+
+    @property
+    def text(self) -> str:
+        """As patterns and claims name it."""
+        return self.name if self.subject is None else f"{self.name}:{self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Primary key of a claim: who inserts it runs the pipe, nobody else."""
+
+    pipe_name: str
+    event_name: str
+    event_key: str
+
+
+def claim(pipe: str, event: Event) -> Claim:
+    """Return what the pipe claims of the event."""
+    return Claim(pipe, event.text, event.key)
+
+
+def parse_pattern(text: str) -> EventPattern:
+    """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
+
+    Raises:
+        ScheduleError: The name is no name, or a known event lacks its subject.
+    """
+    plain = text.strip()
+    name, colon, subject = plain.partition(":")
+    if not _NAME.fullmatch(name):
+        raise ScheduleError(
+            f"{shown(plain)} is no event", hint="write for example `pipe_completed:NAME` or `file_changed:inbox/*.md`"
+        )
+    subject = subject.strip()
+    if (colon and not subject) or len(subject) > _LONGEST_SUBJECT or (name == FILE_CHANGED and not subject):
+        raise ScheduleError(
+            f"{shown(plain)} does not say of what", hint=f"write for example `{name}:NAME`, or `{name}:*` for any"
+        )
+    near = nearest_name(name, _SUBJECT_EVENTS, cutoff=0.85)
+    if colon and near and near != name:
+        raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}:{subject}`?")
+    return EventPattern(name, subject if colon else None)
+
+
+def matches(pattern: EventPattern, event: Event, folder: str) -> bool:
+    """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
+    if pattern.event != event.name:
+        return False
+    if event.name == FILE_CHANGED:
+        path = event.subject or ""
+        return not _own(path, folder) and _glob(_absolute(pattern.subject or "", folder)).fullmatch(path) is not None
+    if pattern.subject is None:
+        return True
+    return event.subject is not None and _glob(pattern.subject, names=True).fullmatch(event.subject) is not None
+
+
+def watch_root(pattern: EventPattern, folder: str) -> str:
+    """Return the deepest folder that holds everything a `file_changed` pattern can mean."""
+    parts: list[str] = []
+    for part in PurePosixPath(_absolute(pattern.subject or "", folder)).parts[:-1]:
+        if "*" in part or "?" in part:
+            break
+        parts.append(part)
+    return str(PurePosixPath(*parts))
+
+
+def _absolute(subject: str, folder: str) -> str:
+    """Return the path of a pattern, `.` and `..` resolved by name."""
+    parts: list[str] = []
+    for part in PurePosixPath(folder, subject).parts[1:]:
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return "/" + "/".join(parts)
+
+
+def _own(path: str, folder: str) -> bool:
+    inside = PurePosixPath(path)
+    return inside.is_relative_to(folder) and inside.relative_to(folder).parts[:1] in [(each,) for each in _OWN]
+
+
+def _glob(pattern: str, *, names: bool = False) -> re.Pattern[str]:
+    """Return the expression of `*`, `?` and `**`; of names there are no folders, so a star is anything."""
+    within = "." if names else "[^/]"
+    pieces = []
+    for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
+        match piece:
+            case "**/":
+                pieces.append("(?:.*/)?")
+            case "**":
+                pieces.append(".*")
+            case "*":
+                pieces.append(f"{within}*")
+            case "?":
+                pieces.append(within)
+            case _:
+                pieces.append(re.escape(piece))
+    return re.compile("".join(pieces), re.DOTALL)
+
+
+@dataclass(slots=True)
+class _Cause:
+    """Which pipes had a part in a pipe's present or last execution, and until when that counts (None: it runs)."""
+
+    pipes: tuple[str, ...]
+    until: float | None = None
+
+
+@dataclass(slots=True)
+class LoopGuard:
+    """Knows who caused whom. `now` is on the clock that counts suspend."""
+
+    loop_seconds: float
+    _causes: dict[str, _Cause] = field(default_factory=dict)
+
+    def refusal(self, pipe: str, event: Event, now: float) -> str | None:
+        """Return why the event may not start the pipe, or None."""
+        if event.source is None:
+            return None
+        if event.source == pipe:
+            return f"{event.text} is its own doing: a pipe does not start itself"
+        chain = self._chain(event.source, now)
+        if pipe not in chain:
+            return None
+        way = " -> ".join((*chain[chain.index(pipe) :], pipe))
+        return f"{event.text} would go round in a loop ({way}): suppressed for {self.loop_seconds:g} s"
+
+    def caused(self, pipe: str, event: Event, now: float) -> None:
+        """Note that the event starts the pipe: when its execution is queued."""
+        self._forget(now)
+        chain = () if event.source is None else self._chain(event.source, now)
+        before = self._causes.get(pipe)
+        if before is not None and before.until is None:  # one runs or waits already: both had their causes
+            chain = (*before.pipes, *(each for each in chain if each not in before.pipes))
+        self._causes[pipe] = _Cause(chain)
+
+    def ended(self, pipe: str, now: float) -> None:
+        """Note the end of an execution of the pipe, however it ended and whatever began it."""
+        self._forget(now)
+        if pipe in self._causes:
+            self._causes[pipe].until = now + self.loop_seconds
+
+    def _chain(self, source: str, now: float) -> tuple[str, ...]:
+        """Return the pipes that led to an event of `source`, `source` last."""
+        cause = self._causes.get(source)
+        if cause is None or (cause.until is not None and cause.until <= now):
+            return (source,)
+        return (*cause.pipes, source)
+
+    def _forget(self, now: float) -> None:
+        over = [pipe for pipe, cause in self._causes.items() if cause.until is not None and cause.until <= now]
+        for pipe in over:
+            del self._causes[pipe]
+
+
+@dataclass(slots=True)
+class Deferred:
+    """Events that wait for a busy pipe, in order."""
+
+    limit: int = 64
+    _waiting: dict[str, deque[Event]] = field(default_factory=dict)
+
+    def defer(self, pipe: str, event: Event) -> bool:
+        """Put an event in line; False when the line is full (nothing was claimed then: the event is refused)."""
+        line = self._waiting.setdefault(pipe, deque())
+        if len(line) >= self.limit:
+            return False
+        line.append(event)
+        return True
+
+    def next(self, pipe: str) -> Event | None:
+        """Take the first event that waits for the pipe."""
+        line = self._waiting.get(pipe)
+        if not line:
+            return None
+        event = line.popleft()
+        if not line:
+            del self._waiting[pipe]
+        return event
+
+    def drop(self, pipe: str) -> tuple[Event, ...]:
+        """Take all: the pipe was disabled or removed."""
+        return tuple(self._waiting.pop(pipe, ()))
+
+    def count(self, pipe: str) -> int:
+        """Return how many wait."""
+        return len(self._waiting.get(pipe, ()))

@@ -1,0 +1,108 @@
+"""What people ask about a schedule: when next, how often, why not now. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, assert_never
+
+from supervisord_py.pipes.scheduling.describe import describe
+from supervisord_py.pipes.scheduling.due import Due, Never, Now, Progress, decide, rule_of
+from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Manual, Schedule
+from supervisord_py.pipes.scheduling.wall import span_text, time_text, zone_of
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
+
+    from supervisord_py.pipes.config import SchedulerLimits
+
+_LOOK_AHEAD = 6
+"""Due instants between which the shortest gap is looked for."""
+
+
+def upcoming(
+    schedule: Schedule,
+    progress: Progress,
+    now: Now,
+    limits: SchedulerLimits,
+    *,
+    count: int = 5,
+    run_on_enable: bool = True,
+) -> tuple[float, ...]:
+    """Return the next due instants, ascending, at most `count`; one that is due is now."""
+    decision = decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
+    if isinstance(decision, Never):
+        return ()
+    at: float | None = now.wall if isinstance(decision, Due) else decision.until
+    found: list[float] = []
+    while at is not None and len(found) < min(count, _left(schedule, progress, count)):
+        found.append(at)
+        at = _following(schedule, progress, now.zone, at)
+    return tuple(found)
+
+
+def period(schedule: Schedule, progress: Progress, now: Now) -> float | None:
+    """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
+    if isinstance(schedule, Every):
+        return schedule.seconds
+    found: list[float] = []
+    at = _following(schedule, progress, now.zone, now.wall)
+    while at is not None and len(found) < _LOOK_AHEAD:
+        found.append(at)
+        at = _following(schedule, progress, now.zone, at)
+    return min((later - earlier for earlier, later in pairwise(found)), default=None)
+
+
+def slower(schedule: Schedule, progress: Progress, now: Now, average_seconds: float | None) -> str | None:
+    """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
+    if average_seconds is None:
+        return None
+    every = period(schedule, progress, now)
+    if every is None or average_seconds <= every:
+        return None
+    return (
+        f"slower than its schedule: a run takes {span_text(average_seconds)} on average and is due every "
+        f"{span_text(every)}; the runs in between are skipped"
+    )
+
+
+def explain(
+    schedule: Schedule,
+    progress: Progress,
+    now: Now,
+    limits: SchedulerLimits,
+    *,
+    count: int = 5,
+    run_on_enable: bool = True,
+    average_seconds: float | None = None,
+) -> tuple[str, ...]:
+    """Return sentences for people: the schedule, the decision, the next runs, and what is odd about them."""
+    decision = decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
+    zone = display_zone(schedule, now.zone)
+    instants = upcoming(schedule, progress, now, limits, count=count, run_on_enable=run_on_enable)
+    lines = [f"schedule: {describe(schedule)}", f"decision: {decision.why}"]
+    lines += [f"next: {time_text(at, zone, now.wall)}" for at in instants]
+    warning = slower(schedule, progress, now, average_seconds)
+    return (*lines, *([f"warning: {warning}"] if warning else ()))
+
+
+def display_zone(schedule: Schedule, machine: tzinfo) -> tzinfo:
+    """Return the zone in which people read the times of this schedule."""
+    return zone_of(schedule.timezone, machine) if isinstance(schedule, Cron | Calendar) else machine
+
+
+def _left(schedule: Schedule, progress: Progress, count: int) -> int:
+    if isinstance(schedule, Calendar) and schedule.max_occurrences is not None:
+        return schedule.max_occurrences - progress.occurrences
+    return count
+
+
+def _following(schedule: Schedule, progress: Progress, machine: tzinfo, at: float) -> float | None:
+    match schedule:
+        case Every():
+            return at + schedule.seconds
+        case Cron() | Calendar():
+            return rule_of(schedule, progress, machine).after(at)
+        case Manual() | At():
+            return None
+        case _:  # pragma: no cover - the union is closed
+            assert_never(schedule)

@@ -1,0 +1,399 @@
+"""Is it due? Intervals, calendars, one-time: first sight, catch-up, clocks that are set, sleep, words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisord_py.pipes.config import SchedulerLimits
+from supervisord_py.pipes.scheduling.due import (
+    Decision,
+    Due,
+    Never,
+    Now,
+    Progress,
+    Wait,
+    decide,
+    served,
+    settle,
+)
+from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
+
+BERLIN = ZoneInfo("Europe/Berlin")
+LIMITS = SchedulerLimits()
+HOUR, DAY = 3600.0, 86400.0
+NINE = Cron("0 9 * * *")
+
+
+def at(text: str, zone: tzinfo = UTC) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=zone).timestamp()
+
+
+NOON = at("2026-11-21T12:00")
+
+
+class World:
+    """One pipe and the clocks; what a room would remember of it."""
+
+    def __init__(self, schedule: Schedule, start: float = NOON, *, run_on_enable: bool = True) -> None:
+        self.schedule = schedule
+        self.now = Now(start, 5000.0)
+        self.progress = settle(Progress(start), self.now, LIMITS)
+        self.run_on_enable = run_on_enable
+
+    def pass_(self, seconds: float) -> None:
+        self.now = replace(self.now, wall=self.now.wall + seconds, boottime=self.now.boottime + seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        """Somebody sets the wall clock; the scheduler notices."""
+        self.now = replace(self.now, wall=self.now.wall + seconds)
+        self.progress = settle(replace(self.progress, watermark=None), self.now, LIMITS)
+
+    def decide(self, delay: float = 0.0) -> Decision:
+        return decide(self.schedule, self.progress, self.now, LIMITS, run_on_enable=self.run_on_enable, delay=delay)
+
+    def run(self, *, started: bool = True) -> Due:
+        """It is due: serve it."""
+        due = self.decide()
+        assert isinstance(due, Due), due
+        self.progress = served(self.progress, due, self.now, LIMITS, ran=started)
+        return due
+
+    def waits(self) -> float:
+        """It is not due: the seconds until it is."""
+        wait = self.decide()
+        assert isinstance(wait, Wait), wait
+        return wait.until - self.now.wall
+
+
+def test_manual_is_never_due_and_not_over() -> None:
+    assert World(Manual()).decide() == Never("runs only by hand or by an event")
+
+
+# Intervals
+
+
+def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_start() -> None:
+    world = World(Every(HOUR))
+    assert world.run() == Due(NOON, 0, "first run since it was enabled or edited")
+    assert world.waits() == HOUR
+    world.pass_(HOUR - 1)
+    assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC: every 1 h")
+    world.pass_(1)
+    assert world.run() == Due(NOON + HOUR, 0, "due: 1 h since the last start")
+
+
+def test_run_on_enable_false_waits_an_interval() -> None:
+    """E2, for those who do not want it."""
+    world = World(Every(HOUR), run_on_enable=False)
+    assert world.waits() == HOUR
+
+
+def test_one_that_is_enabled_again_long_after_it_was_due_runs_at_once_unless_told_not_to() -> None:
+    """E2."""
+    for run_on_enable, late in ((True, 0.0), (False, HOUR)):
+        world = World(Every(HOUR), run_on_enable=run_on_enable)
+        world.progress = Progress(NOON, last_run_at=NOON - 3 * DAY, ever_ran=True)
+        decision = world.decide()
+        if late:
+            assert isinstance(decision, Wait)
+            assert decision.until == NOON + late
+        else:
+            assert isinstance(decision, Due)
+            assert (decision.missed, decision.why) == (0, "first run since it was enabled or edited")
+
+
+def test_one_that_ran_and_is_not_remembered_when_waits_an_interval() -> None:
+    world = World(Every(HOUR))
+    world.progress = Progress(NOON, ever_ran=True)
+    assert world.waits() == HOUR
+
+
+def test_seven_missed_intervals_are_made_good_by_one_run() -> None:
+    """Whatever was missed, one run; the next is a full interval later."""
+    world = World(Every(HOUR))
+    world.run()
+    world.pass_(7.5 * HOUR)
+    assert world.run() == Due(NOON + 7 * HOUR, 7, "missed 7 runs while off or asleep: one made good")
+    assert world.waits() == HOUR
+    world.pass_(HOUR + 120)
+    assert world.run().why == "missed a run while off or asleep, 2 min ago: made good"
+
+
+def test_a_skipped_interval_moves_to_the_next_one() -> None:
+    """E5: it was still running."""
+    world = World(Every(HOUR))
+    world.run()
+    world.pass_(HOUR + 10)
+    world.run(started=False)
+    assert world.waits() == HOUR - 10
+
+
+@pytest.mark.parametrize("step", [-30 * DAY, -HOUR, -1.0, 1.0, HOUR, 30 * DAY])
+def test_no_step_of_the_wall_clock_moves_an_interval(step: float) -> None:
+    """B4."""
+    world = World(Every(HOUR))
+    world.run()
+    world.pass_(HOUR / 2)
+    world.set_clock(step)
+    assert world.waits() == HOUR / 2
+    world.pass_(HOUR / 2)
+    assert world.run().missed == 0
+
+
+def test_suspended_time_counts_for_an_interval() -> None:
+    world = World(Every(HOUR))
+    world.run()
+    world.pass_(3 * HOUR + 1)  # asleep: both clocks go on
+    assert world.run().missed == 3
+
+
+def test_a_last_run_in_the_future_counts_as_now() -> None:
+    """B4: the clock was wrong when it ran, or is wrong now."""
+    world = World(Every(HOUR))
+    world.progress = settle(Progress(NOON - DAY, last_run_at=NOON + 400 * DAY, ever_ran=True), world.now, LIMITS)
+    assert world.waits() == HOUR
+    world.pass_(HOUR)
+    assert world.run().missed == 0
+    world.progress = settle(Progress(NOON + DAY), world.now, LIMITS)  # first seen in the future
+    assert isinstance(world.decide(), Due)
+
+
+# Calendars
+
+
+def test_cron_does_not_fire_when_it_is_installed() -> None:
+    """#3607: not for a due instant before it was seen, and for the first one after it."""
+    world = World(NINE, at("2026-11-21T09:02"))
+    assert world.decide() == Wait(at("2026-11-22T09:00"), "waits for Sun 2026-11-22 09:00 UTC")
+    world.pass_(23 * HOUR + 58 * 60)
+    assert world.run() == Due(at("2026-11-22T09:00"), 0, "due at 09:00 UTC")
+    assert world.waits() == DAY
+
+
+def test_cron_says_the_time_of_its_own_zone() -> None:
+    world = World(Cron("30 9 * * *", "Europe/Berlin"), at("2026-11-21T08:00", BERLIN))
+    assert world.decide() == Wait(at("2026-11-21T09:30", BERLIN), "waits for 09:30 CET")
+    machine = World(Cron("30 9 * * *"), at("2026-11-21T08:00", BERLIN))
+    machine.now = replace(machine.now, zone=BERLIN)
+    assert machine.decide() == world.decide()
+
+
+def test_a_missed_cron_run_is_made_good_within_the_window_once() -> None:
+    """#3684."""
+    world = World(NINE)
+    world.pass_(3 * DAY)
+    assert world.run() == Due(at("2026-11-24T09:00"), 3, "missed 3 runs while off or asleep: one made good")
+    assert world.waits() == 21 * HOUR
+    world.pass_(2 * DAY + 10 * HOUR)
+    wait = world.decide()
+    assert isinstance(wait, Wait)
+    assert wait.until == at("2026-11-27T09:00")
+    assert "missed Thu" not in wait.why
+    assert "too late to be made good; waits for Fri 2026-11-27 09:00 UTC" in wait.why
+
+
+def test_many_missed_runs_are_counted_up_to_a_bound() -> None:
+    world = World(Cron("* * * * *"))
+    world.pass_(DAY)
+    assert world.run() == Due(NOON + DAY, 500, "missed over 499 runs while off or asleep: one made good")
+
+
+def test_a_slow_minute_is_not_late_but_a_missed_slot_is_told() -> None:
+    world = World(Cron("*/30 * * * * *"), NOON + 1)
+    world.pass_(29.5)
+    assert world.run().missed == 0
+    world.pass_(60)
+    assert world.run().missed == 2
+
+
+def test_a_clock_that_is_set_back_a_little_does_not_run_the_same_time_again() -> None:
+    """E6, and no more than it: within `step_back_seconds` no due instant is served twice."""
+    world = World(NINE, at("2026-11-21T08:59"))
+    world.pass_(60)
+    world.run()
+    world.set_clock(-1800)
+    assert world.waits() == DAY + 1800
+    world.pass_(1800)
+    assert world.waits() == DAY
+
+
+def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
+    """B4: what was done in a future that never was is forgotten."""
+    world = World(NINE, at("2027-11-21T08:59"))
+    world.pass_(60)
+    world.run()
+    world.set_clock(-365 * DAY)
+    assert world.now.wall == at("2026-11-21T09:00")
+    assert world.waits() == DAY
+    world.pass_(DAY)
+    assert world.run().at == at("2026-11-22T09:00")
+
+
+def test_a_clock_that_starts_in_the_past_serves_nothing_twice_when_it_is_put_right() -> None:
+    """A machine without a clock of its own: 1970 at boot, then the network's time."""
+    ran = at("2026-11-21T09:00")
+    raw = Progress(ran - DAY, last_run_at=ran, last_due=ran, ever_ran=True)
+    boot = Now(100.0, 10.0)
+    wrong = settle(raw, boot, LIMITS)
+    assert isinstance(decide(NINE, wrong, boot, LIMITS), Wait)
+    right = Now(ran + HOUR, 20.0)
+    decision = decide(NINE, settle(replace(wrong, watermark=None), right, LIMITS), right, LIMITS)
+    assert decision == Wait(ran + DAY, "waits for Sun 2026-11-22 09:00 UTC")
+
+
+def test_a_clock_that_is_set_forward_makes_one_run_good() -> None:
+    world = World(NINE)
+    world.set_clock(3 * DAY)
+    assert world.run().missed == 3
+    assert world.waits() == 21 * HOUR
+
+
+def test_the_day_without_02_30_runs_once_after_the_gap() -> None:
+    world = World(Cron("30 2 * * *", "Europe/Berlin"), at("2026-03-29T00:00", BERLIN))
+    assert world.waits() == 2 * HOUR
+    world.pass_(2 * HOUR)
+    assert world.run() == Due(at("2026-03-29T03:00", BERLIN), 0, "due at 03:00 CEST")
+    assert world.waits() == 23.5 * HOUR
+
+
+def test_the_day_with_two_02_30_runs_once_at_the_first() -> None:
+    world = World(Cron("30 2 * * *", "Europe/Berlin"), at("2026-10-25T02:00", BERLIN))
+    world.pass_(1800)
+    assert world.run().why == "due at 02:30 CEST"
+    assert world.waits() == 25 * HOUR
+
+
+def test_a_year_that_is_over_is_over() -> None:
+    assert World(Cron("0 0 9 1 1 * 2020")).decide() == Never("has no time to come", over=True)
+    world = World(Cron("0 0 9 22 11 * 2026"))
+    world.pass_(2 * DAY)
+    late = world.decide()
+    assert isinstance(late, Never)
+    assert late.over
+    assert "too late to be made good; has no time to come" in late.why
+
+
+# schedule_config
+
+
+def test_occurrences_and_the_end_are_counted() -> None:
+    world = World(Calendar(Frequency.DAYS, at_hour=9, max_occurrences=2))
+    for _ in range(2):
+        world.pass_(DAY)
+        world.run()
+    assert world.decide() == Never("has run 2 times: max_occurrences reached", over=True)
+    ending = World(Calendar(Frequency.DAYS, at_hour=9, ending=at("2026-11-22T09:00")))
+    ending.pass_(DAY)
+    ending.run()
+    assert ending.decide() == Never("has no time to come", over=True)
+
+
+def test_starting_is_the_origin_and_its_first_run() -> None:
+    world = World(Calendar(Frequency.HOURS, 5, starting=NOON + 1800.5))
+    assert world.waits() == 1800
+    world.pass_(1800)
+    world.run()
+    assert world.waits() == 5 * HOUR
+    enabled = World(Calendar(Frequency.HOURS, 5, max_occurrences=9), NOON + 0.7)
+    assert enabled.waits() == pytest.approx(5 * HOUR - 0.7)
+
+
+# Once
+
+
+def test_once_runs_once() -> None:
+    world = World(At(NOON + HOUR))
+    assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC, once")
+    world.pass_(HOUR + 1)
+    assert world.run() == Due(NOON + HOUR, 0, "due at 13:00 UTC, once")
+    assert world.decide() == Never("ran once, for 13:00 UTC", over=True)
+    world.set_clock(-30 * DAY)
+    assert isinstance(world.decide(), Never)
+
+
+def test_once_is_refused_when_it_was_stale_at_first_sight_and_made_good_when_it_was_not() -> None:
+    assert isinstance(World(At(NOON - 59 * 60)).decide(), Due)
+    stale = World(At(NOON - 61 * 60)).decide()
+    assert isinstance(stale, Never)
+    assert stale.over
+    assert "was over 1 h 1 min before it was first seen" in stale.why
+    world = World(At(NOON + HOUR))
+    world.pass_(6 * HOUR)
+    assert world.decide() == Due(NOON + HOUR, 1, "missed a run while off or asleep, 5 h ago: made good")
+    world.pass_(DAY)
+    late = world.decide()
+    assert isinstance(late, Never)
+    assert "too late to be made good" in late.why
+
+
+# After a resume
+
+
+def test_what_was_missed_asleep_is_spread_and_what_comes_due_is_not() -> None:
+    """#3625: not everything at once."""
+    world = World(NINE, at("2026-11-21T08:00"))
+    world.pass_(2 * HOUR)
+    world.now = replace(world.now, resumed_at=world.now.boottime)
+    wait = world.decide(delay=20)
+    assert isinstance(wait, Wait)
+    assert wait.until == world.now.wall + 20
+    assert wait.why.endswith("made good, in 20 s: starts after a resume are spread out")
+    world.pass_(20)
+    assert world.run().missed == 1
+    on_time = World(NINE, at("2026-11-21T08:59:59"))
+    on_time.now = replace(on_time.now, resumed_at=on_time.now.boottime)
+    on_time.pass_(1)
+    assert isinstance(on_time.decide(delay=20), Due)
+
+
+# Laws, for every history
+
+SCHEDULES = st.sampled_from(
+    [
+        Every(600.0),
+        Every(7200.0),
+        NINE,
+        Cron("*/20 * * * *"),
+        Cron("30 2 * * *", "Europe/Berlin"),
+        Calendar(Frequency.DAYS, 2, at_hour=9),
+        Calendar(Frequency.MINUTES, 45, max_occurrences=1000),
+    ]
+)
+KINDS = st.sampled_from(["pass", "pass", "pass", "back", "forward", "skip"])
+STEPS = st.lists(st.tuples(KINDS, st.integers(1, 2 * 86400)), max_size=25)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SCHEDULES, st.sampled_from([NOON, at("2026-03-28T20:00"), at("2026-10-24T20:00")]), STEPS)
+def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float, steps: list[tuple[str, int]]) -> None:
+    world, forgotten = World(schedule, start), None
+    for what, seconds in steps:
+        if what == "back":
+            world.set_clock(-min(seconds, 2 * LIMITS.step_back_seconds))
+            if (world.progress.last_due or 0.0) > world.now.wall + LIMITS.step_back_seconds:
+                forgotten = world.progress.watermark
+        elif what == "forward":
+            world.set_clock(seconds)
+        else:
+            world.pass_(seconds)
+        decision = world.decide()
+        assert settle(world.progress, world.now, LIMITS) == world.progress
+        if isinstance(decision, Due):
+            assert decision.at <= world.now.wall
+            if not isinstance(schedule, Every):
+                assert decision.at > (forgotten or world.progress.last_due or 0.0)
+            world.run(started=what != "skip")
+            forgotten = None
+            after = world.decide()
+            assert isinstance(after, Wait)
+            assert after.until > world.now.wall
+        else:
+            assert isinstance(decision, Wait)
+            assert decision.until > world.now.wall
+            assert "waits for" in decision.why

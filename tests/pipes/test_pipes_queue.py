@@ -1,0 +1,268 @@
+"""The queue of executions: by examples, and against a model that knows no cleverness."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from supervisord_py.pipes.config import SlotLimits
+from supervisord_py.pipes.execution import Group
+from supervisord_py.pipes.queueing.queue import Queue, Waiting
+
+MANY = SlotLimits(9, 9, 9)
+
+
+def manual(number: int, pipe: str | None = None, queued_at: float = 0.0, **facts: Any) -> Waiting:
+    return Waiting(number, pipe or f"p{number}", Group.MANUAL, queued_at, **facts)
+
+
+def queue_of(*entries: Waiting, limits: SlotLimits = MANY) -> Queue:
+    queue = Queue(limits)
+    for entry in entries:
+        queue.push(entry)
+    return queue
+
+
+def test_first_come_first_served_within_a_group_and_groups_do_not_wait_for_each_other() -> None:
+    late, early = manual(1, queued_at=2.0), manual(2, queued_at=1.0)
+    scheduled = Waiting(3, "s", Group.SCHEDULED, 9.0)
+    queue = queue_of(late, early, scheduled, limits=SlotLimits(1, 1, 1))
+    assert [queue.position(number) for number in (1, 2, 3, 4)] == [2, 1, 1, None]
+    assert queue.admit(10.0) == (2, 3)
+    assert queue.position(1) == 1
+    assert queue.admit(11.0) == ()
+    queue.ended(2)
+    assert queue.admit(12.0) == (1,)
+
+
+def test_a_pipe_at_work_lets_others_pass_but_only_itself_waits() -> None:
+    queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "b"), Waiting(4, "a", Group.EVENT, 0.5))
+    assert queue.admit(1.0) == (1, 3)
+    assert [it.id for it in queue.of_pipe("a")] == [1, 2, 4]
+    queue.ended(1)
+    assert queue.admit(2.0) == (2,), "one of a pipe, whatever group it waits in"
+    queue.ended(2)
+    assert queue.admit(3.0) == (4,)
+
+
+def test_who_may_not_start_yet_is_passed_and_takes_his_place_by_the_moment_he_is_ready() -> None:
+    retry, other = manual(1, not_before=50.0), manual(2, queued_at=10.0)
+    queue = queue_of(retry, other, limits=SlotLimits(1, 1, 1))
+    assert [queue.position(1), queue.position(2)] == [2, 1]
+    assert queue.next_deadline() == 50.0
+    assert queue.admit(20.0) == (2,)
+    assert queue.next_deadline() is None, "time alone admits nobody: the slot is taken"
+    queue.ended(2)
+    assert (queue.admit(20.0), queue.next_deadline()) == ((), 50.0)
+    assert queue.admit(50.0) == (1,)
+    assert queue.next_deadline() is None
+
+
+def test_fewer_slots_throw_nobody_out_and_what_runs_already_is_taken_in() -> None:
+    queue = queue_of(manual(1), manual(2), manual(5))
+    assert queue.admit(1.0) == (1, 2, 5)
+    queue.resize(SlotLimits(1, 1, 0))
+    queue.adopt(manual(3))
+    queue.push(manual(4))
+    for number in (1, 2, 5):
+        queue.ended(number)
+        assert queue.admit(2.0) == ()
+    queue.ended(3)
+    assert queue.admit(3.0) == (4,), "no slots at all would be a queue that nobody leaves"
+
+
+def test_who_could_not_start_after_all_is_in_line_again_until_it_did() -> None:
+    queue = queue_of(manual(1), manual(2))
+    assert queue.admit(1.0) == (1, 2)
+    queue.started(2)
+    assert queue.starting == {1}
+    assert set(queue.running) == {1, 2}
+    queue.put_back(1, 5.0)
+    assert (queue.position(1), queue.admit(1.0), queue.next_deadline()) == (1, (), 5.0)
+    assert queue.admit(5.0) == (1,)
+    for wrong in (2, 99):
+        with pytest.raises(ValueError, match=str(wrong)):
+            queue.put_back(wrong, 6.0)
+    with pytest.raises(ValueError, match="99"):
+        queue.started(99)
+
+
+def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
+    queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "a"), manual(4, "b"))
+    assert queue.admit(1.0) == (1, 4)
+    assert (queue.remove(1), queue.remove(2), queue.remove(2)) == (False, True, False)
+    assert queue.remove_pipe("a") == (3,)
+    assert (queue.waiting(), set(queue.running)) == ((), {1, 4})
+    queue.ended(1)
+    queue.ended(1)
+    assert set(queue.running) == {4}
+    queue.push(manual(5))
+    for entry in (manual(4), manual(5)):
+        with pytest.raises(ValueError, match="known already"):
+            queue.push(entry)
+        with pytest.raises(ValueError, match="known already"):
+            queue.adopt(entry)
+
+
+@dataclass
+class Known:
+    """One execution as the model sees it: `state` is waiting, starting or running."""
+
+    entry: Waiting
+    state: str = "waiting"
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Everything that can happen, in any order; the model answers each question by going through all it knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots = {Group.SCHEDULED: 1, Group.EVENT: 1, Group.MANUAL: 2}
+        self.queue = Queue(SlotLimits(1, 1, 2))
+        self.known: dict[int, Known] = {}
+        self.now = 0.0
+        self.next_id = 1
+
+    # -- the model -------------------------------------------------------------------------------------------------
+
+    def holders(self) -> list[Known]:
+        return [it for it in self.known.values() if it.state != "waiting"]
+
+    def line(self) -> list[Known]:
+        waiting = [it for it in self.known.values() if it.state == "waiting"]
+        return sorted(waiting, key=lambda it: (self.ready_at(it.entry), it.entry.id))
+
+    @staticmethod
+    def ready_at(entry: Waiting) -> float:
+        return entry.queued_at if entry.not_before is None else max(entry.queued_at, entry.not_before)
+
+    def may_start(self, one: Known) -> bool:
+        held = self.holders()
+        used = sum(it.entry.group is one.entry.group for it in held)
+        free = used < self.slots[one.entry.group] and all(it.entry.pipe != one.entry.pipe for it in held)
+        return free and (one.entry.not_before or 0.0) <= self.now
+
+    def admitted(self) -> tuple[int, ...]:
+        """Start one, look again from the front of the line, until nobody may start."""
+        found = []
+        while (one := next((it for it in self.line() if self.may_start(it)), None)) is not None:
+            one.state = "starting"
+            found.append(one.entry.id)
+        return tuple(found)
+
+    def any_id(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from([*self.known, 999]))
+
+    # -- what can happen -------------------------------------------------------------------------------------------
+
+    @rule(
+        pipe=st.sampled_from("abcd"),
+        group=st.sampled_from(Group),
+        ago=st.sampled_from((0.0, 3.0)),
+        later=st.sampled_from((None, None, -2.0, 0.0, 4.0, 9.0)),
+        runs=st.sampled_from((False, False, False, True)),
+    )
+    def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:  # noqa: FBT001  # drawn
+        not_before = None if later is None else self.now + later
+        entry = Waiting(self.next_id, pipe, group, self.now - ago, not_before)
+        self.next_id += 1
+        self.known[entry.id] = Known(entry, "running" if runs else "waiting")
+        (self.queue.adopt if runs else self.queue.push)(entry)
+
+    @rule(seconds=st.sampled_from((0.0, 1.0, 5.0)))
+    def admit(self, seconds: float) -> None:
+        self.now += seconds
+        assert self.queue.admit(self.now) == self.admitted()
+        assert self.queue.admit(self.now) == ()
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        number = self.any_id(data)
+        one = self.known.get(number)
+        if one is None or one.state == "waiting":
+            with pytest.raises(ValueError, match="not admitted"):
+                self.queue.started(number)
+            return
+        self.queue.started(number)
+        one.state = "running"
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), later=st.sampled_from((0.0, 2.0)))
+    def put_back(self, data: st.DataObject, later: float) -> None:
+        number = self.any_id(data)
+        one = self.known.get(number)
+        if one is None or one.state != "starting":
+            with pytest.raises(ValueError, match="about to start"):
+                self.queue.put_back(number, self.now + later)
+            return
+        self.queue.put_back(number, self.now + later)
+        self.known[number] = Known(replace(one.entry, not_before=self.now + later))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        number = self.any_id(data)
+        self.queue.ended(number)
+        if number in self.known and self.known[number].state != "waiting":
+            del self.known[number]
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        number = self.any_id(data)
+        waits = number in self.known and self.known[number].state == "waiting"
+        assert self.queue.remove(number) is waits
+        if waits:
+            del self.known[number]
+
+    @rule(pipe=st.sampled_from("abcd"))
+    def remove_pipe(self, pipe: str) -> None:
+        gone = tuple(it.entry.id for it in self.line() if it.entry.pipe == pipe)
+        assert self.queue.remove_pipe(pipe) == gone
+        for number in gone:
+            del self.known[number]
+
+    @rule(scheduled=st.integers(0, 2), event=st.integers(0, 3), manual_slots=st.integers(1, 3))
+    def resize(self, scheduled: int, event: int, manual_slots: int) -> None:
+        self.queue.resize(SlotLimits(scheduled, event, manual_slots))
+        self.slots = {Group.SCHEDULED: max(1, scheduled), Group.EVENT: max(1, event), Group.MANUAL: manual_slots}
+
+    @rule()
+    def sleep_until_the_deadline(self) -> None:
+        """Time alone admits somebody exactly at the deadline, and nobody before it."""
+        assert self.queue.admit(self.now) == self.admitted()
+        deadline = self.queue.next_deadline()
+        if deadline is None:
+            assert self.queue.admit(self.now + 1e6) == ()
+            self.now += 1e6
+            return
+        assert deadline > self.now
+        assert self.queue.admit((self.now + deadline) / 2) == ()
+        self.now = deadline
+        found = self.queue.admit(self.now)
+        assert found
+        assert found == self.admitted()
+
+    # -- what always holds -----------------------------------------------------------------------------------------
+
+    @invariant()
+    def everybody_is_where_the_model_says(self) -> None:
+        line = [it.entry for it in self.line()]
+        assert list(self.queue.waiting()) == line
+        assert dict(self.queue.running) == {it.entry.id: it.entry for it in self.holders()}
+        assert self.queue.starting == {it.entry.id for it in self.holders() if it.state == "starting"}
+        for group in Group:
+            ours = [entry for entry in line if entry.group is group]
+            assert [self.queue.position(entry.id) for entry in ours] == list(range(1, len(ours) + 1))
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(
+    deadline=None, max_examples=40, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
+)
