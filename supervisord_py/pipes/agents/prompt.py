@@ -1,0 +1,78 @@
+"""The prompt of an execution: five facts, the preset's words, and the pipe's body as it was written. Pure.
+
+The facts are the contract for which published pipes were written: time window, date, time zone, output directory,
+address of the API. `{{…}}` in a body passes through untouched, as everything else in it does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAt:
+    """Where the agent finds the daemon's API: the TCP port where there is a listener, and the control socket."""
+
+    socket: str
+    port: int | None = None
+
+    def __str__(self) -> str:
+        return f"unix socket {self.socket}" if self.port is None else f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFacts:
+    """What the prompt says of the execution.
+
+    Attributes:
+        context_start, context_end: The time window, Unix seconds; date and offset are those of its end.
+        zone: IANA name.
+        output_dir: As the agent is to write it, relative to its working directory.
+        context: Facts of the trigger or of the caller (JSON values); None for none.
+    """
+
+    context_start: float
+    context_end: float
+    zone: str
+    output_dir: str
+    api: ApiAt
+    context: Mapping[str, Any] | None = None
+
+
+def render_prompt(facts: PromptFacts, preset_prompt: str | None, body: str) -> str:
+    """Return the whole prompt: facts, blank line, the preset's prompt and a blank line where it has one, body."""
+    head = "\n".join(_lines(facts))
+    words = (preset_prompt or "").strip("\n")
+    return "\n\n".join([head, words, body] if words.strip() else [head, body])
+
+
+def _lines(facts: PromptFacts) -> list[str]:
+    local = datetime.fromtimestamp(facts.context_end, ZoneInfo(facts.zone))
+    lines = [
+        f"Time range: {_utc(facts.context_start)} to {_utc(facts.context_end)}",
+        f"Date: {local.date().isoformat()}",
+        f"Timezone: {facts.zone} (UTC{_offset(local)})",
+        f"Output directory: {facts.output_dir}",
+        f"API: {facts.api}",
+    ]
+    if facts.context is not None:
+        lines.append(f"Trigger: {json.dumps(facts.context, ensure_ascii=False, sort_keys=True)}")
+    return lines
+
+
+def _offset(local: datetime) -> str:
+    """Return `+01:00`; whole minutes, which is all that zones have nowadays."""
+    minutes = round((local.utcoffset() or timedelta()).total_seconds() / 60)
+    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def _utc(moment: float) -> str:
+    """Write a time as the ledger does: the row and the prompt name the same values."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

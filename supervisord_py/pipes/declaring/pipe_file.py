@@ -1,0 +1,59 @@
+"""A folder read into a definition. Whatever is wrong with it becomes a broken pipe, never an exception. Blocking."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.declaring.decoding import decode
+from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT, Identity, define
+from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, read_bounded
+from supervisord_py.pipes.declaring.front_matter import parse
+from supervisord_py.pipes.declaring.pipe_name import name_trouble
+from supervisord_py.pipes.declaring.problems import DeclarationError, shown
+from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisord_py.pipes.definition import Declared, Fingerprint
+
+
+def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AGENT) -> Declared:
+    """Read the pipe of a folder.
+
+    Args:
+        folder: Its name is the pipe's.
+        limit_bytes: Of `pipe.md`.
+        default_agent: Of a pipe that names none.
+    """
+    try:
+        return look_at_pipe(folder, limit_bytes=limit_bytes, default_agent=default_agent)
+    except BlindError as error:
+        return BrokenPipe(folder.name, folder, ConfigProblem(str(error), "try again", str(folder / PIPE_FILE)))
+
+
+def look_at_pipe(folder: Path, *, limit_bytes: int, default_agent: str) -> Declared:
+    """Read the pipe of a folder, if it can be looked at.
+
+    Raises:
+        BlindError: It cannot for now; it may be as it was.
+    """
+    try:
+        found = read_bounded(folder / PIPE_FILE, limit_bytes)
+    except DeclarationError as error:
+        return BrokenPipe(folder.name, folder, error.problems[0])
+    trouble = name_trouble(folder.name)
+    if trouble:
+        problem = ConfigProblem(f"the folder's name {shown(folder.name)} {trouble}", "rename the folder", str(folder))
+        return BrokenPipe(folder.name, folder, problem, found.fingerprint)
+    return declare(found.raw, folder=folder, fingerprint=found.fingerprint, default_agent=default_agent)
+
+
+def declare(raw: bytes, *, folder: Path, fingerprint: Fingerprint, default_agent: str = DEFAULT_AGENT) -> Declared:
+    """Read the bytes of a `pipe.md` that lies, or is to lie, in `folder`; touches no file."""
+    file = folder / PIPE_FILE
+    try:
+        front = parse(decode(raw, str(file)), str(file))
+    except DeclarationError as error:
+        return BrokenPipe(folder.name, folder, error.problems[0], fingerprint, error.problems[1:])
+    return define(front, Identity(folder.name, folder, file, fingerprint, default_agent))

@@ -1,0 +1,55 @@
+"""Texts and folders of pipes for the tests of `pipes/declaring`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.declaring.pipe_file import declare
+from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
+
+if TYPE_CHECKING:
+    from supervisord_py.pipes.definition import Declared
+
+LIMIT = 1024 * 1024
+NOBODY = Fingerprint(0, 0, 0, 0, "")
+
+
+def pipe_text(header: str = "", body: str = "Do it.") -> str:
+    """Return a file with this front matter."""
+    return f"---\n{header}{'' if header.endswith(chr(10)) or not header else chr(10)}---\n{body}\n"
+
+
+def read(text: str | bytes, name: str = "mine") -> Declared:
+    """Read the bytes of a pipe.md as if they lay in a folder of that name."""
+    raw = text if isinstance(text, bytes) else text.encode()
+    return declare(raw, folder=Path("/pipes") / name, fingerprint=NOBODY)
+
+
+def usable(header: str, body: str = "Do it.", name: str = "mine") -> PipeDefinition:
+    """Read a front matter that must be right."""
+    found = read(pipe_text(header, body), name)
+    assert isinstance(found, PipeDefinition), found
+    return found
+
+
+def broken(header: str, body: str = "Do it.") -> BrokenPipe:
+    """Read a front matter that must be wrong."""
+    found = read(pipe_text(header, body))
+    assert isinstance(found, BrokenPipe), found
+    return found
+
+
+def problem(header: str) -> ConfigProblem:
+    """Return the only problem of a front matter."""
+    found = broken(header)
+    assert not found.more
+    return found.problem
+
+
+def write_folder(pipes_dir: Path, name: str, header: str = "", body: str = "Do it.") -> Path:
+    """Write a pipe and return its folder."""
+    folder = pipes_dir / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pipe.md").write_text(pipe_text(header, body), encoding="utf-8")
+    return folder
