@@ -1,0 +1,174 @@
+"""What people do to pipes' files through the room: add, make, change, check, remove. Everything off the loop.
+
+Law: the room's own look follows at once, so that whoever asked sees what he did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.agents.launching import check_agent
+from supervisord_py.pipes.agents.presets import PresetProblem, resolve
+from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.running.freezing import Order
+from supervisord_py.pipes.running.starting import order_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.pipes.declaring.validate import Check
+    from supervisord_py.pipes.declaring.yaml_text import Value
+    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.running.pipes_build import PipesBuild
+    from supervisord_py.pipes.views import PipeView
+
+
+class PipeFiles:
+    """Works on the files of the room's pipes."""
+
+    def __init__(self, build: PipesBuild) -> None:
+        self._all = build
+        self._house = build.house
+        self._lock = asyncio.Lock()
+        """Two edits of one file at a time would lose one of them."""
+
+    # -- adding ------------------------------------------------------------------------------------------------------
+
+    async def install(self, source: str, name: str | None) -> PipeView:
+        """Add a pipe; return how it stands, with what is to be said of it now."""
+        from supervisord_py.pipes.declaring.fetch import https_fetch  # noqa: PLC0415 - aiohttp comes with it
+        from supervisord_py.pipes.declaring.install import install  # noqa: PLC0415 - of use only here
+
+        config = self._house.config
+        known = frozenset((await self._house.shelf.catalog()).names)
+        async with self._lock:
+            installed = await install(
+                source,
+                config.pipes_dir,
+                config.examples_dir,
+                name=name,
+                fetch=https_fetch(config.body_install_bytes),
+                limit_bytes=config.file_bytes_max,
+                knows_agent=known.__contains__,
+                default_agent=config.default_agent,
+            )
+        await self._all.upkeep.refresh()
+        added, warnings = installed.definition.name, list(installed.warnings)
+        self._house.chronicle.say_of_pipe("pipe_installed", added, source=source, warnings=warnings)
+        return replace(self._all.views.get(added), warnings=installed.warnings)
+
+    async def scaffold(self, name: str) -> str:
+        """Make a pipe to be filled in; return its name."""
+        from supervisord_py.pipes.declaring.scaffold import scaffold  # noqa: PLC0415 - of use only here
+
+        folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
+        await self._all.upkeep.refresh()
+        return folder.name
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    async def configure(self, declared: Declared, changes: Mapping[str, Value]) -> None:
+        """Change front matter keys.
+
+        Raises:
+            ConfigError: The file would be broken by it; nothing is written.
+        """
+        async with self._lock:
+            await asyncio.to_thread(self._edit, declared, changes)
+        await self._all.upkeep.refresh()
+
+    def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
+        from supervisord_py.pipes.declaring.edit import edit_keys  # noqa: PLC0415 - PyYAML comes with it
+        from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe  # noqa: PLC0415
+        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415
+        from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of  # noqa: PLC0415
+
+        file = declared.folder / PIPE_FILE
+        try:
+            before = read_text(file, self._house.config.file_bytes_max)
+        except DeclarationError as error:
+            raise error_of(error.problems, f"pipe:{declared.name}") from error
+        text = edit_keys(before, changes)
+        if text == before:
+            return
+        fingerprint = declared.fingerprint
+        if fingerprint is not None:
+            found = declare(text.encode(), folder=declared.folder, fingerprint=fingerprint)
+            if isinstance(found, BrokenPipe):
+                raise config_error(found)
+        write_pipe(file, text)
+
+    async def remove(self, declared: Declared) -> None:
+        """Delete a pipe's folder."""
+        from supervisord_py.pipes.declaring.removal import remove  # noqa: PLC0415 - of use only here
+
+        async with self._lock:
+            await asyncio.to_thread(remove, declared.folder)
+        await self._all.upkeep.refresh()
+        await self._all.upkeep.gone(declared.name, "its pipe was removed")
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    async def afresh(self, name: str) -> Declared:
+        """Return a pipe as its file stands now: whoever has just saved it means that, even if it does not read.
+
+        Raises:
+            UnknownUnitError: There is none of that name.
+        """
+        from supervisord_py.pipes.declaring.pipe_file import read_pipe  # noqa: PLC0415 - PyYAML comes with it
+
+        await self._all.upkeep.refresh()
+        known = self._all.views.declared(name)
+        if not self._all.catalog.unsettled:
+            return known
+        config = self._house.config
+        found = await asyncio.to_thread(
+            read_pipe, known.folder, limit_bytes=config.file_bytes_max, default_agent=config.default_agent
+        )
+        # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
+        return found if isinstance(found, BrokenPipe) and found.fingerprint is not None else known
+
+    async def usable(self, name: str) -> PipeDefinition:
+        """Return a pipe that can be used, as its file stands now.
+
+        Raises:
+            UnknownUnitError: There is none of that name; the nearest is named.
+            ConfigError: There is one, and it is broken.
+        """
+        from supervisord_py.pipes.declaring.problems import config_error  # noqa: PLC0415 - as above
+
+        found = await self.afresh(name)
+        if isinstance(found, BrokenPipe):
+            raise config_error(found)
+        return found
+
+    async def validate(self, declared: Declared) -> tuple[Check, ...]:
+        """Check a pipe, its agent, its presets."""
+        from supervisord_py.pipes.declaring.validate import validate  # noqa: PLC0415 - of use only here
+
+        agent, preset = None, None
+        if isinstance(declared, PipeDefinition):
+            preset = await self._preset_trouble(declared)
+            agent = await self._agent_trouble(declared)
+        return await asyncio.to_thread(
+            lambda: validate(declared, agent_trouble=lambda _: agent, preset_trouble=lambda _: preset)
+        )
+
+    async def _preset_trouble(self, definition: PipeDefinition) -> str | None:
+        found = resolve(definition, await self._house.shelf.presets())
+        return f"{found.message}; {found.hint}" if isinstance(found, PresetProblem) else None
+
+    async def _agent_trouble(self, definition: PipeDefinition) -> str | None:
+        chosen = await self._all.intake.choose(definition, Order(Trigger.MANUAL, Group.MANUAL))
+        if chosen.refusal is not None:
+            return chosen.refusal.message if chosen.refusal.error_type == "config_error" else None
+        execution = self._all.intake.example(definition, chosen)
+        try:
+            await check_agent(order_of(self._house, execution, definition), await self._house.shelf.means())
+        except CannotRunError as error:
+            return error.message
+        return None

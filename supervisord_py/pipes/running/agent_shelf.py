@@ -1,0 +1,164 @@
+"""Agents, presets and the means to start them, as the files stand at the moment somebody asks.
+
+Law (A1): a file is read whole before it is used, and read again when it has changed; a run under way never notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.pipes.agents.breakers import Breakers
+from supervisord_py.pipes.agents.catalog import load_agents
+from supervisord_py.pipes.agents.launching import Means
+from supervisord_py.pipes.agents.local_zone import machine_zone
+from supervisord_py.pipes.agents.preset_file import load_presets, read_presets
+from supervisord_py.pipes.agents.probe import VersionCache
+from supervisord_py.pipes.agents.programs import Programs
+from supervisord_py.pipes.running.freezing import Ceilings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from supervisord_py.errors import ConfigError
+    from supervisord_py.pipes.agents.catalog import AgentCatalog
+    from supervisord_py.pipes.agents.presets import Presets
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.process.placement import Placement
+
+_BREAKERS_FILE = "breakers.json"
+_log = structlog.get_logger(__name__)
+
+
+class AgentShelf:
+    """What is needed to start agents.
+
+    Args:
+        placement: Runs probes and `cmd:` keys.
+        config: Settings in force.
+        environ: The daemon's environment, to pick from.
+    """
+
+    def __init__(self, placement: Placement, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
+        self._placement = placement
+        self._config = config
+        self._environ = environ
+        self._catalog: AgentCatalog | None = None
+        self._seen: tuple[int, ...] | None = None
+        self._presets: Presets | None = None
+        self._presets_seen: tuple[int, ...] | None = None
+        self._programs: Programs | None = None
+        self._means: Means | None = None
+        self._breakers: Breakers | None = None
+        self._zone: str | None = None
+
+    async def open(self) -> None:
+        """Stop what an earlier control plane left of probes; read what is remembered of presets."""
+        self._programs = Programs(self._placement)
+        await self._programs.open()
+        self._breakers = Breakers(await asyncio.to_thread(_read, self._config().executions_dir / _BREAKERS_FILE))
+        self._zone = await asyncio.to_thread(machine_zone, self._environ)
+
+    @property
+    def breakers(self) -> Breakers:
+        """Which presets are cooling down."""
+        assert self._breakers is not None  # noqa: S101 - open comes first
+        return self._breakers
+
+    @property
+    def zone(self) -> str:
+        """The machine's time zone."""
+        return self._zone or "UTC"
+
+    async def catalog(self) -> AgentCatalog:
+        """Return the agents that are known."""
+        return await asyncio.to_thread(self.agents_now)
+
+    def agents_now(self) -> AgentCatalog:
+        """Return the agents that are known; their file is read only where it has changed (7 ms)."""
+        file = self._config().agents_file
+        seen = _stamp(file)
+        if self._catalog is None or seen != self._seen:
+            self._catalog, self._seen = load_agents(file), seen
+        return self._catalog
+
+    def presets_now(self) -> Presets:
+        """Return the presets; their file is read only where it has changed. For looking, not for running."""
+        file = self._config().presets_file
+        seen = _stamp(file)
+        if self._presets is None or seen != self._presets_seen:
+            self._presets, self._presets_seen = load_presets(file), seen
+        return self._presets
+
+    async def presets(self) -> Presets:
+        """Return the presets as their file stands."""
+        return await read_presets(self._config().presets_file)
+
+    async def ceilings(self, agent: str) -> Ceilings:
+        """Return what an adapter says of turns, tokens and cost.
+
+        Raises:
+            ConfigError: There is no such agent.
+        """
+        limits = (await self.catalog()).get(agent).limits
+        return Ceilings(limits.turns, limits.tokens, limits.cost)
+
+    async def means(self) -> Means:
+        """Return what a start needs."""
+        assert self._programs is not None  # noqa: S101 - open comes first
+        config = self._config()
+        versions = self._means.versions if self._means is not None else VersionCache()
+        self._means = Means(
+            catalog=await self.catalog(),
+            environ=self._environ,
+            env_allow=config.env_allow,
+            ask=self._programs.ask,
+            versions=versions,
+            presets_folder=config.presets_file.parent,
+            preflight=config.preflight,
+            preflight_seconds=config.preflight_seconds,
+        )
+        return self._means
+
+    async def remember_breakers(self) -> None:
+        """Write down which presets are cooling down; a disk that takes nothing forgets it, that is all."""
+        state = json.dumps(self.breakers.state())
+        with suppress(OSError):
+            await asyncio.to_thread(_write, self._config().executions_dir / _BREAKERS_FILE, state)
+
+
+def said(error: ConfigError) -> str:
+    """Return what is wrong, and the cure, in one text."""
+    return "; ".join(filter(None, (error.detail, error.hint)))
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _read(file: Path) -> dict[str, object] | None:
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_suffix(".new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as out:
+        os.fchmod(fd, 0o600)
+        out.write(text)
+    fresh.replace(file)

@@ -1,0 +1,214 @@
+"""The end of an execution: its row first, then everything that follows from it.
+
+Law: the first end stands. Whoever waits hears of it when the row is final and the next try, where there is one, is a
+row as well; nobody who is told afterwards (hooks, other pipes) can hold up the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.ledger import pipe_executions
+from supervisord_py.pipes.execution import Status
+from supervisord_py.pipes.running import counting
+from supervisord_py.pipes.running.clocks import whole_ms
+from supervisord_py.pipes.running.stopping import REASONS
+from supervisord_py.pipes.running.watching import output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from supervisord_py.ledger.pipe_state import StateChange
+    from supervisord_py.pipes.execution import Execution, Outcome
+    from supervisord_py.pipes.judging.retry import NextTry
+    from supervisord_py.pipes.running.counting import Notice
+    from supervisord_py.pipes.running.following import Following
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.running_house import RunningHouse
+
+_MARKER = "INCOMPLETE"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Aftermath:
+    """Who acts when an execution has ended; filled by the room.
+
+    Attributes:
+        next_try: Decides what follows; pure.
+        try_again: Takes the next try in.
+        free: Gives the slot back.
+        started: Told when one runs.
+        promise: Writes down what is to be told, before the row is final.
+        tell: Told of failures in a row, and of recoveries.
+        ended: Told of every end: events for other pipes, claims.
+    """
+
+    next_try: Callable[[LiveRun, Outcome], NextTry | None] = lambda _live, _outcome: None
+    try_again: Callable[[LiveRun, NextTry], Awaitable[None]] | None = None
+    free: Callable[[LiveRun], None] = lambda _: None
+    started: Callable[[LiveRun], None] = lambda _: None
+    promise: Callable[[int, Notice], Awaitable[None]] | None = None
+    tell: Callable[[LiveRun, Notice], None] = lambda _live, _notice: None
+    ended: list[Callable[[LiveRun, Outcome, bool], Awaitable[None]]] = field(default_factory=list)
+
+
+class Conclusion:
+    """Records ends."""
+
+    def __init__(self, house: RunningHouse) -> None:
+        self._house = house
+        self.aftermath = Aftermath()
+        self._notices: dict[int, Notice] = {}
+        self._next: dict[int, NextTry | None] = {}
+
+    async def conclude(self, live: LiveRun, outcome: Outcome) -> None:
+        """Record an end of which there is no output, and what follows."""
+        await self.record(live, outcome, None)
+        await self.after(live, outcome)
+
+    async def record(self, live: LiveRun, outcome: Outcome, following: Following | None) -> None:
+        """Make the row final."""
+        house, it = self._house, live.execution
+        now = _end_of(live, house.clocks.moment())
+        output = None
+        if following is not None:
+            output = await asyncio.to_thread(output_of, following, house.config.output.row_bytes)
+        change = await self._counted(live, outcome, now)
+        finish = pipe_executions.Finish(
+            status=outcome.status.value,
+            finished_at=now,
+            duration_ms=_duration(it, now),
+            exit_code=live.record.code if live.record else None,
+            signal=live.record.signal if live.record else None,
+            error_type=None if outcome.error_type is None else outcome.error_type.value,
+            error_message=outcome.error_message,
+            incomplete=counting.is_incomplete(outcome) and it.started_at is not None,
+            output=output,
+            session_path=it.session_path,
+            agent_version=it.agent_version,
+        )
+        await asyncio.to_thread(_mark, it.output_dir, outcome if finish.incomplete else None)
+        ended = await pipe_executions.finish(house.ledger, live.id, finish, change=change)
+        if ended.first:
+            house.states.take(change)
+        self._take_over(live, outcome, finish)
+
+    async def _counted(self, live: LiveRun, outcome: Outcome, now: float) -> StateChange:
+        """Return what an end means for its pipe; what is to be told of it is promised."""
+        change = self._count(live, outcome, now)
+        notice = self._notices.get(live.id)
+        if notice is not None and self.aftermath.promise is not None:
+            await self.aftermath.promise(live.id, notice)
+        return change
+
+    def _count(self, live: LiveRun, outcome: Outcome, now: float) -> StateChange:
+        following = self.aftermath.next_try(live, outcome)
+        self._next[live.id] = following
+        rules = live.definition.on_failure if live.definition else None
+        row = self._house.states.get(live.pipe)
+        count = counting.counted(row, live.execution, outcome, now, rules, goes_on=following is not None)
+        if count.notice is not None:
+            self._notices[live.id] = count.notice
+        return count.change
+
+    @staticmethod
+    def _take_over(live: LiveRun, outcome: Outcome, finish: pipe_executions.Finish) -> None:
+        output = finish.output
+        if output is not None:
+            live.texts = (output.stdout, output.stderr)
+            live.become(
+                stdout_bytes=output.stdout_bytes,
+                stderr_bytes=output.stderr_bytes,
+                lost_bytes=output.lost_bytes,
+                invalid_utf8=output.invalid_utf8,
+            )
+        live.become(
+            status=outcome.status,
+            finished_at=finish.finished_at,
+            duration_ms=finish.duration_ms,
+            exit_code=finish.exit_code,
+            signal=finish.signal,
+            error_type=outcome.error_type,
+            error_message=outcome.error_message,
+            incomplete=finish.incomplete,
+            position=None,
+        )
+
+    # -- what follows ------------------------------------------------------------------------------------------------
+
+    async def after(self, live: LiveRun, outcome: Outcome, *, is_recorded: bool = False) -> None:
+        """Do what follows from an end whose row is final.
+
+        Args:
+            live: That has ended.
+            outcome: How.
+            is_recorded: It was inserted as a final row: what it means for its pipe is still to be written.
+        """
+        if is_recorded:
+            change = await self._counted(live, outcome, self._house.clocks.moment())
+            self._house.states.change(live.pipe, **change.values())
+        self._say(live, outcome)
+        following, notice = self._next.pop(live.id, None), self._notices.pop(live.id, None)
+        try:
+            if following is not None and self.aftermath.try_again is not None:
+                await _safely(live, self.aftermath.try_again(live, following))
+            for told in self.aftermath.ended:
+                await _safely(live, told(live, outcome, following is not None))
+        finally:
+            self._house.roster.remove(live)
+            self.aftermath.free(live)
+            live.done.set()
+            live.bell.close()
+        if notice is not None:
+            self.aftermath.tell(live, notice)
+
+    async def after_another(self, live: LiveRun, outcome: Outcome, *, has_next: bool) -> None:
+        """Do what follows from an end that a control plane before this one recorded, and came no further."""
+        self._next[live.id] = None if has_next else self.aftermath.next_try(live, outcome)
+        await self.after(live, outcome)
+
+    def _say(self, live: LiveRun, outcome: Outcome) -> None:
+        it = live.execution
+        reason = REASONS[live.cause] if not live.is_wanted else None
+        facts = {
+            "error_type": None if outcome.error_type is None else outcome.error_type.value,
+            "error_message": outcome.error_message,
+            "exit_code": it.exit_code,
+            "duration_ms": it.duration_ms,
+        }
+        self._house.chronicle.say(f"execution_{outcome.status.value}", live, reason, **facts)
+
+
+async def _safely(live: LiveRun, work: Awaitable[None]) -> None:
+    """Do one of the things that follow; that it fails must not keep the others from being done."""
+    try:
+        await work
+    except Exception:  # noqa: BLE001 - whatever it is: the execution has ended, and that stands
+        _log.exception("pipe_aftermath_failed", unit=live.execution.unit, execution=live.id)
+
+
+def _end_of(live: LiveRun, now: float) -> float:
+    """Return when it ended: as the keeper saw it, who was there when perhaps no control plane was."""
+    if live.record is None:
+        return now
+    return whole_ms(min(now, max(live.record.ended_at, live.execution.started_at or 0.0)))
+
+
+def _duration(execution: Execution, now: float) -> int | None:
+    return None if execution.started_at is None else max(0, round((now - execution.started_at) * 1000))
+
+
+def _mark(output_dir: str | None, outcome: Outcome | None) -> None:
+    """Leave a file in the output folder of an execution that was cut off: what else lies there may be half-done."""
+    if output_dir is None or outcome is None or not os.path.isdir(output_dir):
+        return
+    words = outcome.error_message or Status(outcome.status).value
+    with suppress(OSError), open(os.path.join(output_dir, _MARKER), "x", encoding="utf-8") as file:
+        file.write(f"{words}\n")

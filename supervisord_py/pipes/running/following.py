@@ -1,0 +1,165 @@
+"""Reads one agent's output as it comes, until nothing more will.
+
+Law: a look never waits for a follower, a full disk never ends the run: the reading stands still, by and by the child,
+and goes on when there is room. Only when the process is gone and the disk still takes nothing is the rest given up,
+and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.errors import KeeperLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.pipes.judging.values import Summary
+    from supervisord_py.pipes.running.clocks import Clocks
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.spool import Spool
+    from supervisord_py.pipes.running.transcript import News, Transcript
+    from supervisord_py.process.placement import Placement
+
+FIRST_PAUSE_SECONDS = 0.01
+LONGEST_PAUSE_SECONDS = 0.25
+GROWTH = 1.5
+DISK_PAUSE_SECONDS = 0.5
+LAST_TRIES = 4
+"""How often the rest is tried against a disk that takes nothing, once the process is gone."""
+_log = structlog.get_logger(__name__)
+
+
+class Following:
+    """Follows one run.
+
+    Args:
+        live: Whose output.
+        transcript: What is made of it.
+        placement: Hears how far all is safe.
+        clocks: For the moment when something was last heard.
+    """
+
+    def __init__(
+        self,
+        live: LiveRun,
+        transcript: Transcript,
+        placement: Placement,
+        clocks: Clocks,
+    ) -> None:
+        self.transcript = transcript
+        self.trouble: str | None = None
+        """Why the disk takes nothing at present."""
+        self.on_news: Callable[[], None] = _nothing
+        """Called after every step that found something; must not block."""
+        self._live = live
+        self._placement = placement
+        self._clocks = clocks
+        self._wake = asyncio.Event()
+        self._is_last_look = False
+        self._is_left = False
+        self._acked = 0
+
+    @property
+    def spool(self) -> Spool:
+        """The files."""
+        return self.transcript.spool
+
+    @property
+    def summary(self) -> Summary:
+        """What the agent said so far."""
+        return self.transcript.summary
+
+    def take_the_rest(self) -> None:
+        """The process is gone: read to the end, and return."""
+        self._is_last_look = True
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Return after the present step: a successor goes on."""
+        self._is_left = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Follow to the end, or until left."""
+        try:
+            await self._read_on()
+        finally:
+            self.spool.close()
+
+    async def _read_on(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while not self._is_left:
+            is_last_look = self._is_last_look
+            news = await asyncio.to_thread(self.transcript.step)
+            await self._tell(news)
+            if is_last_look and (news.at_end or news.trouble):
+                await self._finish()
+                return
+            pause = FIRST_PAUSE_SECONDS if news.moved else min(LONGEST_PAUSE_SECONDS, pause * GROWTH)
+            if news.trouble is not None:
+                await self._pause(DISK_PAUSE_SECONDS)
+            elif news.at_end:
+                await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        self._wake.clear()
+
+    async def _tell(self, news: News) -> None:
+        self._note_trouble(news.trouble)
+        if news.noted > self._acked:
+            self._acked = news.noted
+            with suppress(KeeperLostError):
+                await self._placement.seen(self._live.key, news.noted)
+        if news.moved:
+            self._live.heard_at = self._clocks.boot()
+            self.on_news()
+            self._live.bell.ring()
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        if trouble != self.trouble:
+            unit = self._live.execution.unit
+            if trouble is None:
+                _log.warning("pipe_output_taken_again", unit=unit, execution=self._live.id)
+            else:
+                _log.error("pipe_output_not_taken", unit=unit, execution=self._live.id, detail=trouble)
+        self.trouble = trouble
+
+    async def _finish(self) -> None:
+        for left in reversed(range(LAST_TRIES)):
+            trouble = await asyncio.to_thread(self.finish_once)
+            self._note_trouble(trouble)
+            if trouble is None:
+                break
+            if left:
+                await asyncio.sleep(DISK_PAUSE_SECONDS)
+        else:
+            await asyncio.to_thread(self.transcript.give_up, self._log_end)
+        self.on_news()
+        self._live.bell.ring()
+
+    def finish_once(self) -> str | None:
+        """Write what waits, read what is left, and take the end. Blocking."""
+        while True:
+            news = self.transcript.step()
+            if news.trouble is not None:
+                return news.trouble
+            if news.at_end:
+                left = self._log_end - self.transcript.position
+                return f"{left} bytes wait in the keeper for its own disk" if left > 0 else self.transcript.finish()
+
+    @property
+    def _log_end(self) -> int:
+        """Where the log ends with all that the process wrote, what is not on disk yet included; 0 if nobody knows."""
+        return self._live.record.log_end if self._live.record is not None else 0
+
+
+def _nothing() -> None:
+    """Tell nobody."""

@@ -1,0 +1,191 @@
+"""One execution from its slot to its end, or to the moment when this control plane leaves it to the next one.
+
+Law: whatever happens, the row becomes final once, the slot is freed, and what its agent started is gone or named. A
+control plane that leaves takes nothing with it: what runs goes on, what is being stopped is stopped by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.pipes.execution import ErrorType, Outcome, Status
+from supervisord_py.pipes.judging.outcome import judge
+from supervisord_py.pipes.judging.values import Cause, Ending, SuccessRule, Summary
+from supervisord_py.pipes.running import secret_store
+from supervisord_py.pipes.running.following import Following
+from supervisord_py.pipes.running.log_blots import LogBlots
+from supervisord_py.pipes.running.run_terms import RunTerms
+from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.pipes.running.stopping import Stopping
+from supervisord_py.pipes.running.transcript import Transcript, Veiled
+from supervisord_py.pipes.running.watching import Watching
+from supervisord_py.process.output import OutputReader
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from supervisord_py.pipes.running.conclusion import Conclusion
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.pipes.running.starting import Starting
+    from supervisord_py.process.spec import Child
+
+_log = structlog.get_logger(__name__)
+
+
+class Performing:
+    """Runs executions.
+
+    Args:
+        house: Whose.
+        starting: Brings them up.
+        conclusion: Records how they ended, and what follows.
+    """
+
+    def __init__(self, house: RunningHouse, starting: Starting, conclusion: Conclusion) -> None:
+        self._house = house
+        self._starting = starting
+        self._conclusion = conclusion
+        self._stopping = Stopping(house)
+
+    async def perform(self, live: LiveRun) -> None:
+        """Run one that got its slot; the slot is freed by the conclusion."""
+        await self._guarded(live, self._perform(live))
+
+    async def take_over(self, live: LiveRun) -> None:
+        """Go on with one that a control plane before this one began."""
+        await self._guarded(live, self.see_through(live))
+
+    async def _guarded(self, live: LiveRun, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except KeeperLostError:
+            _log.error("pipe_run_lost", unit=live.execution.unit, execution=live.id)  # the next start tells of it
+            live.let_go()
+        except Exception as error:  # noqa: BLE001 - a defect of ours must neither hide the row nor keep the slot
+            _log.exception("pipe_run_failed_by_defect", unit=live.execution.unit, execution=live.id)
+            await self._rescue(live, error)
+
+    async def _perform(self, live: LiveRun) -> None:
+        outcome = None if live.turn.is_set() else await self._starting.start(live)
+        if outcome is not None:
+            await self._stopping.clear_unstarted(live)
+            await self._conclusion.conclude(live, outcome)
+        elif live.child is not None:
+            self._conclusion.aftermath.started(live)
+            await self.see_through(live)
+        else:
+            await self._unstarted(live)
+
+    async def _unstarted(self, live: LiveRun) -> None:
+        """End one that is not wanted any more before it ran; at the end of the daemon it goes on waiting."""
+        await self._stopping.clear_unstarted(live)
+        if live.cause in {Cause.NOBODY, Cause.SHUTDOWN}:
+            live.let_go()
+            return
+        ending = Ending(live.cause, detail=live.detail)
+        await self._conclusion.conclude(live, judge(ending, Summary(), SuccessRule(), allow_empty=False))
+
+    async def _rescue(self, live: LiveRun, error: Exception) -> None:
+        """End an execution that something of ours broke."""
+        if live.done.is_set():
+            return
+        detail = error.detail if isinstance(error, PxError) else f"{type(error).__name__}: {error}"
+        with suppress(PxError):
+            if live.key:
+                await self._stopping.stop(live)
+                await self._stopping.clear(live)
+                await self._stopping.release(live)
+        await self._conclusion.conclude(live, Outcome(Status.FAILED, ErrorType.UNKNOWN, detail))
+
+    # -- seeing it through -------------------------------------------------------------------------------------------
+
+    async def see_through(self, live: LiveRun) -> None:
+        """Follow a running one, and end it."""
+        assert live.child is not None  # noqa: S101 - who runs has a process
+        terms = live.terms or RunTerms()
+        following = live.following = await self._follow(live, live.child, terms)
+        watching = Watching(self._house, live, following, terms.settle_seconds)
+        following.on_news = watching.heard
+        watching.heard()  # who goes on after another may never hear more than what is noted already
+        reading = asyncio.ensure_future(following.run())
+        looking = asyncio.ensure_future(watching.run())
+        try:
+            await self._until_it_ends(live, looking, reading)
+            if live.is_wanted and live.left.is_set():
+                return
+            if await self._bring_down(live, terms, following, reading):
+                await self._finish(live, terms, following)
+        finally:
+            watching.close()
+            looking.cancel()
+            following.leave()
+            await asyncio.gather(reading, looking, return_exceptions=True)
+
+    async def _follow(self, live: LiveRun, child: Child, terms: RunTerms) -> Following:
+        """Begin to read, or go on where a control plane before this one was."""
+        house = self._house
+        secrets = await secret_store.recover(house.placement, child.key)
+        reader = OutputReader.of(house.placement.log_dir, child.unit)
+        spool = Spool(house.folder(live.id), house.config.output.file_bytes)
+        veiled = Veiled(secrets, terms.patterns)
+        blots = LogBlots(reader, child.log_position, secrets, terms.patterns)
+        transcript = Transcript(spool, reader, child.log_position, terms.parser, veiled, blots)
+        await asyncio.to_thread(lambda: transcript.resume(spool.load_progress()))
+        return Following(live, transcript, house.placement, house.clocks)
+
+    async def _until_it_ends(self, live: LiveRun, *helping: asyncio.Future[None]) -> None:
+        """Wait until it has ended by itself, is to end, or is to be let go; who helps must not end before."""
+        exit_ = asyncio.ensure_future(self._house.placement.wait(live.key))
+        turn = asyncio.ensure_future(live.turn.wait())
+        try:
+            waits: set[asyncio.Future[Any]] = {exit_, turn, *helping}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if exit_.done():
+                live.record = exit_.result()
+            for each in helping:
+                if each.done():
+                    each.result()
+        finally:
+            for task in (exit_, turn):
+                task.cancel()
+            await asyncio.gather(exit_, turn, return_exceptions=True)
+
+    async def _bring_down(
+        self, live: LiveRun, terms: RunTerms, following: Following, reading: asyncio.Future[None]
+    ) -> bool:
+        """Stop the tree and read what is left; False when that is left to the next control plane."""
+        stopping: asyncio.Future[None] = asyncio.ensure_future(self._stopping.stop(live, terms))
+        left = asyncio.ensure_future(live.left.wait())
+        waits: set[asyncio.Future[Any]] = {stopping, left}
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                return False
+            stopping.result()
+        finally:
+            for task in (stopping, left):
+                task.cancel()
+            await asyncio.gather(stopping, left, return_exceptions=True)
+        following.take_the_rest()
+        await asyncio.wait((reading,))
+        if (error := reading.exception()) is not None:
+            _log.error("pipe_output_not_read", unit=live.execution.unit, execution=live.id, exc_info=error)
+        self._house.lost_bytes += following.transcript.lost_bytes
+        return True
+
+    async def _finish(self, live: LiveRun, terms: RunTerms, following: Following) -> None:
+        ending = await asyncio.to_thread(self._stopping.ending_of, live, following)
+        outcome = judge(ending, following.summary, terms.success, allow_empty=terms.allow_empty)
+        outcome = self._stopping.told_with_survivors(live, outcome)
+        message = following.transcript.veil(outcome.error_message)
+        outcome = Outcome(outcome.status, outcome.error_type, message, outcome.retry_after_seconds)
+        await self._conclusion.record(live, outcome, following)
+        await self._stopping.clear(live)
+        await self._conclusion.after(live, outcome)
+        await self._stopping.release(live)

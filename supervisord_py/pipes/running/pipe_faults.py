@@ -1,0 +1,104 @@
+"""Why a pipe whose file reads well cannot run all the same: its agent, its command's program, its presets.
+
+Law: such a pipe is listed with it, like one whose file is broken, until the cause is gone; a run of it, by hand or when
+it is due, is a row that failed at once, so that nothing happens in silence (A3). Nothing is spawned for an answer:
+agents.toml and presets.toml are read when their stamp is another one, a program is looked for once in a while.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.agents.executable import find_executable
+from supervisord_py.pipes.agents.presets import PresetProblem, resolve
+from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.definition import PipeDefinition
+    from supervisord_py.pipes.running.agent_shelf import AgentShelf
+
+LOOK_SECONDS = 1.0
+"""So long it is believed that a program is there, or is not."""
+_DOTENV = ".env"
+_AGENT, _COMMAND, _PRESET = "agent", "command", "preset"
+
+
+class PipeFaults:
+    """Finds what keeps pipes from running.
+
+    Args:
+        shelf: Agents and presets.
+        config: Settings in force.
+        environ: The daemon's environment.
+        boot: A clock that only goes forward, in seconds.
+    """
+
+    def __init__(
+        self,
+        shelf: AgentShelf,
+        config: Callable[[], PipesConfig],
+        environ: Mapping[str, str],
+        boot: Callable[[], float],
+    ) -> None:
+        self._shelf = shelf
+        self._config = config
+        self._environ = environ
+        self._boot = boot
+        self._programs: dict[str, tuple[PipeDefinition, float, ConfigProblem | None]] = {}
+        """By pipe: of which definition, until when it counts, what was found."""
+
+    def find(self, definition: PipeDefinition) -> ConfigProblem | None:
+        """Return the first thing that keeps a pipe from running; None where nothing is known to."""
+        try:
+            spec = self._shelf.agents_now().get(definition.agent)
+        except ConfigError as error:
+            return _problem(definition, _AGENT, error.detail, error.hint or "see agents.toml(5)")
+        found = resolve(definition, self._shelf.presets_now())
+        if isinstance(found, PresetProblem):
+            return _problem(definition, _PRESET, found.message, found.hint)
+        return self._program(definition) if not spec.argv else None
+
+    def keep_only(self, pipes: Collection[str]) -> None:
+        """Forget the pipes that are gone."""
+        for name in self._programs.keys() - set(pipes):
+            del self._programs[name]
+
+    def _program(self, definition: PipeDefinition) -> ConfigProblem | None:
+        """Return why a pipe's own command cannot be started."""
+        now = self._boot()
+        known = self._programs.get(definition.name)
+        if known is not None and known[0] is definition and now < known[1]:
+            return known[2]
+        found = self._looked_for(definition)
+        self._programs[definition.name] = (definition, now + LOOK_SECONDS, found)
+        return found
+
+    def _looked_for(self, definition: PipeDefinition) -> ConfigProblem | None:
+        env = {"PATH": DEFAULT_PATH} | passed(self._environ, self._config().env_allow)
+        why = _missing(definition, env)
+        if why is None:
+            return None
+        own, _doubts = read_dotenv(definition.folder / _DOTENV)
+        why = _missing(definition, env | dict(own))
+        return None if why is None else _problem(definition, _COMMAND, why.detail, why.hint or "mend the command")
+
+
+def _missing(definition: PipeDefinition, env: Mapping[str, str]) -> CannotRunError | None:
+    if not definition.command:
+        return None
+    home, path = env.get("HOME", "/"), env["PATH"]
+    try:
+        find_executable(definition.command[0], path=path, home=home, folder=definition.folder, agent=definition.agent)
+    except CannotRunError as error:
+        return error
+    return None
+
+
+def _problem(definition: PipeDefinition, key: str, detail: str, hint: str) -> ConfigProblem:
+    return ConfigProblem(detail, hint, str(definition.file), definition.lines.get(key), key=key)

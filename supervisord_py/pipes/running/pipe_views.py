@@ -1,0 +1,278 @@
+"""What the room shows of its pipes. Reads memory only: a list of a thousand pipes costs no disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.ledger import pipe_history
+from supervisord_py.pipes.definition import BrokenPipe
+from supervisord_py.pipes.execution import Execution, Group, Status
+from supervisord_py.pipes.scheduling import forecast
+from supervisord_py.pipes.scheduling.describe import describe
+from supervisord_py.pipes.scheduling.due import Progress, Wait
+from supervisord_py.pipes.scheduling.grammar import parse_schedule
+from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.ledger.pipe_state import PipeStateRow
+    from supervisord_py.pipes.declaring.catalog import PipeCatalog
+    from supervisord_py.pipes.definition import Declared, PipeDefinition
+    from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.running.admission import Admission
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.pipe_faults import PipeFaults
+    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.pipes.scheduling.due import Decision as Due
+    from supervisord_py.pipes.scheduling.due import Now
+
+_RUNS = 20
+"""Durations are averaged over about so many runs."""
+QUIET_SECONDS = 60.0
+"""Who said nothing for so long may be delayed, and whoever looks is told."""
+
+
+class PipeViews:
+    """Makes views.
+
+    Args:
+        house: Whose pipes.
+        catalog: The files.
+        admission: The lines.
+        now: The clocks of the scheduler.
+        decision: What the scheduler last decided about a pipe.
+        faults: What keeps pipes from running whose files are good.
+    """
+
+    def __init__(
+        self,
+        house: RunningHouse,
+        catalog: PipeCatalog,
+        admission: Admission,
+        now: Callable[[], Now],
+        decision: Callable[[str], Due | None],
+        *,
+        faults: PipeFaults,
+    ) -> None:
+        self._house = house
+        self._catalog = catalog
+        self._admission = admission
+        self._now = now
+        self._decision = decision
+        self._faults = faults
+        self._last: dict[str, Status] = {}
+        self._seconds: dict[str, float] = {}
+
+    async def open(self) -> None:
+        """Read how the pipes' last executions went."""
+        for pipe, row in (await pipe_history.last_of_each(self._house.ledger)).items():
+            self._last[pipe] = Status(row.status) if row.status in set(Status) else Status.FAILED
+        self._seconds = await pipe_history.average_seconds(self._house.ledger, _RUNS)
+
+    async def ended(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+        """Take in how an execution ended."""
+        self._last[live.pipe] = outcome.status
+        milliseconds = live.execution.duration_ms
+        if milliseconds is not None and outcome.status in {Status.COMPLETED, Status.TIMED_OUT}:
+            before = self._seconds.get(live.pipe, milliseconds / 1000)
+            self._seconds[live.pipe] = before + (milliseconds / 1000 - before) / _RUNS
+
+    # -- pipes -------------------------------------------------------------------------------------------------------
+
+    def all(self) -> tuple[PipeView, ...]:
+        """Return every pipe, by name."""
+        return tuple(self._view(declared) for declared in self._catalog.all().values())
+
+    def broken(self) -> int:
+        """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
+        declared = self._catalog.all().values()
+        return sum(isinstance(each, BrokenPipe) or self._faults.find(each) is not None for each in declared)
+
+    def get(self, name: str) -> PipeView:
+        """Return one pipe.
+
+        Raises:
+            UnknownUnitError: There is none of that name.
+        """
+        return self._view(self.declared(name))
+
+    def declared(self, name: str) -> Declared:
+        """Return what a pipe's file says.
+
+        Raises:
+            UnknownUnitError: There is none of that name.
+        """
+        found = self._catalog.get(name)
+        if found is None:
+            self._catalog.definition(name)  # says which one may be meant
+            raise UnknownUnitError(f"there is no pipe {name}", hint="pxctl pipe list", unit=f"pipe:{name}")
+        return found
+
+    def _view(self, declared: Declared) -> PipeView:
+        name, row = declared.name, self._house.states.get(declared.name)
+        running = self._house.roster.running(name)
+        known = PipeView(
+            name=name,
+            enabled=False,
+            schedule=None,
+            last_run=row.last_run_at,
+            last_success=row.last_success_at,
+            last_status=running.execution.status if running else self._last.get(name),
+            running=running.id if running else None,
+            queued=len(self._house.roster.queued(name)),
+            consecutive_failures=row.consecutive_failures,
+            last_decision=self._last_decision(row),
+            average_duration_seconds=self._seconds.get(name),
+            pid=running.execution.pid if running else None,
+            instance=running.execution.instance if running else None,
+            started_at=running.execution.started_at if running else None,
+            folder=str(declared.folder),
+        )
+        if isinstance(declared, BrokenPipe):
+            return replace(known, config_error=declared.problem.text, file=declared.problem.file)
+        return self._of_definition(known, declared, row)
+
+    def _last_decision(self, row: PipeStateRow) -> Decision | None:
+        """Return what was decided last; that it waits only where nothing was decided before."""
+        if row.last_decision is not None and row.last_decision_at is not None:
+            return Decision(row.last_decision_at, row.last_decision)
+        live = self._decision(row.pipe_name)
+        return Decision(self._now().wall, live.why) if isinstance(live, Wait) else None
+
+    def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
+        enabled, fault = self._house.states.is_enabled(definition), self._faults.find(definition)
+        late = forecast.slower(definition.schedule, self.progress(row), self._now(), self._seconds.get(definition.name))
+        return replace(
+            known,
+            enabled=enabled,
+            schedule=definition.schedule_text,
+            next_run=self._next_run(definition, row) if enabled else None,
+            warnings=(*definition.warnings, *([late] if late else ()), *self._silence(definition.name)),
+            title=definition.title,
+            description=definition.description,
+            agent=definition.agent,
+            presets=definition.presets,
+            events=tuple(each.text for each in definition.events),
+            muted=self._house.states.is_muted(definition),
+            slower_than_schedule=late is not None,
+            config_error=fault.text if fault is not None else None,
+            file=str(definition.file),
+        )
+
+    def _silence(self, name: str) -> tuple[str, ...]:
+        """Say that the execution that runs has long said nothing."""
+        running = self._house.roster.running(name)
+        seconds = 0.0 if running is None or not running.heard_at else self._house.clocks.boot() - running.heard_at
+        if running is None or seconds < QUIET_SECONDS:
+            return ()
+        said = f"execution {running.id} (pid {running.execution.pid}) has said nothing for {seconds:.0f} s"
+        return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
+
+    def _next_run(self, definition: PipeDefinition, row: PipeStateRow) -> float | None:
+        decided = self._decision(definition.name)
+        if isinstance(decided, Wait):
+            return decided.until
+        found = self._upcoming(definition, row, 1)
+        return found[0] if found else None
+
+    def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
+        return forecast.upcoming(
+            definition.schedule,
+            self.progress(row),
+            self._now(),
+            self._house.config.scheduler,
+            count=count,
+            run_on_enable=definition.run_on_enable,
+        )
+
+    def progress(self, row: PipeStateRow) -> Progress:
+        """Return what the scheduler is to know of a pipe."""
+        anchor = row.anchor_at if row.anchor_at is not None else self._house.clocks.wall()
+        return Progress(
+            anchor_at=anchor,
+            last_run_at=row.last_run_at,
+            last_due=row.last_due,
+            occurrences=row.occurrences,
+            ever_ran=row.last_run_at is not None,
+            touched_boot=self._house.states.touched_boot(row.pipe_name),
+            anchor_boot=self._house.states.anchor_boot(row.pipe_name),
+        )
+
+    def interval(self, definition: PipeDefinition) -> float | None:
+        """Return the seconds between two runs of a pipe, where there is such a thing."""
+        row = self._house.states.get(definition.name)
+        return forecast.period(definition.schedule, self.progress(row), self._now())
+
+    def next(self, name: str, count: int) -> NextReport:
+        """Return when a pipe is due, and why."""
+        view, declared = self.get(name), self.declared(name)
+        if isinstance(declared, BrokenPipe):
+            why = (f"it cannot run: {declared.problem.text}",)
+            return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
+        row = self._house.states.get(name)
+        sentences = forecast.explain(
+            declared.schedule,
+            self.progress(row),
+            self._now(),
+            self._house.config.scheduler,
+            count=count,
+            run_on_enable=declared.run_on_enable,
+            average_seconds=self._seconds.get(name),
+        )
+        if view.config_error is not None:
+            sentences = (f"each run of it fails at once: {view.config_error}", *sentences)
+        if not self._house.config.enabled:
+            sentences = ("no pipe runs by itself here (pipes.enabled = false)", *sentences)
+        if not view.enabled:
+            sentences = (f"it is disabled; `pxctl pipe enable {name}` lets it run by itself", *sentences)
+        return NextReport(
+            name=name,
+            enabled=view.enabled,
+            schedule=declared.schedule_text,
+            summary=describe(declared.schedule),
+            upcoming=self._upcoming(declared, row, count),
+            sentences=sentences,
+            timezone=declared.timezone or self._house.config.default_timezone or self._house.shelf.zone,
+            last_decision=view.last_decision,
+        )
+
+    def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
+        """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
+        limits, now = self._house.config.scheduler, self._now()
+        zone = timezone or self._house.config.default_timezone
+        try:
+            parsed = parse_schedule(text, timezone=zone, floor_seconds=limits.shortest_seconds)
+        except ScheduleError as error:
+            nothing: dict[str, Any] = {"valid": False, "summary": None, "warnings": [], "next": []}
+            return {**nothing, "error": error.detail, "hint": error.hint}
+        due = forecast.upcoming(parsed.schedule, Progress(anchor_at=now.wall), now, limits, count=count)
+        return {
+            "valid": True,
+            "summary": describe(parsed.schedule),
+            "error": None,
+            "hint": None,
+            "warnings": list(parsed.warnings),
+            "next": [datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in due],
+        }
+
+    # -- lines -------------------------------------------------------------------------------------------------------
+
+    def queue(self) -> QueueView:
+        """Return all lines."""
+        return QueueView(tuple(self._group(group) for group in Group))
+
+    def _group(self, group: Group) -> GroupView:
+        queue, roster = self._admission.queue, self._house.roster
+        running = [number for number, it in queue.running.items() if it.group is group]
+        waiting = [it.id for it in queue.waiting(group)]
+        slots = getattr(self._house.config.slots, group.value)
+        return GroupView(group, slots, self._executions(running, roster.get), self._executions(waiting, roster.get))
+
+    def _executions(self, numbers: list[int], get: Callable[[int], LiveRun | None]) -> tuple[Execution, ...]:
+        found = (get(number) for number in numbers)
+        return tuple(self._admission.view(live.execution) for live in found if live is not None)

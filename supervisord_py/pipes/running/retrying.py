@@ -1,0 +1,88 @@
+"""Another try after a failure: a new row that names the one before it.
+
+Law: what passes by itself is tried again later, any other failure of a model gives way to the next preset at once; who
+is cooling down is passed over. A preset that works again is used again.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.execution import ErrorType, Status, Trigger
+from supervisord_py.pipes.judging.retry import Done, FallBack, NextTry, RetryIn, next_try
+from supervisord_py.pipes.running.clocks import whole_ms
+from supervisord_py.pipes.running.freezing import Order
+from supervisord_py.pipes.running.intake import Chosen
+
+if TYPE_CHECKING:
+    from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.running.intake import Intake
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.running_house import RunningHouse
+
+_NOT_ITS_FAULT = frozenset(
+    (ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED, ErrorType.BUDGET_EXCEEDED, ErrorType.CONFIG_ERROR)
+)
+
+
+class Retrying:
+    """Decides and performs what follows a failure."""
+
+    def __init__(self, house: RunningHouse, intake: Intake) -> None:
+        self._house = house
+        self._intake = intake
+
+    def decide(self, live: LiveRun, outcome: Outcome) -> NextTry | None:
+        """Return what follows; None for nothing."""
+        if outcome.status in {Status.COMPLETED, Status.CANCELLED} or live.definition is None:
+            return None
+        it = live.execution
+        chance = random.random()  # noqa: S311 - spreads tries, hides nothing
+        limits, rules = self._house.config.retries, live.definition.retries
+        found = next_try(outcome, it.plan, it.retry_count, limits=limits, rules=rules, chance=chance)
+        return None if isinstance(found, Done) else found
+
+    async def try_again(self, live: LiveRun, found: NextTry) -> None:
+        """Take the next try in."""
+        it, definition = live.execution, live.definition
+        if definition is None:
+            return
+        now = self._house.clocks.moment()
+        not_before: float | None = None
+        match found:
+            case RetryIn(delay, plan):
+                not_before, chosen = whole_ms(now + delay), Chosen(plan, it.preset)
+            case FallBack(preset, plan):
+                picked = self._house.shelf.breakers.choose(preset, plan.fallbacks, now)
+                chosen = Chosen(replace(plan, fallbacks=picked.fallbacks), picked.preset, skipped=picked.skipped)
+            case Done():
+                return
+        order = Order(
+            Trigger.RETRY,
+            it.group,
+            context=it.plan.context,
+            event=it.trigger_event,
+            key=it.trigger_key,
+            retry_of=it.id,
+            retry_count=it.retry_count + 1,
+            not_before=not_before,
+            cause=live.event,
+        )
+        follower = await self._intake.take(definition, order, chosen=chosen)
+        if follower is not None:
+            self._house.chronicle.say("execution_retried", follower, retry_of=it.id)
+
+    async def note_preset(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+        """Remember how its preset fared."""
+        preset, breakers = live.execution.preset.id, self._house.shelf.breakers
+        if preset is None:
+            return
+        if outcome.status is Status.COMPLETED:
+            breakers.succeeded(preset)
+        elif outcome.error_type is not None and outcome.error_type not in _NOT_ITS_FAULT:
+            breakers.failed(preset, outcome.error_type, self._house.clocks.moment(), outcome.retry_after_seconds)
+        else:
+            return
+        await self._house.shelf.remember_breakers()

@@ -1,0 +1,45 @@
+"""All executions that are not final, by id and by pipe. No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from supervisord_py.pipes.execution import Status
+
+if TYPE_CHECKING:
+    from supervisord_py.pipes.running.live_run import LiveRun
+
+
+class Roster:
+    """Who is at work, and who waits."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, LiveRun] = {}
+
+    def add(self, live: LiveRun) -> None:
+        """Take one in."""
+        self._runs[live.id] = live
+
+    def remove(self, live: LiveRun) -> None:
+        """Forget one whose row is final."""
+        self._runs.pop(live.id, None)
+
+    def get(self, execution: int) -> LiveRun | None:
+        """Return one by id."""
+        return self._runs.get(execution)
+
+    def all(self) -> tuple[LiveRun, ...]:
+        """Return everyone, oldest first."""
+        return tuple(self._runs[key] for key in sorted(self._runs))
+
+    def of_pipe(self, pipe: str) -> tuple[LiveRun, ...]:
+        """Return those of one pipe, oldest first."""
+        return tuple(live for live in self.all() if live.pipe == pipe)
+
+    def running(self, pipe: str) -> LiveRun | None:
+        """Return the one of a pipe that runs."""
+        return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
+
+    def queued(self, pipe: str) -> tuple[LiveRun, ...]:
+        """Return those of a pipe that wait, oldest first."""
+        return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)

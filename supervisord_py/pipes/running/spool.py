@@ -1,0 +1,166 @@
+"""The files of one execution: `stdout`, `stderr`, `events.jsonl`, and how far they go.
+
+Law: private (0700, 0600) from the first instant; a byte is at its offset for ever. An append that fails half-way is
+done again at the same place, so nothing is doubled and nothing is torn. What is over the cap is counted, not kept.
+All of it blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.pipes.room_requests import OutputStream
+from supervisord_py.pipes.running import row_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
+PAGE_MAX = 4 * 1024 * 1024
+"""Bytes of the largest page."""
+_PROGRESS = "progress.json"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def folder_of(executions_dir: Path, execution: int) -> Path:
+    """Return where the files of an execution lie."""
+    return executions_dir / str(execution)
+
+
+class Spool:
+    """Writes the files of one execution. One thread at a time.
+
+    Args:
+        folder: Of the execution.
+        limit_bytes: Of each file.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
+        self._limit = limit_bytes
+        self._fds: dict[OutputStream, int] = {}
+        self.sizes: dict[OutputStream, int] = dict.fromkeys(OutputStream, 0)
+        """Bytes in each file."""
+        self.totals: dict[OutputStream, int] = dict.fromkeys(OutputStream, 0)
+        """Bytes of each stream, those included that the cap kept out."""
+
+    def create(self) -> None:
+        """Make the folder anew; one that lay there was of an execution that was never recorded: it is set aside.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.chmod(self.folder.parent, 0o700)
+        try:
+            self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            self._set_aside()
+            self.folder.mkdir(mode=0o700)
+        os.chmod(self.folder, 0o700)  # also under a umask that takes more away
+        for stream in (OutputStream.STDOUT, OutputStream.STDERR):
+            self._fd(stream)
+
+    def _set_aside(self) -> None:
+        for number in range(1000):
+            aside = self.folder.with_name(f"{self.folder.name}.old{number}")
+            if not aside.exists():
+                self.folder.rename(aside)
+                return
+        shutil.rmtree(self.folder)
+
+    def resume(self, sizes: Mapping[OutputStream, int], totals: Mapping[OutputStream, int]) -> None:
+        """Go on where an earlier control plane was sure of: what it wrote after that will be written again."""
+        for stream in OutputStream:
+            self.sizes[stream], self.totals[stream] = sizes.get(stream, 0), totals.get(stream, 0)
+            if (self.folder / FILES[stream]).exists():
+                os.ftruncate(self._fd(stream), self.sizes[stream])
+
+    def _fd(self, stream: OutputStream) -> int:
+        fd = self._fds.get(stream)
+        if fd is None:
+            fd = self._fds[stream] = os.open(self.folder / FILES[stream], _APPEND, 0o600)
+            os.fchmod(fd, 0o600)
+        return fd
+
+    def append(self, stream: OutputStream, data: bytes) -> None:
+        """Write bytes at the end of a stream.
+
+        Raises:
+            OSError: The disk takes nothing; call it again with the same bytes later.
+        """
+        kept = data[: max(0, self._limit - self.sizes[stream])]
+        done = 0
+        while done < len(kept):
+            done += os.pwrite(self._fd(stream), kept[done:], self.sizes[stream] + done)
+        self.sizes[stream] += len(kept)
+        self.totals[stream] += len(data)
+
+    def text(self, stream: OutputStream, limit: int) -> str:
+        """Return the text of a stream as a row keeps it."""
+        head, tail = row_text.split(self.sizes[stream], limit)
+        first = read(self.folder, stream, 0, head)
+        last = read(self.folder, stream, self.sizes[stream] - tail, tail) if tail else b""
+        return row_text.joined(first, last, self.totals[stream])
+
+    def tail(self, stream: OutputStream, limit: int) -> str:
+        """Return the last bytes of a stream as text."""
+        start = max(0, self.sizes[stream] - limit)
+        return read(self.folder, stream, start, limit).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    # -- how far it is -----------------------------------------------------------------------------------------------
+
+    def save_progress(self, progress: Mapping[str, Any]) -> None:
+        """Note, as one whole, how far the output was read and what was made of it.
+
+        Raises:
+            OSError: The disk takes nothing; what was noted before stands.
+        """
+        fresh = self.folder / f"{_PROGRESS}.new"
+        fd = os.open(fresh, _APPEND | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, 0o600)
+            file.write(json.dumps(progress, separators=(",", ":")).encode())
+        fresh.replace(self.folder / _PROGRESS)
+
+    def load_progress(self) -> dict[str, Any] | None:
+        """Return what was noted; None where nothing was, or it cannot be read."""
+        try:
+            found = json.loads((self.folder / _PROGRESS).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def drop_progress(self) -> None:
+        """Forget it: the execution has ended."""
+        for name in (_PROGRESS, f"{_PROGRESS}.new"):
+            with suppress(OSError):
+                (self.folder / name).unlink()
+
+
+def read(folder: Path, stream: OutputStream, offset: int, limit: int) -> bytes:
+    """Return bytes of a stream; empty at its end, or where there is no file."""
+    try:
+        with (folder / FILES[stream]).open("rb") as file:
+            return os.pread(file.fileno(), max(0, limit), max(0, offset))
+    except OSError:
+        return b""
+
+
+def size(folder: Path, stream: OutputStream) -> int | None:
+    """Return how many bytes of a stream are there; None where there is no file."""
+    try:
+        return (folder / FILES[stream]).stat().st_size
+    except OSError:
+        return None

@@ -1,0 +1,253 @@
+"""From the slot to a running agent: budget, private files, claim, process.
+
+Law: the row says `running` before anything is spawned, and who it became right after (D1, E3); until then nothing of
+it has happened, and a replaced control plane finds it in line as it was. Each step that fails makes an outcome with
+the path or name that was tried, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import ConflictError, StartFailedError
+from supervisord_py.ledger import pipe_executions, pipe_history
+from supervisord_py.ledger.pipe_state import StateChange
+from supervisord_py.pipes.agents.launching import LaunchOrder, launch
+from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.execution import ErrorType, Outcome, Status
+from supervisord_py.pipes.running import budgets, run_terms, secret_store
+from supervisord_py.pipes.running.budgets import DailyBudget
+from supervisord_py.pipes.running.clocks import whole_ms
+from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
+from supervisord_py.pipes.running.run_tag import RunTag
+from supervisord_py.pipes.running.run_terms import RunTerms
+from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.process.spec import ChildSpec, ResourceLimit
+
+if TYPE_CHECKING:
+    from supervisord_py.pipes.agents.launching import Prepared
+    from supervisord_py.pipes.definition import PipeDefinition
+    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.process.spec import Child
+
+HOLD_BYTES = 4 * 1024 * 1024
+"""So much output may lie unread in the keeper's log; well under what the log keeps before it rotates."""
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+_NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
+
+
+class StartRefusedError(Exception):
+    """It does not come to run; `outcome` says why."""
+
+    def __init__(self, error_type: ErrorType, message: str) -> None:
+        super().__init__(message)
+        self.outcome = Outcome(Status.FAILED, error_type, message)
+
+
+class Starting:
+    """Starts agents."""
+
+    def __init__(self, house: RunningHouse) -> None:
+        self._house = house
+
+    async def start(self, live: LiveRun) -> Outcome | None:
+        """Bring an execution from its slot to a running process.
+
+        Returns:
+            None when it runs, or is not wanted any more (`live.turn`); else why it does not.
+        """
+        try:
+            await self._check_budget(live)
+            await self._make_folder(live)
+            prepared = await self._prepared(live)
+            if prepared is None or live.turn.is_set():
+                return None
+            await self._claim(live)
+            await self._spawn(live, prepared)
+        except StartRefusedError as refused:
+            return refused.outcome
+        return None
+
+    # -- budget ------------------------------------------------------------------------------------------------------
+
+    async def _check_budget(self, live: LiveRun) -> None:
+        house, definition = self._house, live.definition
+        zone = (definition and definition.timezone) or house.config.default_timezone or house.shelf.zone
+        when = budgets.day_start(house.clocks.wall(), zone)
+        config = house.config
+        of_all = DailyBudget(config.daily_tokens, config.daily_cost, "the daily budget of all pipes is")
+        both: list[tuple[DailyBudget, str | None]] = [(of_all, None)]
+        if definition is not None:
+            rules = definition.budget
+            both.append((DailyBudget(rules.daily_tokens, rules.daily_cost, "the pipe's daily budget is"), live.pipe))
+        for budget, pipe in both:
+            if budget.is_empty:
+                continue
+            why = budgets.refusal(budget, await pipe_history.usage_since(house.ledger, when, pipe))
+            if why is not None:
+                raise StartRefusedError(ErrorType.BUDGET_EXCEEDED, why)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    async def _make_folder(self, live: LiveRun) -> None:
+        spool = Spool(self._house.folder(live.id), self._house.config.output.file_bytes)
+        try:
+            await asyncio.to_thread(_made, spool)
+        except OSError as error:
+            raise _refused_by_disk(error, str(spool.folder)) from error
+
+    async def _prepared(self, live: LiveRun) -> Prepared | None:
+        """Have the agent's adapter make everything ready; None when it is not wanted any more."""
+        means = await self._house.shelf.means()
+        work = asyncio.ensure_future(launch(order_of(self._house, live.execution, live.definition), means))
+        turn = asyncio.ensure_future(live.turn.wait())
+        try:
+            await asyncio.wait({work, turn}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                return None
+            return work.result()
+        except CannotRunError as error:
+            raise StartRefusedError(error.error_type, error.message) from error
+        except OSError as error:
+            raise _refused_by_disk(error, str(self._house.folder(live.id))) from error
+        finally:
+            for task in (work, turn):
+                task.cancel()
+            await asyncio.gather(work, turn, return_exceptions=True)
+
+    def _patterns(self, live: LiveRun) -> tuple[str, ...]:
+        own = live.definition.redact if live.definition else ()
+        return (*self._house.config.output.redact, *own)
+
+    # -- process -----------------------------------------------------------------------------------------------------
+
+    async def _claim(self, live: LiveRun) -> None:
+        """Say that it runs: in the row, and what that means for its pipe, in one transaction."""
+        house = self._house
+        now = house.clocks.moment()
+        wait_ms = max(0, round((now - live.execution.queued_at) * 1000))
+        key = house.placement.new_key()
+        running = pipe_executions.Running(now, wait_ms, key, live.execution.plan.timeout_seconds)
+        change = StateChange(pipe_name=live.pipe, last_run_at=now)
+        try:
+            await pipe_executions.mark_running(house.ledger, live.id, running, change=change)
+        except ConflictError as error:
+            raise StartRefusedError(ErrorType.UNKNOWN, f"not started: {error.detail}") from error
+        house.states.take(change)
+        live.become(status=Status.RUNNING, started_at=now, queue_wait_ms=wait_ms, instance=key)
+
+    async def _spawn(self, live: LiveRun, prepared: Prepared) -> None:
+        house, key = self._house, live.key
+        live.terms = self._terms(live, prepared)
+        stdin_name = f"stdin:{key}" if prepared.stdin_file is not None else None
+        live.deadline = house.clocks.boot() + live.execution.plan.timeout_seconds
+        try:
+            await asyncio.gather(
+                asyncio.to_thread(run_terms.save, house.folder(live.id), live.terms),
+                house.chronicle.starting(key, live.execution.unit),
+            )
+            await secret_store.deposit(house.placement, key, [secret.reveal() for secret in prepared.secrets])
+            if prepared.stdin_file is not None:
+                await self._deposit(f"stdin:{key}", str(prepared.stdin_file))
+            child = await house.placement.spawn(key, self._spec(live, prepared, stdin_name))
+        except StartFailedError as error:
+            raise _not_spawned(error, prepared.argv[0]) from error
+        except OSError as error:
+            raise _refused_by_disk(error, str(house.folder(live.id))) from error
+        finally:
+            if stdin_name is not None:
+                await house.placement.drop_fd(stdin_name)
+        await self._note(live, child, prepared)
+
+    async def _deposit(self, name: str, path: str) -> None:
+        fd = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            await self._house.placement.put_fd(name, fd)
+        finally:
+            os.close(fd)
+
+    def _terms(self, live: LiveRun, prepared: Prepared) -> RunTerms:
+        stop, config = prepared.stop, self._house.config
+        return RunTerms(
+            parser=prepared.parser,
+            success=prepared.success,
+            allow_empty=live.execution.plan.allow_empty,
+            settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
+            stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
+            stop_signal=int(stop.signal),
+            patterns=self._patterns(live),
+        )
+
+    def _spec(self, live: LiveRun, prepared: Prepared, stdin_name: str | None) -> ChildSpec:
+        return ChildSpec(
+            unit=live.execution.unit,
+            argv=prepared.argv,
+            cwd=prepared.cwd,
+            env={**prepared.env, **self._house.own},
+            limits=(ResourceLimit("core", 0, 0),),
+            max_rss_bytes=live.execution.plan.memory_bytes,
+            tag=RunTag(live.id, live.deadline).encode(),
+            stdin_name=stdin_name,
+            hold_bytes=HOLD_BYTES,
+        )
+
+    async def _note(self, live: LiveRun, child: Child, prepared: Prepared) -> None:
+        """Write down who it became."""
+        house, who = self._house, child.identity
+        live.child = child
+        live.heard_at = house.clocks.boot()
+        version, session = prepared.agent_version, prepared.session_path
+        facts = pipe_executions.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, version, session)
+        live.become(
+            pid=who.pid,
+            start_time=who.start_time,
+            boot_id=who.boot_id,
+            started_at=whole_ms(child.started_at),
+            agent_version=version,
+            session_path=session,
+        )
+        wait_ms, warnings = live.execution.queue_wait_ms, list(prepared.warnings)
+        house.chronicle.say("execution_started", live, pid=who.pid, queue_wait_ms=wait_ms, warnings=warnings)
+        await asyncio.gather(pipe_executions.spawned(house.ledger, live.id, facts), house.chronicle.spawned(child))
+
+
+def _made(spool: Spool) -> None:
+    """Make the folder and its files; whoever follows opens them again. Blocking."""
+    try:
+        spool.create()
+    finally:
+        spool.close()
+
+
+def order_of(house: RunningHouse, execution: Execution, definition: PipeDefinition | None) -> LaunchOrder:
+    """Return what an adapter is to make ready for an execution."""
+    folder = definition.folder if definition else house.config.pipes_dir / execution.pipe_name
+    return LaunchOrder(
+        execution_id=execution.id,
+        pipe_name=execution.pipe_name,
+        folder=folder,
+        run_dir=house.folder(execution.id),
+        output_dir=Path(execution.output_dir or folder / OUTPUT_FOLDER / str(execution.id)),
+        prompt=execution.rendered_prompt or "",
+        plan=execution.plan,
+        preset=execution.preset,
+        socket=house.config.socket,
+        session_dir=house.config.executions_dir / "sessions" / execution.pipe_name,
+    )
+
+
+def _refused_by_disk(error: OSError, path: str) -> StartRefusedError:
+    kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
+    return StartRefusedError(kind, f"cannot write {error.filename or path}: {error.strerror or error}")
+
+
+def _not_spawned(error: StartFailedError, program: str) -> StartRefusedError:
+    is_program = error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM
+    kind = ErrorType.AGENT_NOT_FOUND if is_program else ErrorType.UNKNOWN
+    return StartRefusedError(kind, f"cannot start {program}: {error.detail}")

@@ -1,0 +1,253 @@
+"""The room of pipes under test: a real keeper, a real ledger, small commands as agents. Control planes come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from process.real_keeper import RealKeeper
+from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, RunRequest
+from supervisord_py.pipes.running import watching
+from supervisord_py.pipes.running.clocks import Clocks, Resumes
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.local import LocalPlacement
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    import pytest
+
+    from supervisord_py.pipes.execution import Execution
+
+PATIENCE = 60.0
+FAKE_AGENT = Path(__file__).parent / "pipes" / "fake_agent.py"
+
+
+async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Return the first true value of `condition`; fail in the end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        await asyncio.sleep(0.005)
+    return value
+
+
+def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
+    """Have runs be looked at often; return a list that gets what each run that is looked at knows of resumes."""
+    look = Resumes.look
+    seen: list[Resumes] = []
+
+    def noted(self: Resumes) -> bool:
+        if self not in seen:
+            seen.append(self)
+        return look(self)
+
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(Resumes, "look", noted)
+    return seen
+
+
+class TurnedClocks:
+    """Clocks that a test can turn: seconds are added to each of the three."""
+
+    def __init__(self) -> None:
+        self.wall, self.boot, self.awake = 0.0, 0.0, 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Have the machine sleep: everything but the awake clock goes on."""
+        self.wall += seconds
+        self.boot += seconds
+
+    def pass_by(self, seconds: float) -> None:
+        """Have time go by."""
+        self.sleep(seconds)
+        self.awake += seconds
+
+    @property
+    def clocks(self) -> Clocks:
+        """As the room takes them."""
+        real = Clocks()
+        return Clocks(
+            lambda: real.wall() + self.wall, lambda: real.boot() + self.boot, lambda: real.awake() + self.awake
+        )
+
+
+class PipeRig:
+    """One room, and what it told."""
+
+    def __init__(self, folder: Path, keeper: RealKeeper) -> None:
+        self.folder = folder
+        self.keeper = keeper
+        self.placement: LocalPlacement
+        self.ledger: Ledger
+        self.events: EventStream
+        self.room: Pipes
+        self.time = TurnedClocks()
+        self.config = PipesConfig(
+            pipes_dir=folder / "pipes",
+            examples_dir=folder / "examples",
+            presets_file=folder / "presets.toml",
+            agents_file=folder / "agents.toml",
+            executions_dir=folder / "executions",
+            socket=str(folder / "pxd.sock"),
+            stop_seconds=1.0,
+            settle_seconds=0.05,
+            preflight=False,
+            default_timezone="UTC",
+        )
+        self.environ = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": str(folder)}
+        for name in ("pipes", "examples"):
+            (folder / name).mkdir()
+
+    # -- control planes ----------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Be the next control plane of the keeper."""
+        channel = await asyncio.to_thread(self.keeper.channel)
+        self.placement = await LocalPlacement.connect(
+            channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
+        )
+
+    async def open(self, *, scheduler: bool = True) -> None:
+        """Open the room."""
+        self.ledger = await Ledger.open(self.folder / "state" / "pxd.db")
+        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.room = Pipes(
+            self.placement,
+            self.ledger,
+            self.events,
+            self.config,
+            environ=self.environ,
+            own={"PX_RIG": "1"},
+            clocks=self.time.clocks,
+        )
+        await self.room.open()
+        if scheduler:
+            self.room.start_scheduler()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        await self.room.close()
+        await self.put_down()
+
+    async def put_down(self) -> None:
+        """Close what the room stands on."""
+        self.events.close()
+        await self.ledger.close()
+
+    async def replace(self, **changes: Any) -> None:
+        """Leave, and be the next control plane; what the keeper holds lives on."""
+        await self.room.detach()
+        await self.put_down()
+        self.placement.close()
+        self.keeper.end_control()
+        await self.connect()
+        self.config = replace(self.config, **changes)
+        await self.open()
+
+    async def restart(self, **changes: Any) -> None:
+        """Stop everything in order, and open again."""
+        await self.room.close()
+        await self.put_down()
+        self.config = replace(self.config, **changes)
+        await self.open()
+
+    # -- pipes -------------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, front: str, body: str = "Do it.\n") -> Path:
+        """Write a pipe's file as it is."""
+        folder = self.config.pipes_dir / name
+        folder.mkdir(exist_ok=True)
+        file = folder / "pipe.md"
+        fresh = folder / ".pipe.md.new"
+        fresh.write_text(f"---\n{front.strip()}\n---\n{body}")
+        fresh.replace(file)
+        os.utime(file, ns=(time.time_ns(), time.time_ns() - 10**10))
+        return folder
+
+    def shell(self, name: str, script: str, front: str = "", body: str = "Do it.\n") -> Path:
+        """Write a pipe whose agent is a line of shell."""
+        command = shlex.join(["/bin/sh", "-c", script])
+        quoted = command.replace("\\", "\\\\").replace('"', '\\"')
+        return self.write(name, f'agent: command\ncommand: "{quoted}"\n{front}', body)
+
+    def fake(self, name: str, *steps: str, dialect: str = "pi-new", front: str = "") -> Path:
+        """Write a pipe whose agent is the fake one."""
+        agents = self.config.agents_file
+        text = agents.read_text() if agents.exists() else ""
+        if f"[agents.{name}]" not in text:
+            argv = [sys.executable, str(FAKE_AGENT), "--as", dialect]
+            parser = {"text": "text", "claude": "claude-json"}.get(dialect, "pi-jsonl")
+            words = ", ".join(f'"{word}"' for word in argv)
+            agents.write_text(f'{text}\n[agents.{name}]\nargv = [{words}]\nprompt = "stdin"\nparser = "{parser}"\n')
+        return self.write(name, f"agent: {name}\n{front}", f"FAKE: {' '.join(steps)}\n")
+
+    async def run(self, name: str, **request: Any) -> Execution:
+        """Run a pipe to its end."""
+        queued = await self.room.run(name, RunRequest(**request))
+        return await self.room.wait(queued.id)
+
+    async def overdue(self, name: str, size: int) -> Execution:
+        """Run a pipe, and turn the clocks to the end of its timeout, once it has said so many bytes and not before."""
+        queued = await self.room.run(name)
+        live = self.room._house.roster.get(queued.id)
+        assert live is not None
+
+        def has_spoken() -> bool:
+            totals = live.following.spool.totals if live.following else {}
+            return totals.get(OutputStream.STDOUT, 0) + totals.get(OutputStream.STDERR, 0) >= size
+
+        await eventually(has_spoken, f"{size} bytes of {name}")
+        self.time.pass_by(live.deadline - self.time.clocks.boot())
+        return await self.room.wait(queued.id)
+
+    async def rows(self, pipe: str | None = None) -> list[Execution]:
+        """Return all executions, oldest first."""
+        await self.ledger.flush()
+        page = await self.room.executions(ExecutionFilter(pipe=pipe, limit=500))
+        return list(reversed(page.executions))
+
+    async def said(self, unit: str | None = None) -> list[Any]:
+        """Return all events so far."""
+        await self.ledger.flush()
+        return await self.events.history(unit=unit)
+
+    async def words(self, unit: str | None = None) -> list[str]:
+        """Return the names of all events so far."""
+        return [each.event for each in await self.said(unit)]
+
+    def running(self, execution: int) -> Any:
+        """Return the pid of an execution that runs."""
+        live = self.room._house.roster.get(execution)
+        return live.execution.pid if live is not None else None
+
+
+@asynccontextmanager
+async def pipe_house(folder: Path, *, scheduler: bool = True, **changes: Any) -> AsyncIterator[PipeRig]:
+    """Start a keeper in a short folder and be its control plane; everything is stopped at the end."""
+    keeper = RealKeeper(folder)
+    try:
+        rig = PipeRig(folder, keeper)
+        rig.config = replace(rig.config, **changes)
+        await rig.connect()
+        try:
+            await rig.open(scheduler=scheduler)
+            try:
+                yield rig
+            finally:
+                await rig.close()
+        finally:
+            rig.placement.close()
+    finally:
+        await asyncio.to_thread(keeper.close)

@@ -1,0 +1,26 @@
+"""One room of pipes for all tests of a file: a room of its own is for those that end it or turn its clocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from pipe_rig import PipeRig, pipe_house
+from requirement_stage import TELL
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(short_tmp_of_module: Path) -> AsyncIterator[PipeRig]:
+    """Return a room that runs, with many slots and the agent `tell`; whoever uses it has `@in_one_room`."""
+    (short_tmp_of_module / "agents.toml").write_text(TELL)
+    async with pipe_house(short_tmp_of_module) as house:
+        slots = replace(house.config.slots, manual=32, event=8)
+        house.config = replace(house.config, slots=slots, stop_seconds=0.1)
+        house.room.reconfigure(house.config)
+        yield house

@@ -1,0 +1,293 @@
+"""The catalog sees what happens to the folders of pipes, reads only what changed, and tells each change once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipe_texts import LIMIT, pipe_text, write_folder
+from supervisord_py.errors import ConfigError, UnknownUnitError
+from supervisord_py.pipes.declaring import catalog as catalog_module
+from supervisord_py.pipes.declaring import files
+from supervisord_py.pipes.declaring.catalog import GONE_SECONDS, SETTLE_SECONDS, Change, ChangeKind, PipeCatalog
+from supervisord_py.pipes.declaring.files import DiskError, read_text, write_pipe
+from supervisord_py.pipes.declaring.pipe_file import read_pipe
+from supervisord_py.pipes.declaring.problems import DeclarationError
+from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ADDED, CHANGED, REMOVED, BROKEN, MENDED = ChangeKind
+
+
+class World:
+    """A pipes directory, and clocks that go when told. Files seem to be `age` seconds old to the catalog."""
+
+    def __init__(self, pipes_dir: Path) -> None:
+        self.pipes_dir = pipes_dir
+        self.now = 0.0
+        self.age = 10.0
+        self.catalog = PipeCatalog(
+            pipes_dir,
+            LIMIT,
+            clock=lambda: self.now,
+            wall=lambda: time.time() + self.age,
+        )
+
+    def refresh(self) -> list[tuple[ChangeKind, str]]:
+        return [(each.kind, each.name) for each in self.catalog.refresh()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "pipes")
+
+
+def test_the_life_of_a_pipe(world: World) -> None:
+    assert world.refresh() == []
+    folder = write_folder(world.pipes_dir, "a")
+    write_folder(world.pipes_dir, "b", "timeout: soon")
+    (world.pipes_dir / "notes.txt").write_text("x")
+    (world.pipes_dir / "empty").mkdir()
+    write_folder(world.pipes_dir, ".hidden")
+    assert world.refresh() == [(ADDED, "a"), (BROKEN, "b")]
+    assert list(world.catalog.all()) == ["a", "b"]
+    assert world.refresh() == []
+    write_folder(world.pipes_dir, "a", "timeout: 5m")
+    write_folder(world.pipes_dir, "b", "timeout: 6m")
+    assert world.refresh() == [(CHANGED, "a"), (MENDED, "b")]
+    assert world.catalog.definition("a").timeout_seconds == 300
+    write_folder(world.pipes_dir, "b", "timeout: soon")
+    (folder / "pipe.md").unlink()
+    folder.rmdir()
+    assert world.refresh() == [(REMOVED, "a"), (BROKEN, "b")]
+    assert world.catalog.get("a") is None
+    assert isinstance(world.catalog.get("b"), BrokenPipe)
+    write_folder(world.pipes_dir, "b", "timeout: later")
+    assert world.refresh() == [(BROKEN, "b")]
+
+
+def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
+    write_folder(world.pipes_dir, "digest")
+    write_folder(world.pipes_dir, "broken", "a: *x")
+    world.refresh()
+    assert world.catalog.definition("digest").name == "digest"
+    with pytest.raises(ConfigError, match=r"pipe\.md:2: .* begins with \*") as caught:
+        world.catalog.definition("broken")
+    assert caught.value.unit == "pipe:broken"
+    with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
+        world.catalog.definition("digset")
+
+
+def test_nothing_is_read_when_nothing_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        write_folder(world.pipes_dir, f"p{number}")
+    world.refresh()
+    monkeypatch.setattr(catalog_module, "look_at_pipe", pytest.fail)
+    assert world.refresh() == []
+
+
+def test_a_touch_and_a_copy_of_the_same_bytes_are_no_change(world: World) -> None:
+    folder = write_folder(world.pipes_dir, "a")
+    world.refresh()
+    before = world.catalog.get("a")
+    os.utime(folder / "pipe.md")
+    (folder / "copy").write_text((folder / "pipe.md").read_text())
+    (folder / "copy").rename(folder / "pipe.md")
+    assert world.refresh() == []
+    assert world.catalog.get("a") is before
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(world: World) -> None:
+    """A program may set a file's time back, never the change time of its inode."""
+    folder = write_folder(world.pipes_dir, "a", "timeout: 5")
+    os.utime(folder / "pipe.md", (1000, 1000))
+    world.refresh()
+    write_folder(world.pipes_dir, "a", "timeout: 6")
+    os.utime(folder / "pipe.md", (1000, 1000))
+    assert world.refresh() == [(CHANGED, "a")]
+
+
+def test_links_to_folders_and_files_are_followed(world: World, tmp_path: Path) -> None:
+    kept = write_folder(tmp_path / "dotfiles", "kept")
+    world.pipes_dir.mkdir()
+    (world.pipes_dir / "a").symlink_to(kept)
+    (world.pipes_dir / "b").mkdir()
+    (world.pipes_dir / "b" / "pipe.md").symlink_to(kept / "pipe.md")
+    (world.pipes_dir / "nowhere").symlink_to(tmp_path / "absent")
+    (world.pipes_dir / "c").mkdir()
+    (world.pipes_dir / "c" / "pipe.md").symlink_to(tmp_path / "absent.md")
+    assert world.refresh() == [(ADDED, "a"), (ADDED, "b"), (BROKEN, "c")]
+    found = world.catalog.get("c")
+    assert isinstance(found, BrokenPipe)
+    assert "link that leads nowhere" in found.problem.hint
+    (kept / "pipe.md").write_text(pipe_text("timeout: 7"))
+    assert world.refresh() == [(CHANGED, "a"), (CHANGED, "b")]
+    (tmp_path / "absent.md").write_text(pipe_text())
+    assert world.refresh() == [(MENDED, "c")]
+
+
+def test_a_file_that_makes_no_sense_the_moment_it_was_written_gets_a_second_look(world: World) -> None:
+    folder = write_folder(world.pipes_dir, "a")
+    world.refresh()
+    assert not world.catalog.unsettled
+    world.age = 0
+    (folder / "pipe.md").write_text("---\ntime")
+    assert world.refresh() == []
+    assert world.catalog.unsettled
+    (folder / "pipe.md").write_text(pipe_text("timeout: 9"))
+    assert world.refresh() == [(CHANGED, "a")]
+    (folder / "pipe.md").write_text("---\ntime")
+    assert world.refresh() == []
+    world.age = SETTLE_SECONDS * 2
+    assert world.refresh() == [(BROKEN, "a")]
+    assert not world.catalog.unsettled
+
+
+def test_a_file_that_an_editor_moves_away_and_back_is_no_removal(world: World) -> None:
+    file = write_folder(world.pipes_dir, "a") / "pipe.md"
+    world.refresh()
+    file.rename(file.with_suffix(".bak"))
+    assert world.refresh() == []
+    assert world.catalog.unsettled
+    file.with_suffix(".bak").rename(file)
+    assert world.refresh() == []
+    assert not world.catalog.unsettled
+    file.unlink()
+    assert world.refresh() == []
+    world.now += GONE_SECONDS
+    assert world.refresh() == [(REMOVED, "a")]
+
+
+def test_a_folder_with_a_name_that_no_pipe_can_have_says_so(world: World) -> None:
+    write_folder(world.pipes_dir, "my pipe")
+    assert world.refresh() == [(BROKEN, "my pipe")]
+    found = world.catalog.get("my pipe")
+    assert isinstance(found, BrokenPipe)
+    assert "holds ' '" in found.problem.detail
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_look_without_descriptors_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    write_folder(world.pipes_dir, "a")
+    world.refresh()
+
+    def blind(*_args: object, **_kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "open", blind)
+        write_folder_by_hand = world.pipes_dir / "a" / "pipe.md"
+        os.utime(write_folder_by_hand)
+        assert world.refresh() == []
+        assert "cannot read" in (world.catalog.trouble or "")
+        assert isinstance(read_pipe(world.pipes_dir / "a", limit_bytes=LIMIT), BrokenPipe)
+        with pytest.raises(DeclarationError):
+            read_text(world.pipes_dir / "a" / "pipe.md", LIMIT)
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_module.os, "scandir", blind)
+        assert world.refresh() == []
+        assert "cannot look into" in (world.catalog.trouble or "")
+    assert world.refresh() == []
+    assert world.catalog.trouble is None
+
+
+def test_a_folder_that_may_not_be_looked_into_is_broken_until_it_may(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(world.pipes_dir, "a")
+    world.refresh()
+
+    def denied(*_args: object, **_kwargs: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_module.os, "stat", denied)
+        patch.setattr(files.os, "open", denied)
+        assert world.refresh() == [(BROKEN, "a")]
+        assert world.refresh() == []
+        found = world.catalog.get("a")
+        assert isinstance(found, BrokenPipe)
+        assert "Permission denied" in found.problem.detail
+        assert found.problem.hint.startswith("let its owner read it: chmod")
+    assert world.refresh() == [(MENDED, "a")]
+
+
+def test_other_settings_are_taken_at_the_next_look(world: World) -> None:
+    write_folder(world.pipes_dir, "a")
+    world.refresh()
+    world.catalog.reconfigure(LIMIT, "claude")
+    assert world.catalog.refresh() == (Change(CHANGED, "a"),)
+    assert world.catalog.definition("a").agent == "claude"
+    world.catalog.reconfigure(5, "claude")
+    assert world.refresh() == [(BROKEN, "a")]
+    found = world.catalog.get("a")
+    assert isinstance(found, BrokenPipe)
+    assert "is larger than 5 bytes" in found.problem.detail
+
+
+def test_a_fifo_in_the_place_of_the_file_blocks_nobody(world: World) -> None:
+    (world.pipes_dir / "a").mkdir(parents=True)
+    os.mkfifo(world.pipes_dir / "a" / "pipe.md")
+    assert world.refresh() == [(BROKEN, "a")]
+
+
+def test_read_pipe_never_raises(tmp_path: Path) -> None:
+    assert isinstance(read_pipe(write_folder(tmp_path, "a"), limit_bytes=LIMIT), PipeDefinition)
+    for folder in (tmp_path / "absent", tmp_path / "nul\0"):
+        assert isinstance(read_pipe(folder, limit_bytes=LIMIT), BrokenPipe)
+    loop = tmp_path / "loop"
+    loop.mkdir()
+    (loop / "pipe.md").symlink_to("pipe.md")
+    found = read_pipe(loop, limit_bytes=LIMIT)
+    assert isinstance(found, BrokenPipe)
+    assert "in a circle" in found.problem.hint
+
+
+def test_writing_goes_through_links_keeps_the_mode_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    real = tmp_path / "dotfiles" / "real.md"
+    real.parent.mkdir()
+    real.write_bytes(b"\xef\xbb\xbfold\r\n")
+    real.chmod(0o640)
+    link = tmp_path / "pipe.md"
+    link.symlink_to(real)
+    assert read_text(link, LIMIT) == "\ufeffold\r\n"
+    write_pipe(link, "\ufeffnew\r\n")
+    assert link.is_symlink()
+    assert real.read_bytes() == b"\xef\xbb\xbfnew\r\n"
+    assert real.stat().st_mode & 0o777 == 0o640
+    write_pipe(tmp_path / "fresh.md", "x")
+    assert (tmp_path / "fresh.md").stat().st_mode & 0o777 == 0o600
+    assert sorted(each.name for each in tmp_path.rglob("*.md*")) == ["fresh.md", "pipe.md", "real.md"]
+
+
+def test_the_owner_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pipe.md"
+    file.write_text("old")
+    given = []
+    monkeypatch.setattr(files.os, "geteuid", lambda: -1)
+    monkeypatch.setattr(files.os, "fchown", lambda _fd, uid, gid: given.append((uid, gid)))
+    write_pipe(file, "new")
+    found = file.stat()
+    assert given == [(found.st_uid, found.st_gid)]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pipe.md"
+    file.write_text("old")
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(DiskError, match="No space left"):
+        write_pipe(file, "new")
+    assert file.read_text() == "old"
+    assert os.listdir(tmp_path) == ["pipe.md"]
+    with pytest.raises(DiskError):
+        write_pipe(tmp_path / "absent" / "pipe.md", "x")

@@ -1,0 +1,314 @@
+"""Fields of the front matter: each read by its type, each mistake told with its line and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipe_texts import NOBODY, broken, pipe_text, problem, read, usable
+from supervisord_py.pipes.declaring.pipe_file import declare
+from supervisord_py.pipes.declaring.pipe_name import name_trouble
+from supervisord_py.pipes.declaring.problems import config_error
+from supervisord_py.pipes.declaring.values import WrongValueError, count_of, seconds_of, size_of
+from supervisord_py.pipes.definition import (
+    BrokenPipe,
+    BudgetRules,
+    EventPattern,
+    HookRules,
+    PipeDefinition,
+    RetryRules,
+    RunLimits,
+)
+from supervisord_py.pipes.scheduling.schedule import Calendar, Cron, Every, Frequency, Manual
+
+
+def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:
+    found = usable("")
+    assert found.schedule == Manual()
+    assert (found.schedule_text, found.enabled, found.agent, found.timeout_seconds) == ("manual", True, "pi", None)
+    assert (found.title, found.presets, found.events, found.unknown, found.warnings) == (None, (), (), {}, ())
+    assert found.body == "Do it."
+    assert found.file == Path("/pipes/mine/pipe.md")
+
+
+def test_the_daemons_default_agent_is_taken_where_the_file_names_none() -> None:
+    found = declare(b"---\n---\nx", folder=Path("/p/x"), fingerprint=NOBODY, default_agent="claude")
+    assert isinstance(found, PipeDefinition)
+    assert found.agent == "claude"
+
+
+def test_every_field() -> None:
+    found = usable(
+        """
+name: Voice to Task
+description: "Notes: what was said — 日本 😀"
+schedule: daily at 9:30am
+timezone: Europe/Berlin
+enabled: no
+run_on_enable: off
+agent: claude
+model: opus
+provider: anthropic
+preset: [fast, good, "*"]
+effort: HIGH
+timeout: 1h30m
+history: yes
+allow_empty: On
+mute: true
+trigger: {events: [pipe_completed:other, 'tool_failed:*', my_event, pipe_completed:other]}
+retries: {max: 5, on_timeout: yes, delay: 90s}
+on_failure: {command: ./tell.sh "it failed", webhook: 'https://example.org/hook', after: 3}
+budget: {daily_tokens: 1.5M, daily_cost: $2.50}
+limits: {turns: 40, tokens: 200k, cost: 0.5, memory: 512MB}
+redact: ['sk-[a-z]+', "\\\\d{16}"]
+"""
+    )
+    assert found.title == "Voice to Task"
+    assert found.description == "Notes: what was said — 日本 😀"
+    assert found.schedule == Cron("30 9 * * *", "Europe/Berlin")
+    assert (found.enabled, found.run_on_enable, found.history, found.allow_empty, found.mute) == (
+        False, False, True, True, True,
+    )  # fmt: skip
+    assert (found.agent, found.model, found.provider, found.effort) == ("claude", "opus", "anthropic", "high")
+    assert found.presets == ("fast", "good", "*")
+    assert found.timeout_seconds == 5400
+    assert found.timezone == "Europe/Berlin"
+    assert [each.text for each in found.events] == ["pipe_completed:other", "tool_failed:*", "my_event"]
+    assert found.retries == RetryRules(5, on_timeout=True, delay_seconds=90)
+    assert found.on_failure == HookRules(("./tell.sh", "it failed"), "https://example.org/hook", 3)
+    assert found.budget == BudgetRules(1_500_000, 2.5)
+    assert found.limits == RunLimits(40, 200_000, 0.5, 512 * 1024**2)
+    assert found.redact == ("sk-[a-z]+", r"\d{16}")
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "field", "value"),
+    [
+        ("name: mine", "title", None),
+        ("name: mine\ntitle: T", "title", "T"),
+        ("name: Other", "title", "Other"),
+        ("description: |\n  one\n  two", "description", "one\ntwo"),
+        ("model: auto", "model", None),
+        ("model: claude-x@2025", "model", "claude-x@2025"),
+        ("preset: fast", "presets", ("fast",)),
+        ("preset: auto", "presets", ()),
+        ("preset: pi-agent", "presets", ()),
+        ("preset: [pi-agent, fast, fast]", "presets", ("auto", "fast")),
+        ("preset:\n- fast\n- '*'", "presets", ("fast", "*")),
+        ("preset:\n    - '*'", "presets", ("*",)),
+        ("preset:", "presets", ()),
+        ("preset: []", "presets", ()),
+        ("preset: [~, '', a]", "presets", ("a",)),
+        ("timeout: 600", "timeout_seconds", 600),
+        ("timeout: '600'", "timeout_seconds", 600),
+        ("timeout: 2 hours", "timeout_seconds", 7200),
+        ("timeout: null", "timeout_seconds", None),
+        ("timezone: local", "timezone", None),
+        ("enabled: 'FALSE'", "enabled", False),
+        ("schedule: 0 20 * * *", "schedule", Cron("0 20 * * *")),
+        ("schedule: '*/15 8-20 * * *'", "schedule_text", "*/15 8-20 * * *"),
+        ("schedule: every 10m", "schedule", Every(600)),
+        ("schedule:", "schedule", Manual()),
+        ("schedule: junk\nschedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}", "schedule",
+         Calendar(Frequency.WEEKS, 1, (1, 5), None, 9, 0)),
+        ("schedule_config: {frequency: hours, interval: 2}", "schedule_text", "{frequency: hours, interval: 2}"),
+        ("schedule_config: {}", "schedule", Manual()),
+        ("trigger: pipe_failed:x", "events", (EventPattern("pipe_failed", "x"),)),
+        ("trigger: [a_word, 'file_changed:in/*.md']", "events",
+         (EventPattern("a_word"), EventPattern("file_changed", "in/*.md"))),
+        ("trigger:\n  events:\n    - pipe_completed: x\n    - ~", "events", (EventPattern("pipe_completed", "x"),)),
+        ("trigger: {events: }", "events", ()),
+        ("trigger: {}", "events", ()),
+        ("retries: 4", "retries", RetryRules(4)),
+        ("retries: off", "retries", RetryRules(0)),
+        ("retries: {max: never}", "retries", RetryRules(0)),
+        ("on_failure: notify-send 'it failed'", "on_failure", HookRules(("notify-send", "it failed"))),
+        ("on_failure: [sh, -c, 'echo $PX']", "on_failure", HookRules(("sh", "-c", "echo $PX"))),
+        ("on_failure: http://localhost:8080/x", "on_failure", HookRules(webhook="http://localhost:8080/x")),
+        ("agent: command\ncommand: ./a.sh --flag 'two words'", "command", ("./a.sh", "--flag", "two words")),
+        ("agent: command\ncommand: [./a.sh, '']", "command", ("./a.sh", "")),
+        ("redact: a+", "redact", ("a+",)),
+    ],
+)  # fmt: skip
+def test_varieties(header: str, field: str, value: object) -> None:
+    assert getattr(usable(header), field) == value
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "key", "detail", "hint"),
+    [
+        ("a: b\ntimeout: 10:00", 3, "timeout", "looks like a time of day, and is 600 to", "10m"),
+        ("timeout: 9:30", 2, "timeout", "570", "1h30m"),
+        ("timeout: soon", 2, "timeout", "'soon' is no time span", "600"),
+        ("timeout: 5 parsecs", 2, "timeout", "no time span", ""),
+        ("timeout: 0", 2, "timeout", "out of range", ""),
+        ("timeout: 400d", 2, "timeout", "out of range", ""),
+        ("timeout: 010", 2, "timeout", "octal", "write 10"),
+        ("timeout: 1e3", 2, "timeout", "no time span", ""),
+        ("timeout: -5", 2, "timeout", "no time span", ""),
+        ("timeout: [1]", 2, "timeout", "must be text, not a list", "timeout: some text"),
+        ("enabled: maybe", 2, "enabled", "'maybe' is neither true nor false", "true or false"),
+        ("effort: hihg", 2, "effort", "did you mean 'high'?", "low, medium, high"),
+        ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "`"),
+        ("schedule: [a]", 2, "schedule", "must be text, not a list", ""),
+        ("schedule_config: daily", 2, "schedule_config", "must be a map, not text", "frequency:"),
+        ("schedule_config:\n  frequency: days\n  at_hour: 25", 4, "schedule_config", "at_hour", ""),
+        ("timezone: Europe/Berln", 2, "timezone", "no time zone 'Europe/Berln'", "Europe/Berlin"),
+        ("agent: command", 2, "agent", "needs a command", "command: ./agent.sh"),
+        ("command: ./a.sh", 2, "command", "the agent is pi", "add agent: command"),
+        ("agent: command\ncommand: ./a.sh 'x", 3, "command", "cannot be split", "close the quote"),
+        ("agent: command\ncommand: [a, [b]]", 3, "command", "holds a list", "[prog, arg]"),
+        ("agent: command\ncommand: ''", 3, "command", "names no program", "./program"),
+        ("agent: command\ncommand: []", 3, "command", "names no program", "./program"),
+        ("agent: command\ncommand: {a: b}", 3, "command", "must be text, not a map", ""),
+        ('preset: ["*", fast]', 2, "preset", "comes last", ""),
+        ("preset: [{a: b}]", 2, "preset", "holds a map", ""),
+        ("trigger: {event: [x]}", 2, "trigger", "'event' is not known", "events"),
+        ("trigger: [[x]]", 2, "trigger", "not a list", "events"),
+        ("trigger: {events: [{a: b, c: d}]}", 2, "trigger", "not a map", ""),
+        ("trigger: file_changed", 2, "trigger", "does not say of what", "file_changed"),
+        ("retries: many", 2, "retries", "no whole number", "from 0 to 20"),
+        ("retries: 21", 2, "retries", "out of range", "from 0 to 20"),
+        ("retries: [1]", 2, "retries", "must be a map, not a list", "max, on_timeout, delay"),
+        ("retries: {maxx: 3}", 2, "retries.maxx", "did you mean 'max'?", "max, on_timeout, delay"),
+        ("retries: {max: 03}", 2, "retries.max", "octal", "write 3"),
+        ("on_failure: {after: 2}", 2, "on_failure", "neither a command nor a webhook", ""),
+        ("on_failure: ftp://x/y", 2, "on_failure", "no http address", "https://"),
+        ("on_failure: {webhook: 'https://[x'}", 2, "on_failure.webhook", "no http address", ""),
+        ("on_failure: {webhook: x, after: 0}", 2, "on_failure.webhook", "no http address", ""),
+        ("budget: {daily_cost: free}", 2, "budget.daily_cost", "no amount of dollars", "0.50"),
+        ("budget: {daily_cost: 0}", 2, "budget.daily_cost", "no amount", ""),
+        ("budget: 5", 2, "budget", "must be a map, not text", "daily_tokens"),
+        ("limits: {memory: 5 apples}", 2, "limits.memory", "not understood", "512MB"),
+        ("limits: {tokens: 0}", 2, "limits.tokens", "not understood", "200k"),
+        ("redact: '('", 2, "redact", "no regular expression", "escape"),
+        ("redact: ['x*']", 2, "redact", "matches the empty text", ""),
+    ],
+)  # fmt: skip
+def test_mistakes(header: str, line: int, key: str, detail: str, hint: str) -> None:
+    found = broken(header).problem
+    assert (found.line, found.key) == (line, key), found
+    assert detail in found.detail, found
+    assert hint in found.hint, found
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+    found = broken("timeout: soon\nenabled: maybe\nretries: {max: x, on: y}\nschedule: continuous")
+    assert [each.key for each in (found.problem, *found.more)] == [
+        "timeout", "enabled", "retries.max", "retries.on", "schedule",
+    ]  # fmt: skip
+    error = config_error(found)
+    assert error.detail.endswith("(and 4 more)")
+    assert error.unit == "pipe:mine"
+    assert [each["line"] for each in error.extra["errors"]] == [2, 3, 4, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("header", "warning"),
+    [
+        ("scedule: every 5m", "line 2: 'scedule' has no effect; did you mean 'schedule'?"),
+        ("Enabled: false", "did you mean 'enabled'?"),
+        ("presets: [a]", "did you mean 'preset'?"),
+        ("permissions: reader", "permissions is not enforced here"),
+        ("permissions: none", "permissions is not enforced here"),
+        ("permissions: {deny: ['Api(GET /search)']}", "permissions is not enforced"),
+        ("deny-apps: [Mail]", "deny-apps is not enforced"),
+        ("connections:\n  - slack", "connections are not made here"),
+        ("lookback: 1h", "lookback has no effect"),
+        ("config: {vault_path: /x}", "config is not filled in"),
+        ("privacy_filter: true", "privacy_filter is not applied"),
+        ("agent: claude\ncommand: x", "command has no effect with agent: claude"),
+        ("trigger: {events: [a], sources: [b]}", "trigger.sources has no effect here"),
+        ("trigger: [workflow_event(a b)]", "'workflow_event(a b)' never happens here"),
+        ("trigger: [pipe_complete]", "did you mean 'pipe_completed'?"),
+        ("trigger: pipe_completed:mine", "never starts itself"),
+        ("schedule: daily", "daily at"),
+    ],
+)
+def test_warnings(header: str, warning: str) -> None:
+    found = usable(header).warnings
+    assert len(found) == 1
+    assert warning in found[0]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "permissions:",
+        "permissions: admin",
+        "permissions: {}",
+        "connections: []",
+        "privacy_filter: false",
+        "artifacts:\n  - path: out.md\n    title: T\n    kind: md",
+        "source_hash: 1234567890123456\nicon: 🗒\nx-own: {a: 1}\ntemplate: false",
+        "trigger: {sources: }",
+    ],
+)
+def test_keys_of_other_programs_are_kept_without_a_word(header: str) -> None:
+    assert all("trigger" in each for each in usable(header).warnings)
+
+
+def test_keys_that_have_no_effect_are_kept_as_they_are_written() -> None:
+    found = usable("artifacts:\n  - path: out.md  # c\n    kind: md\nicon: '🗒'\nempty:\nmodel: x")
+    assert found.unknown == {
+        "artifacts": "- path: out.md  # c\n    kind: md",
+        "icon": "'🗒'",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("1.5", 1.5), ("90s", 90), ("10 min", 600), ("1h 30m", 5400), ("1 day, 2 hours", 93600), ("0.5h", 1800)],
+)
+def test_time_spans(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", " ", "h", "1h30", "5m x", "1.2.3", "٣s", "9" * 400, "9" * 400 + "h"])
+def test_texts_that_are_no_time_span(text: str) -> None:
+    with pytest.raises(WrongValueError):
+        seconds_of(text)
+
+
+def test_counts_and_sizes() -> None:
+    assert [count_of(each) for each in ("7", "2k", "1.5M", "1_000", "2 B")] == [7, 2000, 1_500_000, 1000, 2_000_000_000]
+    assert [size_of(each) for each in ("5", "1kb", "2 GiB", "0.5M")] == [5, 1024, 2 * 1024**3, 512 * 1024]
+    for wrong in ("", "x", "-1", "9" * 400, "0.2"):
+        with pytest.raises(WrongValueError):
+            count_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble"),
+    [
+        ("", "is empty"),
+        ("a b", "holds ' '"),
+        ("ä", "holds 'ä'"),
+        ("a/b", "holds '/'"),
+        (".hidden", "begins with '.'"),
+        ("-x", "begins with '-'"),
+        ("x.", "ends with a dot"),
+        ("queue", "is reserved"),
+        ("NUL.txt", "is reserved"),
+        ("x" * 101, "is longer than 100"),
+    ],
+)
+def test_names_that_no_pipe_can_have(name: str, trouble: str) -> None:
+    assert trouble in (name_trouble(name) or "")
+
+
+def test_names_of_real_folders_are_fine() -> None:
+    assert [name_trouble(each) for each in ("a", "Daily_digest-2", "7", "x.y", "x" * 100)] == [None] * 5
+
+
+def test_a_file_that_is_no_text_is_a_broken_pipe() -> None:
+    found = read(b"---\na: \xff\n---\n")
+    assert isinstance(found, BrokenPipe)
+    assert found.problem.text == "/pipes/mine/pipe.md:2: byte 0xFF is no UTF-8; save the file as UTF-8"
+    nothing = read("")
+    assert isinstance(nothing, BrokenPipe)
+    assert problem("schedule: *").line == 2
+    assert pipe_text("a: 1") == "---\na: 1\n---\nDo it.\n"

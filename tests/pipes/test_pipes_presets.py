@@ -1,0 +1,300 @@
+"""Presets: what a pipe names is what it gets, or a sentence; never another model in silence (A1-A4, A8, A9, I3)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.pipes.agents.breakers import COOLDOWNS, LONGEST, SUCCESSES, Breakers
+from supervisord_py.pipes.agents.preset_file import load_presets, read_presets
+from supervisord_py.pipes.agents.presets import PresetProblem, Presets, Resolved, parse_presets, resolve
+from supervisord_py.pipes.definition import Fingerprint, PipeDefinition
+from supervisord_py.pipes.execution import ErrorType, Preset
+from supervisord_py.pipes.scheduling.schedule import Manual
+
+FILE = "/conf/presets.toml"
+TEXT = """
+[presets.fast]
+provider = "custom"
+url = "http://127.0.0.1:8000/v1"
+model = "small"
+api_key = "$ACME_KEY"
+prompt = "Be brief."
+input_cost = 0.5
+output_cost = 2
+context_window = 32000
+max_tokens = 1000
+
+[presets.good]
+provider = "anthropic"
+model = "opus"
+effort = "high"
+default = true
+
+[presets.local]
+provider = "native-ollama"
+model = "llama3"
+"""
+PRESETS = parse_presets(TEXT, FILE)
+
+
+def pipe(*presets: str, **fields: Any) -> PipeDefinition:
+    print_ = Fingerprint(0, 0, 0, 0, "")
+    return PipeDefinition(
+        "p", Path("/p"), Path("/p/pipe.md"), print_, Manual(), "manual", "body", presets=presets, **fields
+    )
+
+
+def resolved(definition: PipeDefinition, presets: Presets = PRESETS) -> Resolved:
+    found = resolve(definition, presets)
+    assert isinstance(found, Resolved), found
+    return found
+
+
+def refused(definition: PipeDefinition, presets: Presets = PRESETS) -> PresetProblem:
+    found = resolve(definition, presets)
+    assert isinstance(found, PresetProblem)
+    return found
+
+
+def test_the_file_is_read_whole() -> None:
+    assert PRESETS.problems == ()
+    assert PRESETS.names == ("fast", "good", "local")
+    assert PRESETS.default_id == "good"
+    assert PRESETS.by_id["fast"] == Preset(
+        id="fast",
+        provider="custom",
+        model="small",
+        url="http://127.0.0.1:8000/v1",
+        api="openai-completions",
+        api_key="$ACME_KEY",
+        prompt="Be brief.",
+        input_cost=0.5,
+        output_cost=2,
+        context_window=32000,
+        max_tokens=1000,
+    )
+    assert PRESETS.by_id["local"].provider == "ollama"
+    assert parse_presets('[presets.x]\nurl = "http://h"\n', FILE).by_id["x"].provider == "custom"
+
+
+def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing() -> None:
+    assert resolved(pipe("fast", provider="openai", model="gpt")).preset.id == "fast"
+    assert resolved(pipe(provider="openai", model="gpt")).preset == Preset(provider="openai", model="gpt")
+    assert resolved(pipe(model="gpt", effort="low")).preset == Preset(model="gpt", effort="low")
+    assert resolved(pipe(provider="native-ollama")).preset.provider == "ollama"
+    assert resolved(pipe()).preset.id == "good"
+    assert resolved(pipe(), Presets(FILE)).preset == Preset()
+
+
+def test_a_list_is_a_chain_and_the_star_is_all_others() -> None:
+    found = resolved(pipe("local", "fast", "local"))
+    assert [each.id for each in (found.preset, *found.fallbacks)] == ["local", "fast"]
+    found = resolved(pipe("local", "*"))
+    assert [each.id for each in (found.preset, *found.fallbacks)] == ["local", "fast", "good"]
+    assert [each.id for each in resolved(pipe("fast", "auto")).fallbacks] == ["good"]
+    assert resolved(pipe("pi-agent")).preset.id == "good"
+
+
+def test_the_pipes_effort_wins() -> None:
+    assert resolved(pipe("good", effort="low")).preset.effort == "low"
+    assert resolved(pipe(effort="low")).preset.effort == "low"
+    assert resolved(pipe("good")).preset.effort == "high"
+
+
+def test_a_missing_preset_is_named_with_the_file_and_those_there_are() -> None:
+    trouble = refused(pipe("good", "fats", model="gpt"))
+    assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
+    assert trouble.message == "there is no preset 'fats' in /conf/presets.toml; there are: fast, good, local"
+    assert trouble.hint == "did you mean 'fast'?"
+    assert "add [presets.zzz]" in refused(pipe("zzz")).hint
+    assert "there are: none at all" in refused(pipe("zzz"), Presets(FILE)).message
+    assert "no preset of /conf/presets.toml is the default one" in refused(pipe("auto", "*"), Presets(FILE)).message
+    assert "has none" in refused(pipe("*"), Presets(FILE)).message
+
+
+def test_a_corrupt_file_fails_pipes_that_name_a_preset_and_warns_all_others() -> None:
+    broken = parse_presets("[presets.fast\n", FILE)
+    assert broken.names == ()
+    trouble = refused(pipe("fast"), broken)
+    assert "'fast' cannot be had: /conf/presets.toml: is no TOML" in trouble.message
+    found = resolved(pipe(model="gpt"), broken)
+    assert found.preset == Preset(model="gpt")
+    assert "is no TOML" in found.warnings[0]
+    assert resolved(pipe(), broken).warnings == found.warnings
+
+
+WRONG = [
+    ('modle = "x"', "modle", "there is no such key", "did you mean 'model'?"),
+    ("model = 1", "model", "1 is not a text", "leave the key out"),
+    ('model = ""', "model", "is not a text", "leave the key out"),
+    ('effort = "max"', "effort", "'max' is none of low, medium, high", "low"),
+    ('url = "localhost"', "url", "is no address", "https://"),
+    ('provider = "custom"', "provider", "needs its url", "http://127.0.0.1:8000/v1"),
+    ('api_key = "sk-123456789"', "api_key", "is no reference", "$ACME_API_KEY"),
+    ("input_cost = -1", "input_cost", "is not a number of at least 0", "leave the key out"),
+    ("output_cost = nan", "output_cost", "is not a number", "leave the key out"),
+    ("max_tokens = 1.5", "max_tokens", "is not a whole number", "leave the key out"),
+    ('default = "yes"', "default", "is not true or false", "leave the key out"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "detail", "hint"), WRONG)
+def test_what_is_wrong_takes_only_its_own_preset_away(text: str, key: str, detail: str, hint: str) -> None:
+    presets = parse_presets(f"{TEXT}\n[presets.bad]\n{text}\n", FILE)
+    assert presets.names == PRESETS.names
+    (problem,) = presets.problems
+    assert problem.key == key
+    assert detail in problem.detail
+    assert hint in problem.hint
+    assert problem.line == TEXT.count("\n") + 3
+    assert "sk-123456789" not in problem.text
+    assert f"'bad' is broken: {problem.text}" in refused(pipe("bad"), presets).message
+
+
+def test_names_and_defaults_that_cannot_be() -> None:
+    assert [problem.key for problem in parse_presets('[presets.auto]\n[presets."*"]\n', FILE).problems] == ["auto", "*"]
+    two = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
+    assert (two.default_id, list(two.broken)) == ("a", ["b"])
+    assert "is no table" in parse_presets("[presets]\na = 1\n", FILE).problems[0].detail
+    assert "'preset' has no place here" in parse_presets("[preset.a]\n", FILE).problems[0].text
+    assert "'presets' has no place here" in parse_presets("presets = 1\n", FILE).problems[0].text
+
+
+@given(st.text())
+def test_no_text_makes_the_reader_fail(text: str) -> None:
+    parse_presets(text, FILE)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "presets.toml"
+    assert load_presets(file) == Presets(str(file))
+    file.write_bytes(b"\xef\xbb\xbf[presets.a]\n")
+    assert load_presets(file).names == ("a",)
+    file.write_bytes(b"\xff")
+    assert "is not UTF-8 at byte 0" in load_presets(file).problems[0].text
+    file.unlink()
+    file.mkdir()
+    assert "cannot be read" in load_presets(file).problems[0].text
+
+
+async def test_a_file_that_is_just_being_written_is_read_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "presets.toml"
+    file.write_text(TEXT[:-30])
+
+    async def meanwhile(_: float) -> None:
+        file.write_text(TEXT)
+
+    monkeypatch.setattr(asyncio, "sleep", meanwhile)
+    assert (await read_presets(file)).names == PRESETS.names
+    file.write_text("[")
+    monkeypatch.undo()
+    assert (await read_presets(file, again_seconds=0)).file_problem is not None
+
+
+# -- breakers -------------------------------------------------------------------------------------------------------
+
+A, B, C = Preset("a"), Preset("b"), Preset("c")
+
+
+def test_a_preset_that_failed_for_a_lasting_cause_rests_and_then_tries_again() -> None:
+    breakers = Breakers()
+    breakers.failed("a", ErrorType.QUOTA_EXHAUSTED, 1000.0)
+    assert breakers.open_until("a", 1000.0) == 2800.0
+    assert breakers.open_until("a", 2800.0) is None
+    assert breakers.open_until("b", 1000.0) is None
+    assert breakers.open_until(None, 1000.0) is None
+
+
+def test_each_further_failure_doubles_the_rest_up_to_an_hour() -> None:
+    breakers, now, rests = Breakers(), 0.0, []
+    for _ in range(9):
+        breakers.failed("a", ErrorType.RATE_LIMITED, now)
+        until = breakers.open_until("a", now)
+        assert until is not None
+        rests.append(until - now)
+        now = until
+    assert rests == [60, 120, 240, 480, 960, 1920, LONGEST, LONGEST, LONGEST]
+
+
+def test_successes_close_at_once_and_forget_the_doubling_by_and_by() -> None:
+    breakers = Breakers()
+    breakers.failed("a", ErrorType.NETWORK, 0.0)
+    breakers.succeeded("a")
+    assert breakers.open_until("a", 1.0) is None
+    breakers.failed("a", ErrorType.NETWORK, 100.0)
+    assert breakers.open_until("a", 100.0) == 160.0
+    for _ in range(SUCCESSES):
+        breakers.succeeded("a")
+    assert breakers.state() == {}
+    breakers.succeeded("a")
+    breakers.succeeded(None)
+
+
+def test_a_providers_hint_counts_where_it_is_longer() -> None:
+    breakers = Breakers()
+    breakers.failed("a", ErrorType.RATE_LIMITED, 0.0, retry_after=300.0)
+    breakers.failed("b", ErrorType.RATE_LIMITED, 0.0, retry_after=7.0)
+    breakers.failed("c", ErrorType.RATE_LIMITED, 0.0, retry_after=1e9)
+    assert [breakers.open_until(each, 0.0) for each in "abc"] == [300, 60, LONGEST]
+
+
+@pytest.mark.parametrize("error_type", [*sorted(set(ErrorType) - set(COOLDOWNS)), None])
+def test_failures_that_are_the_pipes_own_open_nothing(error_type: ErrorType | None) -> None:
+    breakers = Breakers()
+    breakers.failed("a", error_type, 0.0)
+    breakers.failed(None, ErrorType.NETWORK, 0.0)
+    assert breakers.state() == {}
+
+
+def test_a_resting_preset_is_passed_over_but_never_all_of_them() -> None:
+    breakers = Breakers()
+    assert breakers.choose(A, (B, C), 0.0).preset == A
+    breakers.failed("a", ErrorType.NETWORK, 0.0)
+    chosen = breakers.choose(A, (B, C), 0.0)
+    assert (chosen.preset, chosen.fallbacks, chosen.skipped) == (B, (C,), ("a",))
+    breakers.failed("b", ErrorType.QUOTA_EXHAUSTED, 0.0)
+    breakers.failed("c", ErrorType.RATE_LIMITED, 0.0)
+    assert breakers.choose(B, (C, A), 0.0).preset == A
+    assert breakers.choose(A, (), 0.0).preset == A
+    assert breakers.choose(Preset(), (B,), 0.0).preset == Preset()
+
+
+def test_a_clock_that_was_set_back_lets_nobody_rest_for_days() -> None:
+    breakers = Breakers()
+    breakers.failed("a", ErrorType.NETWORK, 1e9)
+    assert breakers.open_until("a", 0.0) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([*ErrorType, None]), st.floats(0, 1e6), st.floats(0, 1e5))
+    )
+)
+def test_the_state_is_json_that_goes_on_exactly_there(story: list[tuple[str, ErrorType | None, float, float]]) -> None:
+    import json
+
+    breakers = Breakers()
+    for name, error_type, now, wait in story:
+        if error_type is None:
+            breakers.succeeded(name)
+        else:
+            breakers.failed(name, error_type, now, wait)
+    again = Breakers(json.loads(json.dumps(breakers.state())))
+    assert again.state() == breakers.state()
+    for now in (0.0, 5e5):
+        until = again.open_until("a", now)
+        assert until is None or now < until <= now + LONGEST
+
+
+def test_what_is_unreadable_in_a_state_counts_as_closed() -> None:
+    assert Breakers({"a": None, "b": [1], "c": [-1, 0.0, 0], "d": ["x", 0, 0], "e": [1, 5, 0]}).state() == {
+        "e": [1, 5.0, 0]
+    }

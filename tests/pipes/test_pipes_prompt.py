@@ -1,0 +1,89 @@
+"""The prompt: five facts in five lines, then what people wrote, untouched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.pipes.agents.local_zone import machine_zone
+from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
+FACTS = PromptFacts(NOVEMBER - 3600, NOVEMBER, "Europe/Berlin", "./output/7/", ApiAt("/run/pxd.sock", 7860))
+
+
+def test_the_five_facts_stand_first() -> None:
+    assert render_prompt(FACTS, None, "# Do it\n") == (
+        "Time range: 2026-11-21T19:41:03.123Z to 2026-11-21T20:41:03.123Z\n"
+        "Date: 2026-11-21\n"
+        "Timezone: Europe/Berlin (UTC+01:00)\n"
+        "Output directory: ./output/7/\n"
+        "API: http://127.0.0.1:7860\n"
+        "\n"
+        "# Do it\n"
+    )
+
+
+def test_without_a_port_the_socket_is_named() -> None:
+    assert "\nAPI: unix socket /s\n\n" in render_prompt(replace(FACTS, api=ApiAt("/s")), None, "x")
+
+
+def test_the_presets_words_stand_before_the_body() -> None:
+    assert render_prompt(FACTS, "\nBe brief.\n\n", "body").endswith("7860\n\nBe brief.\n\nbody")
+    assert render_prompt(FACTS, "\n \n", "body").endswith("7860\n\nbody")
+
+
+def test_what_triggered_it_is_told_in_one_line() -> None:
+    told = render_prompt(replace(FACTS, context={"event": "ü", "data": {"b": "1\n2"}}), None, "body")
+    assert told.splitlines()[5:] == ['Trigger: {"data": {"b": "1\\n2"}, "event": "ü"}', "", "body"]
+
+
+@given(st.text())
+def test_a_body_passes_through_untouched(body: str) -> None:
+    assert render_prompt(FACTS, "preset", body).endswith("\n\npreset\n\n" + body)
+
+
+def test_templates_of_old_pipes_are_left_as_they_are() -> None:
+    body = "From {{start_time}} to {{end_time}} in {{ vault_path }} {date}"
+    assert render_prompt(FACTS, None, body).endswith(body)
+
+
+@pytest.mark.parametrize(
+    ("moment", "zone", "date", "offset"),
+    [
+        ("2026-03-29T00:59:59Z", "Europe/Berlin", "2026-03-29", "+01:00"),
+        ("2026-03-29T01:00:00Z", "Europe/Berlin", "2026-03-29", "+02:00"),
+        ("2026-10-25T00:59:59Z", "Europe/Berlin", "2026-10-25", "+02:00"),
+        ("2026-10-25T01:00:00Z", "Europe/Berlin", "2026-10-25", "+01:00"),
+        ("2026-11-01T05:59:59Z", "America/New_York", "2026-11-01", "-04:00"),
+        ("2026-11-01T06:00:00Z", "America/New_York", "2026-11-01", "-05:00"),
+        ("2026-11-21T20:00:00Z", "Asia/Kolkata", "2026-11-22", "+05:30"),
+        ("2026-11-21T20:00:00Z", "America/St_Johns", "2026-11-21", "-03:30"),
+        ("2026-11-21T20:00:00Z", "Pacific/Kiritimati", "2026-11-22", "+14:00"),
+        ("2026-11-21T20:00:00Z", "UTC", "2026-11-21", "+00:00"),
+    ],
+)
+def test_date_and_offset_are_those_of_the_zone_at_that_moment(moment: str, zone: str, date: str, offset: str) -> None:
+    at = datetime.fromisoformat(moment).timestamp()
+    lines = render_prompt(replace(FACTS, context_end=at, zone=zone), None, "").splitlines()
+    assert lines[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
+
+
+def test_the_machines_zone(tmp_path: Path) -> None:
+    missing, named = str(tmp_path / "none"), tmp_path / "timezone"
+    named.write_text("Asia/Tokyo\n")
+    linked = tmp_path / "localtime"
+    linked.symlink_to("/usr/share/zoneinfo/Europe/Paris")
+    assert machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named)) == "Europe/Berlin"
+    assert machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
+    assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
+    assert machine_zone({"TZ": "../x"}, localtime=missing, timezone=missing) == "UTC"
+    assert machine_zone({})

@@ -1,0 +1,164 @@
+"""The real pi against a provider that does as it is told: what our launch makes ready is what it needs.
+
+It is installed by .ci/agents. Each run costs a second of node, so there are few, side by side; what becomes of the
+other answers of a provider is seen through the whole daemon (tests/e2e/test_e2e_pipes_real_pi.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mock_provider import ANSWER, COMMAND, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
+from supervisord_py.pipes.agents.catalog import load_agents
+from supervisord_py.pipes.agents.launching import LaunchOrder, Means, Prepared, cleanup, launch
+from supervisord_py.pipes.agents.programs import Answer, Program
+from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status
+from supervisord_py.pipes.judging.outcome import judge
+from supervisord_py.pipes.judging.parsers import parser_for
+from supervisord_py.pipes.judging.values import Cause, Ending, Summary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PEERS = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers"
+KEY = "sk-real-pi-test-key"
+PATIENCE = 100.0
+SCENARIOS = {
+    "tool": (Status.COMPLETED, None),
+    "401": (Status.FAILED, ErrorType.AUTH_FAILED),
+    "429-hint": (Status.FAILED, ErrorType.RATE_LIMITED),
+    "hang": (Status.TIMED_OUT, ErrorType.TIMEOUT),
+}
+SIDE_BY_SIDE = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one run."""
+
+    prepared: Prepared
+    outcome: Outcome
+    summary: Summary
+    requests: int
+    stored: bytes
+
+
+async def ask(program: Program, *, seconds: float) -> Answer:
+    """Run a small program; the placement has tests of its own."""
+    child = await asyncio.create_subprocess_exec(
+        *program.argv,
+        cwd=program.cwd,
+        env=dict(program.env),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(child.communicate(), seconds)
+    return Answer(child.returncode, None, out.decode(), err.decode())
+
+
+class House:
+    """Folders for the executions, and the means."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "pipe").mkdir()
+        (root / "home" / ".pi" / "agent").mkdir(parents=True)
+        (root / "home" / ".pi" / "agent" / "settings.json").write_text("the user's own")
+        nodes = [str(each.parent) for each in PEERS.glob("node/node_modules/node-*/bin/node")]
+        path = os.pathsep.join([str(PEERS / "pi" / "node_modules" / ".bin"), *nodes, os.environ["PATH"]])
+        environ = {"PATH": path, "HOME": str(root / "home"), "PROVIDER_KEY": KEY}
+        self.means = Means(load_agents(None), environ, ("PATH", "HOME"), ask, root, preflight_seconds=PATIENCE)
+
+    def order(self, number: int, model: str, url: str) -> LaunchOrder:
+        return LaunchOrder(
+            execution_id=number,
+            pipe_name="p",
+            folder=self.root / "pipe",
+            run_dir=self.root / "runs" / str(number),
+            output_dir=self.root / "pipe" / "output" / str(number),
+            prompt="Say hello.",
+            plan=Plan("pi"),
+            preset=Preset(
+                "x", "custom", model, url, "openai-completions", "$PROVIDER_KEY", input_cost=3.0, output_cost=15.0
+            ),
+            socket="/run/pxd.sock",
+            session_dir=self.root / "sessions",
+        )
+
+    async def run(self, number: int, model: str) -> Run:
+        async with MockProvider() as provider:
+            order = self.order(number, model, provider.url)
+            prepared = await launch(order, self.means)
+            ending, out = await self._ended(prepared, provider, hangs=model == "hang")
+            parser = parser_for(prepared.parser)
+            parser.feed(out)
+            parser.end()
+            outcome = judge(ending, parser.summary, prepared.success, allow_empty=False)
+            assert set(provider.keys) == {KEY}
+            stored = out + b"".join(each.read_bytes() for each in order.run_dir.rglob("*") if each.is_file())
+            await asyncio.to_thread(cleanup, order.run_dir)
+            return Run(prepared, outcome, parser.summary, len(provider.requests), stored)
+
+    async def _ended(self, prepared: Prepared, provider: MockProvider, *, hangs: bool) -> tuple[Ending, bytes]:
+        assert prepared.stdin_file is not None
+        with prepared.stdin_file.open("rb") as prompt:
+            child = await asyncio.create_subprocess_exec(
+                *prepared.argv,
+                cwd=prepared.cwd,
+                env=dict(prepared.env),
+                stdin=prompt,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        if hangs:
+            await asyncio.wait_for(provider.asked.wait(), PATIENCE)
+            child.send_signal(prepared.stop.signal)
+        out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
+        code = child.returncode
+        assert code is not None
+        cause = Cause.TIMEOUT if hangs else Cause.NOBODY
+        return Ending(cause, code if code >= 0 else None, -code if code < 0 else None, None, "", err.decode()), out
+
+
+async def _all(house: House) -> Mapping[str, Run]:
+    slots = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    async def one(number: int, model: str) -> Run:
+        async with slots:
+            return await house.run(number, model)
+
+    found = await asyncio.gather(*(one(number, model) for number, model in enumerate(SCENARIOS)))
+    return dict(zip(SCENARIOS, found, strict=True))
+
+
+# One test: with several, each process of a parallel run would do all of it again.
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_real_pi_runs_as_it_was_made_ready(tmp_path: Path, require: Callable[[object, str], None]) -> None:
+    require((PEERS / "pi" / "node_modules" / ".bin" / "pi").exists(), "needs the real pi: .ci/agents")
+    house = House(tmp_path)
+    runs = await _all(house)
+    assert {model: (run.outcome.status, run.outcome.error_type) for model, run in runs.items()} == SCENARIOS
+    assert {model: run.requests for model, run in runs.items()} == dict.fromkeys(SCENARIOS, 1) | {"tool": 2}
+    assert {run.prepared.agent_version for run in runs.values()} == {"0.74.2"}
+    assert {run.prepared.warnings for run in runs.values()} == {()}
+    assert not any(KEY.encode() in run.stored for run in runs.values())
+    _check_words_and_costs(runs)
+    assert (tmp_path / "home" / ".pi" / "agent" / "settings.json").read_text() == "the user's own"
+    assert await asyncio.to_thread(os.listdir, tmp_path / "home" / ".pi" / "agent") == ["settings.json"]
+
+
+def _check_words_and_costs(runs: Mapping[str, Run]) -> None:
+    tool = runs["tool"]
+    assert tool.summary.final_text == ANSWER
+    usage = tool.summary.usage
+    assert (usage.input_tokens, usage.output_tokens) == (2 * INPUT_TOKENS, 2 * OUTPUT_TOKENS)
+    assert usage.cost == pytest.approx(2 * (INPUT_TOKENS * 3 + OUTPUT_TOKENS * 15) / 1e6)
+    assert b"from-the-tool" in tool.stored.replace(COMMAND.encode(), b"")
+    assert runs["429-hint"].outcome.retry_after_seconds == 7

@@ -1,0 +1,279 @@
+"""What follows from an end: retries, other presets, hooks, budgets, and what is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from pipe_rig import eventually, pipe_house, quick_watchers
+from supervisord_py.pipes.config import OutputLimits, RetryLimits
+from supervisord_py.pipes.execution import ErrorType, Status, Trigger
+from supervisord_py.pipes.running.spool import Spool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipe_rig import PipeRig
+    from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.room_requests import OutputStream
+
+BUSY = "echo 'HTTP 429: rate_limit' >&2; exit 1"
+FAST = RetryLimits(initial_seconds=0.01, jitter=0.0)
+
+
+async def settled(rig: PipeRig, pipe: str, count: int) -> list[Execution]:
+    """Return the executions of a pipe once there are so many and all are final."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await rig.rows(pipe)
+            if len(rows) >= count and all(it.status.is_final for it in rows):
+                return rows
+            await asyncio.sleep(0.01)
+
+
+async def test_what_passes_by_itself_is_tried_again_as_new_rows(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, retries=FAST) as rig:
+        folder = rig.shell("flaky", f"if [ -e ok ]; then echo fine; else touch ok; {BUSY}; fi")
+        first = await rig.run("flaky")
+        assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
+        rows = await settled(rig, "flaky", 2)
+        assert [(it.trigger, it.retry_of, it.retry_count, it.status) for it in rows] == [
+            (Trigger.MANUAL, None, 0, Status.FAILED),
+            (Trigger.RETRY, first.id, 1, Status.COMPLETED),
+        ]
+        assert rows[1].not_before is not None
+        assert rows[1].group is rows[0].group
+        (folder / "ok").unlink()
+        rig.shell("never", BUSY, "retries: 2")
+        await rig.run("never")
+        rows = await settled(rig, "never", 3)
+        assert [it.retry_count for it in rows] == [0, 1, 2]
+        assert rig.room.get("never").consecutive_failures == 1
+        rig.shell("auth", "echo '401 unauthorized' >&2; exit 1", "retries: 2")
+        assert (await rig.run("auth")).error_type is ErrorType.AUTH_FAILED
+        assert len(await rig.rows("auth")) == 1
+
+
+async def test_a_retry_by_hand_names_the_execution_before_it(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "exit 1", "retries: 0")
+        first = await rig.run("p")
+        again = await rig.room.retry(first.id)
+        assert (again.trigger, again.retry_of, again.retry_count) == (Trigger.RETRY, first.id, 1)
+        assert (await rig.room.wait(again.id)).status is Status.FAILED
+
+
+async def test_another_preset_takes_over_at_once_and_one_that_cools_down_is_passed_over(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, retries=FAST) as rig:
+        rig.config.presets_file.write_text(
+            '[presets.one]\nprovider = "openai"\nmodel = "bad"\n[presets.two]\nprovider = "openai"\nmodel = "good"\n'
+        )
+        rig.fake("chain", "fail:429", front="preset: [one, two]\nretries: 1")
+        first = await rig.run("chain")
+        assert (first.preset.id, first.plan.fallbacks[0].id) == ("one", "two")
+        rows = await settled(rig, "chain", 3)
+        assert [(it.preset.id, it.preset.model, it.trigger) for it in rows[:2]] == [
+            ("one", "bad", Trigger.MANUAL),
+            ("two", "good", Trigger.RETRY),
+        ]
+        rig.fake("chain", "answer:ok", front="preset: [one, two]\nretries: 1")
+        await rig.restart()
+        assert rig.room._house.shelf.breakers.open_until("one", rig.time.clocks.wall()) is not None
+
+
+async def test_somebody_is_told_of_failures_in_a_row_and_of_the_recovery(short_tmp: Path) -> None:
+    heard: list[dict] = []
+
+    async def hear(request: web.Request) -> web.Response:
+        heard.append(await request.json())
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/", hear)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+    try:
+        async with pipe_house(short_tmp) as rig:
+            tell = '/bin/sh -c \\"echo $PX_EVENT $PX_FAILURES $PX_ERROR_TYPE >> told\\"'
+            hook = f'on_failure: {{command: "{tell}", webhook: "http://127.0.0.1:{port}/", after: 2}}\nretries: 0'
+            folder = rig.shell("sick", "exit 3", hook)
+            for _ in range(2):
+                await rig.run("sick")
+            await eventually(lambda: heard and (folder / "told").exists(), "the notice")
+            assert (heard[0]["event"], heard[0]["failures"], heard[0]["pipe"]) == ("failing", 2, "sick")
+            rig.shell("sick", "echo well", hook)
+            await rig.run("sick")
+            await eventually(
+                lambda: len(heard) == 2 and len((folder / "told").read_text().split("\n")) == 3, "the rest"
+            )
+            assert (folder / "told").read_text() == "failing 2 crash\nrecovered 2\n"
+            await rig.room.mute("sick")
+            rig.shell("sick", "exit 3", hook)
+            for _ in range(2):
+                await rig.run("sick")
+            assert "pipe_failing" in await rig.words("pipe:sick")
+            assert len(heard) == 2
+            rig.shell("deaf", "exit 1", "on_failure: ./nothing-there\nretries: 0")
+            await rig.run("deaf")
+            async with asyncio.timeout(30):
+                while "hook_failed" not in await rig.words("pipe:deaf"):
+                    await asyncio.sleep(0.01)
+            await eventually(lambda: not rig.placement.children(), "the hooks' ends")
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.fake("paid", "usage:100/50/0.25", "answer:fine", front="budget: {daily_tokens: 200}\nretries: 0")
+        assert (await rig.run("paid")).usage.total_tokens == 150
+        assert (await rig.run("paid")).status is Status.COMPLETED
+        refused = await rig.run("paid")
+        assert (refused.error_type, refused.pid, refused.started_at) == (ErrorType.BUDGET_EXCEEDED, None, None)
+        assert "300 tokens today of 200" in (refused.error_message or "")
+        rig.time.pass_by(86400)
+        assert (await rig.run("paid")).status is Status.COMPLETED
+
+
+async def test_an_agent_that_is_silent_after_a_resume_is_ended(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B2: everything the machine slept counts; who says something again goes on."""
+    looked = quick_watchers(monkeypatch)
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("mute", "echo hi; sleep 1000", "timeout: 100000\nretries: 0")
+        rig.shell("loud", "while [ ! -e gate ]; do echo x; sleep 0.02; done", "timeout: 100000\nretries: 0")
+        mute, loud = await rig.room.run("mute"), await rig.room.run("loud")
+        lives = [rig.room._house.roster.get(it.id) for it in (mute, loud)]
+        await eventually(
+            lambda: all(it.following and it.following.spool.sizes["stdout"] for it in lives), "first words"
+        )
+        await eventually(lambda: len(looked) == 2, "the watch over each")
+        rig.time.sleep(3600)
+        await eventually(lambda: all(it.resumed_at for it in looked), "a look at the clocks for each")
+        await eventually(lambda: lives[1].heard_at > max(it.resumed_at or 0 for it in looked), "words after the resume")
+        rig.time.pass_by(61)
+        done = await rig.room.wait(mute.id)
+        assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
+        assert "woke up" in (done.error_message or "")
+        assert (await rig.room.cancel(loud.id)).status is Status.CANCELLED
+
+
+async def test_a_full_disk_loses_nothing_that_was_said_and_crashes_nothing(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C2: reading stands still while the disk takes nothing, and goes on when it does; what is lost is counted."""
+    full = {"is": True}
+    append = Spool.append
+
+    def refuse(self: Spool, stream: OutputStream, data: bytes) -> None:
+        if full["is"]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, stream, data)
+
+    monkeypatch.setattr(Spool, "append", refuse)
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("talk", "echo one; while [ ! -e gate ]; do sleep 0.01; done; echo two")
+        queued = await rig.room.run("talk")
+        live = rig.room._house.roster.get(queued.id)
+        await eventually(lambda: live.following and live.following.trouble, "the trouble")
+        full["is"] = False
+        (folder / "gate").touch()
+        done = await rig.room.wait(queued.id)
+        assert (done.status, done.stdout, done.lost_bytes) == (Status.COMPLETED, "one\ntwo\n", 0)
+        full["is"] = True
+        monkeypatch.setattr("supervisord_py.pipes.running.following.DISK_PAUSE_SECONDS", 0.01)
+        lost = await rig.run("talk")
+        assert (lost.lost_bytes, rig.room.health().lost_bytes) == (8, 8)
+
+
+async def test_old_executions_are_forgotten_with_their_files_in_small_batches(short_tmp: Path) -> None:
+    limits = OutputLimits(keep_executions=2)
+    async with pipe_house(short_tmp, output=limits) as rig:
+        folder = rig.shell("many", "echo x > $PX_OUTPUT_DIR/kept; echo y")
+        numbers = [(await rig.run("many")).id for _ in range(4)]
+        orphan = rig.config.executions_dir / "777"
+        orphan.mkdir()
+        assert await rig.room._all.forgetting.sweep() == 2
+        assert [it.id for it in await rig.rows("many")] == numbers[2:]
+        assert sorted(it.name for it in rig.config.executions_dir.iterdir() if it.is_dir()) == [
+            str(it) for it in numbers[2:]
+        ]
+        assert all((folder / "output" / str(it) / "kept").exists() for it in numbers)
+        gone = rig.room._house.folder(numbers[3]) / "stdout"
+        gone.unlink()
+        page = await rig.room.output(numbers[3])
+        assert (page.data, page.complete) == (b"y\n", True)
+
+
+async def test_a_hook_that_takes_too_long_is_ended_and_that_is_an_event(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.config = replace(rig.config, hook_seconds=0.2)
+        rig.room.reconfigure(rig.config)
+        hook = 'on_failure: "sleep 1000"\nretries: 0'
+        rig.shell("slow", "exit 1", hook)
+        await rig.run("slow")
+        async with asyncio.timeout(30):
+            while not (failed := [it for it in await rig.said("pipe:slow") if it.event == "hook_failed"]):
+                await asyncio.sleep(0.01)
+        assert "longer than 0.2 s" in json.dumps(dict(failed[0].facts))
+        await eventually(lambda: not rig.placement.children(), "the end of the hook")
+
+
+@pytest.mark.parametrize("place", ["before the notice", "in the middle of it"])
+async def test_a_notice_that_a_control_plane_came_not_to_give_is_given_by_the_next(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    async with pipe_house(short_tmp) as rig:
+        script = "echo x > begun; [ -e gate ] || exec sleep 1000; echo $PX_EVENT $PX_EXECUTION_ID >> told"
+        tell = f'/bin/sh -c \\"{script}\\"'
+        folder = rig.shell("sick", "exit 3", f'on_failure: "{tell}"\nretries: 0')
+        with monkeypatch.context() as crash:
+            if place == "before the notice":
+                crash.setattr(rig.room._all.conclusion.aftermath, "tell", lambda _live, _notice: None)
+            done = await rig.run("sick")
+            if place != "before the notice":
+                await eventually((folder / "begun").exists, "the beginning of the hook")
+        (folder / "gate").touch()
+        await rig.restart()
+        await eventually(lambda: (folder / "told").exists() and (folder / "told").read_text(), "the notice")
+        assert (folder / "told").read_text() == f"failing {done.id}\n"
+        await eventually(lambda: not rig.room._all.hooks._pending._notices, "the end of the notice")
+
+
+async def test_a_notice_is_struck_out_when_it_was_given(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("sick", "exit 3", "on_failure: /bin/true\nretries: 0")
+        await rig.run("sick")
+        file = rig.config.executions_dir / "notices.json"
+        await eventually(lambda: json.loads(file.read_text()) == {}, "the end of the notice")
+        file.write_text("no JSON")
+        await rig.restart()
+        assert (await rig.words("pipe:sick")).count("pipe_failing") == 1
+
+
+async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("talk", "while [ ! -e gate ]; do sleep 0.01; done; yes words | head -c 200000")
+        queued = await rig.room.run("talk")
+        await eventually(lambda: rig.running(queued.id), "the start")
+        await rig.ledger.flush()
+        connection = rig.ledger._writer._connection
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        (folder / "gate").touch()
+        done = await rig.room.wait(queued.id)
+        assert rig.ledger.degraded is not None
+        assert (done.status, (done.stdout or "")[:6]) == (Status.COMPLETED, "words\n")
+        connection.execute("PRAGMA max_page_count = 1000000")
+        await eventually(lambda: rig.ledger.degraded is None, "the recovery")

@@ -1,0 +1,233 @@
+"""What becomes of executions when control planes and keepers come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipe_rig import eventually, pipe_house
+from process.real_keeper import alive
+from supervisord_py.errors import InterruptedRunError, ShuttingDownError
+from supervisord_py.ledger import pipe_executions
+from supervisord_py.pipes.execution import ErrorType, Status
+from supervisord_py.pipes.room_requests import OutputStream, RunRequest
+from supervisord_py.pipes.running.conclusion import Conclusion
+from supervisord_py.pipes.running.stopping import Stopping
+from supervisord_py.process import identity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipe_rig import PipeRig
+
+COUNTING = "i=0; while [ ! -e gate ]; do i=$((i+1)); echo line $i; sleep 0.002; done; echo last $i"
+
+
+async def begun(rig: PipeRig, name: str) -> int:
+    """Run a pipe, and wait until its process is there."""
+    queued = await rig.room.run(name)
+    await eventually(lambda: rig.running(queued.id), "the start")
+    return queued.id
+
+
+async def test_a_run_goes_on_through_a_new_control_plane_without_losing_or_doubling_a_byte(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("count", COUNTING)
+        number = await begun(rig, "count")
+        pid = rig.running(number)
+        for _ in range(2):
+            seen = (await rig.room.output(number)).total_bytes
+            await rig.replace()
+            assert rig.running(number) == pid
+            async with asyncio.timeout(30):
+                while (await rig.room.output(number)).total_bytes <= seen:
+                    await asyncio.sleep(0.01)
+        (folder / "gate").touch()
+        done = await rig.room.wait(number)
+        lines = (rig.room._house.folder(number) / "stdout").read_text().splitlines()
+        assert lines[:-1] == [f"line {at}" for at in range(1, len(lines))]
+        assert lines[-1] == f"last {len(lines) - 1}"
+        assert (done.status, done.lost_bytes) == (Status.COMPLETED, 0)
+        assert (await rig.words("pipe:count")).count("execution_adopted") == 2
+
+
+async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("quick", "while [ ! -e gate ]; do sleep 0.01; done; echo done; exit 4", "retries: 0")
+        number = await begun(rig, "quick")
+        waiting = asyncio.ensure_future(rig.room.wait(number))
+        await asyncio.sleep(0)
+        await rig.room.detach()
+        with pytest.raises(InterruptedRunError):
+            await waiting
+        (folder / "gate").touch()
+        await eventually(lambda: any(it.exit for it in rig.placement.children()) or _exited(rig), "the exit")
+        await rig.put_down()
+        rig.time.pass_by(100)
+        await rig.open()
+        done = await rig.room.wait(number)
+        assert (done.status, done.exit_code, done.stdout) == (Status.FAILED, 4, "done\n")
+        assert (done.duration_ms or 0) < 100_000, "it ended when it ended, not when somebody looked"
+        assert done.finished_at == pytest.approx((done.started_at or 0) + (done.duration_ms or 0) / 1000, abs=0.01)
+
+
+def _exited(rig: PipeRig) -> bool:
+    return all(not alive(it.identity.pid) for it in rig.placement.children())
+
+
+async def test_a_timeout_is_counted_from_the_start_whoever_counts(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("late", "sleep 1000", "timeout: 100\nretries: 0")
+        number = await begun(rig, "late")
+        rig.time.pass_by(60)
+        await rig.replace()
+        rig.time.pass_by(60)
+        done = await rig.room.wait(number)
+        assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
+
+
+async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path) -> None:
+    """B1, C6: failed, its words fixed, its folder marked, a survivor killed by its identity only."""
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("cut", "echo some; sleep 1000")
+        number = await begun(rig, "cut")
+        await eventually(lambda: rig.room._house.folder(number).joinpath("progress.json").exists(), "a note")
+        other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        survivor = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        try:
+            stranger = await _claim_by_hand(rig, other.pid, start_time=1)
+            outlived = await _claim_by_hand(rig, survivor.pid, start_time=identity.start_time(survivor.pid) or 0)
+            await rig.room.detach()
+            await _forget_child(rig)
+            await rig.put_down()
+            await rig.open()
+            rows = {it.id: it for it in await rig.rows()}
+            assert {(it.status, it.error_type) for it in rows.values()} == {(Status.FAILED, ErrorType.INTERRUPTED)}
+            assert rows[number].error_message == "interrupted by system restart"
+            assert rows[number].incomplete
+            assert (folder / "output" / str(number) / "INCOMPLETE").exists()
+            assert (await rig.room.execution(number, blobs=True)).stdout == "some\n"
+            assert survivor.wait(10) == -signal.SIGKILL
+            assert other.poll() is None
+            assert {stranger, outlived} <= set(rows)
+            assert rig.room.get("cut").consecutive_failures == 0
+        finally:
+            for each in (other, survivor):
+                each.kill()
+                each.wait()
+
+
+async def _claim_by_hand(rig: PipeRig, pid: int, *, start_time: int) -> int:
+    """Write a running row of a process that no keeper holds."""
+
+    def build(number: int) -> pipe_executions.PipeExecutionRow:
+        return pipe_executions.PipeExecutionRow(number, f"p{pid}", "queued", "manual", "manual", 1.0)
+
+    row = (await pipe_executions.add(rig.ledger, build)).row
+    await pipe_executions.mark_running(rig.ledger, row.id, pipe_executions.Running(2.0))
+    facts = pipe_executions.Spawned(pid, start_time, identity.boot_id(), 2.0)
+    await pipe_executions.spawned(rig.ledger, row.id, facts)
+    return row.id
+
+
+async def _forget_child(rig: PipeRig) -> None:
+    """Have the keeper lose what it holds, as one that was killed would."""
+    for child in await rig.placement.list("pipe:"):
+        await rig.placement.stop(child.key, grace_seconds=0, reason="stopped")
+        await rig.placement.release(child.key)
+
+
+async def test_an_orderly_end_stops_what_runs_and_keeps_what_waits(short_tmp: Path) -> None:
+    """I1: the final status is written before the exit; the line outlives it."""
+    async with pipe_house(short_tmp, stop_seconds=0.1) as rig:
+        folder = rig.shell("long", "trap '' TERM; echo begun; while [ ! -e gate ]; do sleep 0.02; done")
+        first = await begun(rig, "long")
+        second = await rig.room.run("long", RunRequest(queue=True))
+        pid = rig.running(first)
+        await rig.room.close()
+        assert not alive(pid)
+        with pytest.raises(ShuttingDownError):
+            await rig.room.run("long")
+        await rig.put_down()
+        (folder / "gate").touch()
+        await rig.open(scheduler=False)
+        rows = {it.id: it for it in await rig.rows()}
+        assert (rows[first].status, rows[first].error_type) == (Status.FAILED, ErrorType.SHUTDOWN)
+        assert (rows[second.id].status, rows[second.id].position) == (Status.QUEUED, 1)
+        rig.room.start_scheduler()
+        assert (await rig.room.wait(second.id)).status is Status.COMPLETED
+
+
+async def test_a_stop_that_was_under_way_is_finished_by_the_next_control_plane(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp, stop_seconds=30.0) as rig:
+        rig.shell("deaf", "trap '' TERM; echo x; while :; do sleep 0.02; done")
+        number = await begun(rig, "deaf")
+        live = rig.room._house.roster.get(number)
+        await eventually(lambda: live.following and live.following.spool.sizes["stdout"], "its trap")
+        cancelling = asyncio.ensure_future(rig.room.cancel(number))
+        await eventually(lambda: any('"cancelled"' in it.tag for it in rig.placement.children()), "the note")
+        await rig.room.detach()
+        with suppress(InterruptedRunError):
+            await cancelling
+        await rig.put_down()
+        for child in await rig.placement.list("pipe:"):
+            os.killpg(child.identity.pid, signal.SIGKILL)
+        await rig.open()
+        done = await rig.room.wait(number)
+        assert (done.status, done.error_type) == (Status.CANCELLED, ErrorType.CANCELLED)
+
+
+async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash between the final row and what follows: the retry and other pipes come all the same, once."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("flaky", "echo 'HTTP 503: server_error' >&2; exit 1", "retries: {max: 1, delay: 1000}")
+        with monkeypatch.context() as crash:
+            crash.setattr(Conclusion, "after", _nothing)
+            crash.setattr(Stopping, "release", _nothing)
+            number = (await rig.room.run("flaky")).id
+            async with asyncio.timeout(30):
+                while not (await rig.room._house.ledger.flush() and await _is_final(rig, number)):
+                    await asyncio.sleep(0.005)
+            await rig.room.detach()
+        assert len(await rig.rows("flaky")) == 1
+        for _ in range(2):
+            await rig.put_down()
+            await rig.open()
+            await eventually(lambda: not rig.placement.children(), "the clearing away")
+            assert [it.retry_of for it in await rig.rows("flaky")] == [None, number]
+            assert (await rig.words("pipe:flaky")).count("execution_failed") == 1
+            await rig.room.detach()
+        await rig.put_down()
+        await rig.open()
+
+
+async def _nothing(*_: object, **__: object) -> None:
+    """Be a control plane that was killed here."""
+
+
+async def _is_final(rig: PipeRig, number: int) -> bool:
+    row = await pipe_executions.get(rig.ledger, number, blobs=False)
+    return row is not None and Status(row.status).is_final
+
+
+async def test_output_of_a_redacted_run_stays_redacted_after_a_new_control_plane(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        script = 'printf %.4s "$API_KEY"; while [ ! -e gate ]; do sleep 0.01; done; echo "${API_KEY#????}"'
+        folder = rig.shell("leaky", script)
+        (folder / ".env").write_text("API_KEY=sk-very-secret-value\n")
+        number = await begun(rig, "leaky")
+        notes = rig.room._house.folder(number) / "progress.json"
+        await eventually(notes.exists, "a note")
+        await rig.replace()
+        (folder / "gate").touch()
+        done = await rig.room.wait(number)
+        assert done.stdout == "[redacted]\n"
+        assert (await rig.room.output(number, OutputStream.STDOUT)).data == b"[redacted]\n"

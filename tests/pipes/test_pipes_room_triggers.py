@@ -1,0 +1,201 @@
+"""What starts pipes by itself: due times, events, and what keeps them from it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+from pipe_rig import eventually, pipe_house
+from supervisord_py.pipes.execution import ErrorType, Group, Status, Trigger
+from supervisord_py.pipes.room_requests import PublishedEvent, RunRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipe_rig import PipeRig
+    from supervisord_py.pipes.execution import Execution
+
+
+async def row_of(rig: PipeRig, pipe: str, count: int = 1) -> list:
+    """Return the executions of a pipe, once there are so many final ones whose slot is free."""
+    async with asyncio.timeout(60):
+        while True:
+            rows = await rig.rows(pipe)
+            at_work = {live.id for live in rig.room._house.roster.of_pipe(pipe)}
+            if len([it for it in rows if it.status.is_final and it.id not in at_work]) >= count:
+                return rows
+            await asyncio.sleep(0.01)
+
+
+async def test_a_pipe_with_an_interval_runs_by_itself_once_the_api_listens(short_tmp: Path) -> None:
+    """G1, E2: not before `start_scheduler`; at once on enable, then only when the time has come."""
+    async with pipe_house(short_tmp, scheduler=False) as rig:
+        rig.shell("tick", "echo tick", "schedule: every 30m")
+        await rig.room.refresh()
+        assert (await rig.rows(), rig.room.health().scheduler_running) == ([], False)
+        rig.room.start_scheduler()
+        first = (await row_of(rig, "tick"))[0]
+        assert (first.trigger, first.group, first.status) == (Trigger.SCHEDULED, Group.SCHEDULED, Status.COMPLETED)
+        assert (first.context_end, (first.context_end or 0) - (first.context_start or 0)) == (first.queued_at, 1800.0)
+        view = rig.room.get("tick")
+        assert abs((view.next_run or 0) - first.started_at - 1800) < 5
+        assert view.last_decision is not None
+        rig.time.pass_by(1801)
+        rig.room._all.timetable.wake()
+        second = (await row_of(rig, "tick", 2))[1]
+        assert second.context_start == first.context_end
+        report = rig.room.next("tick")
+        assert (report.summary[:12], len(report.upcoming)) == ("every 30 min", 5)
+
+
+async def test_a_due_time_while_it_runs_is_skipped_and_said(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("busy", "while [ ! -e gate ]; do sleep 0.01; done", "schedule: every 30m")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("busy").pid, "the start")
+        rig.time.pass_by(1801)
+        rig.room._all.timetable.wake()
+        decided = await eventually(
+            lambda: (it := rig.room.get("busy").last_decision) and "still running" in it.text and it, "the decision"
+        )
+        assert "execution 1" in decided.text
+        assert len(await rig.rows("busy")) == 1
+        (folder / "gate").touch()
+
+
+async def test_disabling_a_pipe_or_changing_its_schedule_takes_what_waits_out_of_the_line(short_tmp: Path) -> None:
+    """E1: cancelled, with the reason; a run by hand stays."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hold", "while [ ! -e gate ]; do sleep 0.01; done", "schedule: every 1h")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("hold").pid, "the start")
+        rig.shell("next", "echo", "schedule: every 1h")
+        await rig.room.refresh()
+        waiting = await eventually(lambda: rig.room._house.roster.queued("next"), "the second in line")
+        assert rig.room.queue().groups[0].waiting[0].position == 1
+        view = await rig.room.disable("next")
+        assert (view.enabled, view.queued, view.next_run) == (False, 0, None)
+        row = await rig.room.execution(waiting[0].id)
+        assert (row.status, row.error_type) == (Status.CANCELLED, ErrorType.CANCELLED)
+        assert "disabled" in (row.error_message or "")
+        by_hand = await rig.run("next")
+        assert by_hand.status is Status.COMPLETED
+        await rig.room.enable("next")
+        rig.time.pass_by(3601)
+        rig.room._all.timetable.wake()
+        again = (await eventually(lambda: rig.room._house.roster.queued("next"), "the third"))[0]
+        rig.shell("next", "echo", "schedule: manual")
+        await rig.room.refresh()
+        row = await rig.room.execution(again.id)
+        assert (row.status, "schedule has changed" in (row.error_message or "")) == (Status.CANCELLED, True)
+        (rig.config.pipes_dir / "hold" / "gate").touch()
+
+
+async def test_a_wish_of_this_machine_lasts_until_the_file_says_something_new(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo", "enabled: true")
+        await rig.room.refresh()
+        await rig.room.disable("p")
+        await rig.restart()
+        assert not rig.room.get("p").enabled
+        rig.shell("p", "echo", "enabled: false\ntitle: x")
+        await rig.room.refresh()
+        assert not rig.room.get("p").enabled
+        await rig.room.enable("p")
+        assert rig.room.get("p").enabled
+        rig.shell("p", "echo", "enabled: true\ntitle: y")
+        await rig.room.refresh()
+        assert rig.room.get("p").enabled
+
+
+async def test_an_end_starts_the_pipes_that_wait_for_it_and_never_in_a_circle(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("a", "echo", "trigger: {events: ['pipe_completed:b']}")
+        rig.shell("b", "cat", "trigger: {events: ['pipe_completed:a', 'pipe_completed:b']}")
+        rig.shell("c", "echo", "trigger: {events: ['pipe_failed:*']}\nretries: 0")
+        rig.shell("bad", "exit 1", "retries: 0")
+        await rig.room.refresh()
+        first = await rig.run("a")
+        second = (await row_of(rig, "b"))[0]
+        assert (second.trigger, second.group, second.trigger_event) == (Trigger.EVENT, Group.EVENT, "pipe_completed:a")
+        assert second.trigger_key == str(first.id)
+        assert f'"execution": {first.id}' in ((await rig.room.execution(second.id, blobs=True)).rendered_prompt or "")
+        await rig.run("bad")
+        assert (await row_of(rig, "c"))[0].trigger_event == "pipe_failed:bad"
+        assert [len(await rig.rows(name)) for name in ("a", "b", "c")] == [1, 1, 1]
+
+
+async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hook", "cat", "trigger: {events: [invoice]}\nretries: 0")
+        rig.shell("off", "cat", "trigger: {events: [invoice]}\nenabled: false")
+        await rig.room.refresh()
+        event = PublishedEvent("invoice", key="n-1", facts={"total": 3})
+        claims = await rig.room.publish_event(event)
+        assert [it.pipe for it in claims.claimed] == ["hook"]
+        assert [(it.pipe, it.why) for it in claims.suppressed] == [("off", "it is disabled")]
+        done = await rig.room.wait(claims.claimed[0].execution)
+        assert '"total": 3' in (done.stdout or "")
+        assert (await rig.room.publish_event(event)).claimed == ()
+        await rig.restart()
+        assert (await rig.room.publish_event(event)).claimed == ()
+        rig.shell("hook", "exit 1", "trigger: {events: [invoice]}\nretries: 0")
+        await rig.room.refresh()
+        other = PublishedEvent("invoice", key="n-2")
+        failed = (await rig.room.publish_event(other)).claimed[0].execution
+        assert (await rig.room.wait(failed)).status is Status.FAILED
+        assert len((await rig.room.publish_event(other)).claimed) == 1
+
+
+async def test_files_and_tools_that_fail_start_pipes(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        inbox = rig.shell("inbox", "cat", "trigger: {events: ['file_changed:in/*.txt']}") / "in"
+        inbox.mkdir()
+        rig.shell("nurse", "cat", "trigger: {events: ['tool_failed:fetch']}")
+        await rig.room.refresh()
+        rig.events.publish("died", "tool:fetch", instance="i-1")
+        nurse = (await row_of(rig, "nurse"))[0]
+        assert nurse.trigger_event == "tool_failed:fetch"
+        for instance, has_ended in (("i-1", True), ("i-2", False), ("i-2", False)):  # the first is the one that died
+            rig.events.publish("run_failed", "tool:fetch", instance=instance, instance_ended=has_ended, status=500)
+        assert len(await row_of(rig, "nurse", 3)) == 3
+        watch = rig.room._all.sources.files
+        await eventually(lambda: any(thread.is_alive() for thread, _ in watch._threads), "the watch")
+        rows: list[Execution] = []
+        async with asyncio.timeout(60):
+            for at in itertools.count():  # one that is written before the watch listens is announced by nobody
+                (inbox / f"{at}.txt").write_text("new")
+                rows = [it for it in await rig.rows("inbox") if it.trigger_event]
+                if rows:
+                    break
+                await asyncio.sleep(0.05)
+        assert rows[0].trigger_event.startswith(f"file_changed:{inbox}/")
+
+
+async def test_a_folder_that_is_deleted_mid_run_ends_its_run_and_is_forgotten(short_tmp: Path) -> None:
+    """F3; and F2: a broken file is listed with what is wrong, the others run on."""
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("gone", "sleep 1000")
+        rig.write("torn", "schedule: continuous")
+        queued = await rig.room.run("gone")
+        await eventually(lambda: rig.running(queued.id), "the start")
+        waiting = await rig.room.run("gone", RunRequest(queue=True))
+        await rig.room.remove("gone")
+        rows = {it.id: it for it in await rig.rows("gone")}
+        assert {rows[queued.id].status, rows[waiting.id].status} == {Status.CANCELLED}
+        assert not folder.exists()
+        assert [view.name for view in rig.room.snapshot()] == ["torn"]
+        assert "continuous" in (rig.room.get("torn").config_error or "")
+        assert not rig.room._house.states.knows("gone")
+
+
+async def test_a_one_time_pipe_runs_once_and_is_disabled_then(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("once", "echo", "schedule: at 2099-01-01T00:00:00Z")
+        await rig.room.refresh()
+        assert rig.room.get("once").next_run == 4070908800.0
+        rig.time.pass_by(4070908800.5 - rig.time.clocks.wall())
+        rig.room._all.timetable.wake()
+        assert (await row_of(rig, "once"))[0].trigger is Trigger.SCHEDULED
+        assert (rig.room.get("once").enabled, rig.room.get("once").next_run) == (False, None)

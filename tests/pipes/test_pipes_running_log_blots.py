@@ -1,0 +1,111 @@
+"""Keys are taken out of the keeper's log where they lie, however the output was cut; positions stay."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisord_py.keeper.segments import Segments
+from supervisord_py.pipes.agents.redaction import LINE_BYTES
+from supervisord_py.pipes.running.log_blots import LogBlots
+from supervisord_py.process.output import Chunk, OutputReader, Stream
+
+SECRETS, PATTERNS = ("secret-1", 'quo"ted\nkey'), (r"\d\d-\d",)
+WORDS = st.lists(
+    st.tuples(
+        st.sampled_from(Stream),
+        st.sampled_from(
+            [
+                b"a",
+                b"\n",
+                b"sec",
+                b"ret-1",
+                b'quo\\"ted\\n',
+                b'quo"ted\n',
+                b"key",
+                b"12-3",
+                b"1",
+                b"2-",
+                b"x" * 30,
+            ]
+        ),
+    ),
+    max_size=40,
+)
+
+
+def written(folder: Path, words: list[tuple[Stream, bytes]], segment_bytes: int = 25) -> OutputReader:
+    log = Segments(str(folder), segment_bytes, 1 << 30)
+    log.open()
+    for stream, data in words:
+        log.append(1.0, stream, data)
+    log.close()
+    return OutputReader(folder)
+
+
+def streams(reader: OutputReader) -> dict[Stream, bytes]:
+    """Return what the log holds, by stream."""
+    found, at = dict.fromkeys(Stream, b""), 0
+    while True:
+        batch = reader.read(at)
+        for item in batch.items:
+            assert isinstance(item, Chunk)
+            assert item.position >= at
+            found[item.stream] += item.data
+        at = batch.next_position
+        if batch.at_end:
+            return found
+
+
+def expected(text: bytes) -> bytes:
+    done = bytearray(text)
+    places = [found.span() for found in re.finditer(rb'secret-1|quo"ted\nkey|quo\\"ted\\nkey', text)]
+    at = 0
+    for line in text.split(b"\n"):
+        places += [(at + found.start(), at + found.end()) for found in re.finditer(rb"\d\d-\d", line)]
+        at += len(line) + 1
+    for begin, end in places:
+        done[begin:end] = b"*" * (end - begin)
+    return bytes(done)
+
+
+@settings(max_examples=40)
+@given(words=WORDS, steps=st.lists(st.integers(0, 400), max_size=4))
+def test_what_must_not_be_stored_is_blotted_however_it_was_cut(
+    words: list[tuple[Stream, bytes]], steps: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        reader = written(Path(place), words)
+        before, end = streams(reader), reader.end()
+        blots = LogBlots(reader, 0, SECRETS, PATTERNS)
+        for upto in sorted(min(step, end) for step in steps):
+            blots.advance(upto)
+        again = LogBlots(reader, 0, SECRETS, PATTERNS)  # another control plane goes on
+        again.finish(end)
+        assert {stream: expected(text) for stream, text in before.items()} == streams(reader)
+        assert reader.end() == end
+
+
+def test_only_what_is_safe_and_ones_own_is_touched(tmp_path: Path) -> None:
+    reader = written(tmp_path, [(Stream.STDOUT, b"secret-1 of another run\n"), (Stream.STDOUT, b"secret-1 secret-1\n")])
+    blots = LogBlots(reader, 24, SECRETS, ())
+    blots.advance(24 + 10)
+    assert streams(reader)[Stream.STDOUT] == b"secret-1 of another run\n******** secret-1\n"
+    LogBlots(reader, 0, (), ()).finish(reader.end())
+    assert streams(reader)[Stream.STDOUT].endswith(b"******** secret-1\n"), "nothing to look for: nothing is read"
+    blots.finish(reader.end())
+    assert streams(reader)[Stream.STDOUT] == b"secret-1 of another run\n******** ********\n"
+
+
+def test_a_line_without_end_is_searched_in_pieces_and_a_segment_that_is_gone_is_no_matter(tmp_path: Path) -> None:
+    long = b"y" * LINE_BYTES
+    words = [(Stream.STDERR, long), (Stream.STDERR, b"12-3"), (Stream.STDERR, long), (Stream.STDERR, b"secret-1")]
+    reader = written(tmp_path, words, LINE_BYTES)
+    (tmp_path / f"{0:020d}.log").unlink()
+    LogBlots(reader, 0, SECRETS, PATTERNS).finish(reader.end())
+    left = b"".join(file.read_bytes() for file in sorted(tmp_path.glob("*.log")))
+    assert left == b"****" + long + b"********"

@@ -1,0 +1,303 @@
+"""Requirements F (files of pipes), G (the API and the provider), H (chat, here kernels and tools) and I (the ends)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pipe_rig import eventually, pipe_house
+from process.real_keeper import alive
+from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
+from supervisord_py.api.pipe_units import PipeState, pipe_unit_document
+from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
+from supervisord_py.pipes.agents import preset_file
+from supervisord_py.pipes.config import OutputLimits
+from supervisord_py.pipes.execution import ErrorType, Status, Trigger
+from supervisord_py.pipes.room_requests import OutputStream, RunRequest
+from supervisord_py.pipes.running import watching
+from supervisord_py.process.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pipe_rig import PipeRig
+    from supervisord_py.process.spec import Child
+
+
+# -- F: files ----------------------------------------------------------------------------------------------------------
+
+
+@in_one_room
+async def test_f1_an_edit_is_noticed_by_itself(rig: PipeRig) -> None:
+    """Nobody asks for it; and a run by hand right after an edit runs what stands there now."""
+    rig.shell("f1", "echo one", "title: One")
+    await eventually(lambda: any(it.name == "f1" for it in rig.room.snapshot()), "the new pipe")
+    rig.shell("f1", "echo two", "title: Two")
+    assert (await rig.run("f1")).stdout == "two\n"
+    rig.shell("f1", "echo three", "title: Three")
+    await eventually(lambda: rig.room.get("f1").title == "Three", "the edit")
+
+
+@in_one_room
+async def test_f2_a_broken_file_is_listed_with_the_error(rig: PipeRig) -> None:
+    """By name, with line and cure; the others run on, and an older, good content is not used in silence."""
+    rig.shell("f2", "echo good")
+    rig.shell("f2-other", "echo fine")
+    assert (await rig.run("f2")).status is Status.COMPLETED
+    rig.write("f2", "agent: command\ncommand: cat\nschedule: */30 * * * *")
+    await eventually(lambda: rig.room.get("f2").config_error, "the look at it")
+    error = next(it for it in rig.room.snapshot() if it.name == "f2").config_error or ""
+    assert "f2/pipe.md:4: " in error
+    assert "quote" in error
+    with pytest.raises(ConfigError):
+        await rig.room.run("f2")
+    assert (await rig.run("f2-other")).stdout == "fine\n"
+    assert (await rig.words("pipe:f2"))[-1] == "pipe_broken"
+
+
+@in_one_room
+async def test_f3_a_folder_deleted_mid_run_is_cancelled_first(rig: PipeRig) -> None:
+    """By whoever: asked to remove a pipe, we wait for the end and delete then; by others, we end what runs in it."""
+    folder = rig.shell("f3", "sleep 1000")
+    number = await begun(rig, "f3")
+    pid = rig.running(number)
+    await rig.room.remove("f3")
+    assert (alive(pid), folder.exists()) == (False, False)
+    folder = rig.shell("f3-rm", "sleep 1000")
+    other = await begun(rig, "f3-rm")
+    shutil.rmtree(folder)
+    row = await rig.room.wait(other)
+    assert (row.status, "its folder was deleted" in (row.error_message or "")) == (Status.CANCELLED, True)
+    assert (await rig.room.execution(number)).status is Status.CANCELLED
+
+
+@in_one_room
+async def test_f4_the_output_folder_is_there_before_the_spawn(rig: PipeRig) -> None:
+    """Where it cannot be made, the run fails with the path. A file in its place does that for root as well."""
+    folder = rig.shell("f4", 'test -d "$PX_OUTPUT_DIR" && echo there', "retries: 0")
+    assert (await rig.run("f4")).stdout == "there\n"
+    shutil.rmtree(folder / "output")
+    (folder / "output").write_text("in the way")
+    done = await rig.run("f4")
+    assert (done.status, done.error_type, done.pid) == (Status.FAILED, ErrorType.CONFIG_ERROR, None)
+    assert str(folder / "output") in (done.error_message or "")
+
+
+@in_one_room
+async def test_f5_what_is_installed_is_checked_and_disabled(rig: PipeRig) -> None:
+    """Only over https; broken: nothing is added; an agent that nobody knows is told; never enabled by itself."""
+    with pytest.raises(BadRequestError, match="http"):
+        await rig.room.install("http://127.0.0.1:9/pipe.md")
+    source = rig.folder / "downloads"
+    source.mkdir()
+    (source / "f5-bad.md").write_text("---\nschedule: continuous\n---\nx\n")
+    with pytest.raises(PxError, match="continuous"):
+        await rig.room.install(str(source / "f5-bad.md"))
+    assert not (rig.config.pipes_dir / "f5-bad").exists()
+    (source / "f5.md").write_text("---\nagent: hermes\nenabled: true\nschedule: every 1m\n---\nx\n")
+    added = await rig.room.install(str(source / "f5.md"))
+    assert (added.enabled, added.next_run) == (False, None)
+    assert "the agent hermes is not known here" in added.warnings[-1].replace("'", "")
+    told = next(it for it in await rig.said("pipe:f5") if it.event == "pipe_installed")
+    assert "hermes" in str(told.facts["warnings"])
+    checks = {it.name: it for it in await rig.room.validate("f5")}
+    assert (checks["agent"].status, "hermes" in checks["agent"].message) == ("fail", True)
+
+
+# -- G: the API and the provider ---------------------------------------------------------------------------------------
+
+
+async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
+    """Neither what is due nor what somebody asked for; the daemon opens the gate when its doors are open."""
+    async with pipe_house(short_tmp, scheduler=False) as house:
+        house.shell("g1-due", "echo", "schedule: every 1h")
+        house.shell("g1-asked", "echo")
+        await house.room.refresh()
+        asked = await house.room.run("g1-asked")
+        assert (asked.status, asked.position) == (Status.QUEUED, 1)
+        assert (house.room.health().scheduler_running, len(await house.rows())) == (False, 1)
+        house.room.start_scheduler()
+        assert (await house.room.wait(asked.id)).status is Status.COMPLETED
+        assert (await ended(house, "g1-due"))[0].trigger is Trigger.SCHEDULED
+
+
+@in_one_room
+async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
+    """Or the socket, where there is no port; the row keeps which it was."""
+    rig.shell("g2", "cat")
+    with settings(rig, api_port=4711):
+        done = await rig.run("g2")
+    assert (done.api_port, "\nAPI: http://127.0.0.1:4711\n" in (done.stdout or "")) == (4711, True)
+    plain = await rig.run("g2")
+    assert (plain.api_port, f"\nAPI: unix socket {rig.config.socket}\n" in (plain.stdout or "")) == (None, True)
+
+
+@in_one_room
+async def test_g3_a_rate_limit_is_retried_when_the_provider_says(rig: PipeRig) -> None:
+    """As a new row that names the one before, not before the time of the provider's hint."""
+    rig.shell("g3", "echo 'HTTP 429: rate_limit_exceeded, try again in 40s' >&2; exit 1", "retries: 1")
+    first = await rig.run("g3")
+    assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
+    again = (await rig.rows("g3"))[1]
+    assert (again.status, again.trigger, again.retry_of) == (Status.QUEUED, Trigger.RETRY, first.id)
+    assert 39 <= (again.not_before or 0) - (first.finished_at or 0) < 60
+    assert (await rig.room.cancel(again.id)).status is Status.CANCELLED
+
+
+@in_one_room
+async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) -> None:
+    """The row has its head and its tail, the file a bounded part; bytes that are no text are kept, and told."""
+    rig.shell("g4", "printf '\\377head'; head -c 3000000 /dev/zero | tr '\\0' x; printf tail")
+    with settings(rig, output=OutputLimits(row_bytes=1000, file_bytes=1_000_000)):
+        done = await rig.run("g4")
+    text = done.stdout or ""
+    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "xxxx", True, True)
+    assert (done.status, done.stdout_bytes, done.invalid_utf8) == (Status.COMPLETED, 3_000_009, True)
+    page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
+    assert (page.data, page.total_bytes) == (b"\xffhead", 1_000_000)
+
+
+# -- H: chat sessions; here kernels and tools --------------------------------------------------------------------------
+
+
+async def _chat(house: PipeRig, name: str) -> Child:
+    """Start what stands for a session beside the pipes: a kernel's process, held by the same keeper."""
+    spec = ChildSpec(f"kernel:{name}", ("/bin/sleep", "1000"), str(house.folder), {"PATH": "/bin"})
+    return await house.placement.spawn(house.placement.new_key(), spec)
+
+
+async def _end(house: PipeRig, *chats: Child) -> None:
+    for chat in chats:
+        await house.placement.stop(chat.key, grace_seconds=0, reason="stopped")
+        await house.placement.release(chat.key)
+
+
+async def test_h1_sessions_are_kept_apart_from_pipes(short_tmp: Path) -> None:
+    """There is no chat here; kernels and tools are units of another kind.
+
+    No row of theirs is an execution, no start or stop of the pipes' room touches them; one keeper takes care of all.
+    """
+    async with pipe_house(short_tmp) as house:
+        chat = await _chat(house, "chat")
+        house.shell("h1", "sleep 1000")
+        number = await begun(house, "h1")
+        assert [it.unit for it in await house.placement.list("pipe:")] == ["pipe:h1"]
+        assert pipe_unit_document(PipeState(house.room.get("h1")))["kind"] == "pipe"
+        await house.restart()
+        assert [(it.id, it.error_type) for it in await house.rows()] == [(number, ErrorType.SHUTDOWN)]
+        assert [it.key for it in await house.placement.list()] == [chat.key]
+        assert alive(chat.identity.pid)
+        await _end(house, chat)
+
+
+async def test_h2_a_silent_agent_is_shown_and_can_be_cancelled(short_tmp: Path) -> None:
+    """After a minute without a word whoever looks is told so, with the pid and the command that ends it."""
+    async with pipe_house(short_tmp) as house:
+        house.shell("h2", "echo hello; sleep 1000")
+        number = await begun(house, "h2")
+        await eventually(lambda: house.room.get("h2").pid, "the pid")
+        assert house.room.get("h2").warnings == ()
+        house.time.pass_by(75)
+        warning = house.room.get("h2").warnings[-1]
+        assert f"execution {number} (pid {house.running(number)}) has said nothing for 7" in warning
+        assert "may be delayed; `pxctl pipe cancel h2` ends it" in warning
+        assert (await house.room.cancel(number)).status is Status.CANCELLED
+
+
+@in_one_room
+async def test_h3_several_at_once_are_all_tracked(rig: PipeRig) -> None:
+    """Each with its own pid, in the list of what runs; two of one pipe never."""
+    names = [f"h3-{at}" for at in range(3)]
+    for name in names:
+        rig.shell(name, "sleep 1000")
+    numbers = [await begun(rig, name) for name in names]
+    manual = next(it for it in rig.room.queue().groups if it.group == "manual")
+    shown = {it.id: it.pid for it in manual.running}
+    assert set(numbers) <= set(shown)
+    assert len({shown[number] for number in numbers} - {None}) == 3
+    for number in numbers:
+        await rig.room.cancel(number)
+
+
+async def test_h4_sessions_take_no_slot_of_pipes(short_tmp: Path) -> None:
+    """Nor does a run by hand wait for what is scheduled; what each uses is measured by itself."""
+    async with pipe_house(short_tmp) as house:
+        chats = [await _chat(house, f"chat{at}") for at in range(2)]
+        house.shell("h4-due", "sleep 1000", "schedule: every 1h")
+        house.shell("h4-hand", UNTIL_GATE)
+        await house.room.refresh()
+        await eventually(lambda: house.room.get("h4-due").pid, "the scheduled one")
+        await begun(house, "h4-hand")
+        assert {it.group: len(it.running) for it in house.room.queue().groups} == {
+            "scheduled": 1,
+            "event": 0,
+            "manual": 1,
+        }
+        keys = [chats[0].key, house.room.get("h4-due").instance or ""]
+        used = await house.placement.stat(keys)
+        assert [used[key].processes > 0 for key in keys] == [True, True]
+        await _end(house, *chats)
+
+
+# -- I: the ends -------------------------------------------------------------------------------------------------------
+
+
+async def test_i1_quitting_ends_what_runs_and_writes_it_down(short_tmp: Path) -> None:
+    """TERM, grace, KILL; every row is final before the stop returns, and what waits waits on for the next start."""
+    async with pipe_house(short_tmp, stop_seconds=0.1) as house:
+        folder = house.shell("i1", "trap '' TERM; touch deaf; while :; do sleep 0.02; done")
+        number = await begun(house, "i1")
+        await eventually((folder / "deaf").exists, "the trap")
+        waiting = await house.room.run("i1", RunRequest(queue=True))
+        pid = house.running(number)
+        await house.room.close()
+        assert not alive(pid)
+        rows = {it.id: it for it in await house.rows("i1")}
+        assert (rows[number].status, rows[number].error_type) == (Status.FAILED, ErrorType.SHUTDOWN)
+        assert rows[number].finished_at is not None
+        assert rows[waiting.id].status is Status.QUEUED
+        with pytest.raises(ShuttingDownError):
+            await house.room.run("i1")
+
+
+async def test_i2_an_update_leaves_what_runs_alone(short_tmp: Path) -> None:
+    """The control plane is replaced, the keeper holds the agents, the next one goes on with them.
+
+    An update of the keeper itself is a stop, as in I1.
+    """
+    async with pipe_house(short_tmp) as house:
+        folder = house.shell("i2", f"echo before; {UNTIL_GATE}; echo after")
+        number = await begun(house, "i2")
+        pid = house.running(number)
+        await house.replace()
+        assert (house.running(number), alive(pid)) == (pid, True)
+        (folder / "gate").touch()
+        done = await house.room.wait(number)
+        assert (done.status, done.stdout) == (Status.COMPLETED, "before\nafter\n")
+
+
+async def test_i3_a_store_that_is_being_written_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no TOML at the first look is looked at once more a moment later."""
+    file = tmp_path / "presets.toml"
+    file.write_text('[presets.i3]\nmodel = "hal')
+
+    async def meanwhile(_seconds: float) -> None:
+        file.write_text('[presets.i3]\nmodel = "half"\n')
+
+    monkeypatch.setattr("asyncio.sleep", meanwhile)
+    presets = await preset_file.read_presets(file)
+    assert (presets.file_problem, presets.by_id["i3"].model) == (None, "half")
+
+
+async def test_i4_a_blocked_agent_ends_with_the_timeout(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dialog of the system is a matter of graphical programs; its effect, a call that nobody answers, is this."""
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    async with pipe_house(short_tmp) as house:
+        folder = house.shell("i4", "echo asking; read answer < question", "timeout: 900\nretries: 0")
+        os.mkfifo(folder / "question")
+        done = await house.overdue("i4", len("asking\n"))
+        assert (done.status, done.error_type, done.stdout) == (Status.TIMED_OUT, ErrorType.TIMEOUT, "asking\n")
+        assert house.room.get("i4").running is None
