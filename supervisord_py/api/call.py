@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 from aiohttp import web
 
-from supervisord_py.api.counts import RequestCounts, UnitCounts
+from supervisord_py.api.counts import PipeCounts, RequestCounts, UnitCounts
 from supervisord_py.api.cpu import CpuSamples
 from supervisord_py.api.json_text import half_character, json_bytes
 from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.errors import BadRequestError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Live:
         requests: Counts for `/api/metrics`.
         tools: Counts of starts and evictions, from the event stream.
         kernels: The same of kernels.
+        pipes: Counts of executions, from the event stream.
         cpu: The last CPU sample of each instance.
         channels: Open WebSockets of Jupyter's clients by session.
     """
@@ -54,6 +56,7 @@ class Live:
     requests: RequestCounts = field(default_factory=RequestCounts)
     tools: UnitCounts = field(default_factory=UnitCounts)
     kernels: UnitCounts = field(default_factory=UnitCounts)
+    pipes: PipeCounts = field(default_factory=PipeCounts)
     cpu: CpuSamples = field(default_factory=CpuSamples)
     channels: Counter[str] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -101,7 +104,7 @@ def _tell_failure(task: asyncio.Task[Any]) -> None:
 
 
 class UnitState(Protocol):
-    """What tools and kernels have in common when somebody asks how they are."""
+    """What tools, kernels and pipes have in common when somebody asks how they are."""
 
     @property
     def unit(self) -> str: ...  # noqa: D102  # `kind:name`
@@ -139,9 +142,9 @@ class Call:
         return self.request.match_info[name]
 
     def units(self) -> list[str]:
-        """Return every unit that can be named: the catalog's, what is still held though its folder is gone, kernels."""
+        """Return every unit that can be named: tools, those held though their folder is gone, kernels, pipes."""
         held = (state.unit for state in self.context.launcher.snapshot(None))
-        return sorted({*self.entries(), *held, *self.sessions()})
+        return sorted({*self.entries(), *held, *self.sessions(), *self.pipes()})
 
     def entries(self) -> dict[str, Entry]:
         """Return the catalog by unit. Of two folders with one name the first counts, as in a start."""
@@ -158,9 +161,13 @@ class Call:
         """Return every session of kernels by unit, remembered ones included."""
         return {view.unit: view for view in self.context.kernels.snapshot()}
 
+    def pipes(self) -> dict[str, PipeState]:
+        """Return every pipe by unit."""
+        return {f"pipe:{view.name}": PipeState(view) for view in self.context.pipes.snapshot()}
+
     def unit_states(self) -> dict[str, UnitState]:
-        """Return what is known of tools and kernels, by unit."""
-        return {**self.states(), **self.sessions()}
+        """Return what is known of tools, kernels and pipes, by unit."""
+        return {**self.states(), **self.sessions(), **self.pipes()}
 
     def second_names(self) -> dict[str, str]:
         """Return the sessions' names by unit; a remembered one gives its name up to a living one."""
@@ -199,6 +206,13 @@ class Call:
         if not isinstance(value, dict):
             raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
         return value
+
+    async def body_if_any(self) -> dict[str, Any]:
+        """Return the JSON object of a body that may be left out: {} then.
+
+        Whether there is one is asked of the bytes: `can_read_body` says no of one that was read before.
+        """
+        return await self.body() if await self.request.read() else {}
 
 
 def parse_json(raw: bytes) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
     from supervisord_py.tools.config import ToolsConfig
@@ -169,6 +170,7 @@ class ApiContext:
 
     launcher: Launcher
     kernels: Kernels
+    pipes: Pipes
     catalog: Catalog
     tools: ToolsConfig
     ledger: Ledger

@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from supervisord_py.api.prometheus import Sample, histogram_samples
+
 COLD_START_BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Upper bounds of the histogram's buckets, seconds."""
 
@@ -38,6 +40,10 @@ class Histogram:
         """Return for each bound how many observations were at most that; the last one counts all."""
         return list(accumulate(self.buckets))
 
+    def samples(self) -> list[Sample]:
+        """Return it as lines of the page."""
+        return histogram_samples(COLD_START_BOUNDS, self.cumulative(), self.seconds)
+
 
 @dataclass(slots=True)
 class UnitCounts:
@@ -48,3 +54,12 @@ class UnitCounts:
     start_failures: Counter[str] = field(default_factory=Counter)
     endings: Counter[str] = field(default_factory=Counter)
     events_missed: int = 0
+
+
+@dataclass(slots=True)
+class PipeCounts:
+    """What the event stream told of executions: taken in by trigger, ended by status and error type."""
+
+    queued: Counter[str] = field(default_factory=Counter)
+    waits: Histogram = field(default_factory=Histogram)
+    endings: Counter[tuple[str, str]] = field(default_factory=Counter)

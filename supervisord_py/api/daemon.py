@@ -13,6 +13,7 @@ from supervisord_py.api.call import json_answer
 from supervisord_py.api.checks import Check, Verdict
 from supervisord_py.api.context import RestartScope
 from supervisord_py.api.kernel_checks import check_kernels
+from supervisord_py.api.pipe_checks import check_pipes
 from supervisord_py.api.status import daemon_document
 
 if TYPE_CHECKING:
@@ -65,7 +66,9 @@ async def show_config(call: Call) -> web.StreamResponse:
 async def doctor(call: Call) -> web.StreamResponse:
     """Answer with every check; each that is not ok names the one command that repairs it."""
     kernels = await check_kernels(call.context.kernels)
-    found = [*_reported(call), *_rungs(call), *_tool_files(call), *kernels, *await asyncio.to_thread(_probe, call)]
+    pipes = await check_pipes(call.context.pipes)
+    probed = await asyncio.to_thread(_probe, call)
+    found = [*_reported(call), *_rungs(call), *_tool_files(call), *kernels, *pipes, *probed]
     documents = [
         {"name": one.name, "status": one.status.value, "detail": one.detail, "repair": one.repair} for one in found
     ]

@@ -133,7 +133,7 @@ async def list_kernels(call: Call) -> web.StreamResponse:
 @with_message
 async def begin(call: Call) -> web.StreamResponse:
     """Start a kernel in a session of its own."""
-    body = await call.body() if call.request.can_read_body else {}
+    body = await call.body_if_any()
     members = Members({name: body[name] for name in _BODY if name in body}, _BODY)  # front ends send what they like
     env = members.texts("env")
     request = StartRequest(

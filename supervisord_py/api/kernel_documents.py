@@ -40,6 +40,8 @@ def kernel_document(view: SessionView, connection_file: Path | None = None) -> d
         "queued": view.queued,
         "last_used": rfc3339(view.last_used),
         "started_at": rfc3339(view.started_at),
+        "start_method": view.start_method,
+        "cold_start_ms": view.cold_start_ms,
         "rss_bytes": view.rss_bytes,
         "reason": None if view.reason is None else view.reason.value,
         "unit": view.unit,

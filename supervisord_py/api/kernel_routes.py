@@ -49,6 +49,8 @@ KERNEL_ROUTES: tuple[Route, ...] = (
         (
             _json("px.kernel/1", "it ran already, or the explanation (px.kernel-explanation/1)"),
             _json("px.kernel/1", "started", 201),
+            Returned("one event a line, `done` with the session last", NDJSON),
+            Returned("events", SSE),
         ),
         body=Body.OBJECT,
         ends=Ends.BY_ITSELF,

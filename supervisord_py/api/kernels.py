@@ -14,10 +14,12 @@ from supervisord_py.api.call import json_answer
 from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.kernel_documents import history_document, interrupt_document, kernel_document
 from supervisord_py.api.kernel_orders import read_start
-from supervisord_py.api.negotiation import RAW
+from supervisord_py.api.kernel_streams import ToldWork, came_of, running
+from supervisord_py.api.negotiation import JSON, NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
+from supervisord_py.api.route import Ends
 from supervisord_py.api.status import measure, unit_documents
-from supervisord_py.errors import SurvivorsError, TimedOutError
+from supervisord_py.errors import InterruptedRunError, SurvivorsError, TimedOutError
 from supervisord_py.kernels.output.artifacts import find_artifact
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.room_requests import StartRequest
@@ -71,7 +73,9 @@ async def measured_documents(call: Call, views: tuple[SessionView, ...]) -> list
 async def list_kernels(call: Call) -> web.StreamResponse:
     """Answer with every session, remembered ones included."""
     views = call.context.kernels.snapshot()
-    return json_answer({"schema": "px.kernels/1", "kernels": await measured_documents(call, views)})
+    spares = [{"interpreter": it.interpreter, "pid": it.pid, "ready": it.ready} for it in call.context.kernels.spares()]
+    documents = await measured_documents(call, views)
+    return json_answer({"schema": "px.kernels/1", "kernels": documents, "spares": spares})
 
 
 async def show_kernel(call: Call) -> web.StreamResponse:
@@ -88,13 +92,35 @@ async def use(call: Call) -> web.StreamResponse:
 
 
 async def begin(call: Call) -> web.StreamResponse:
-    """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started."""
-    order = read_start(await call.body() if call.request.can_read_body else {})
+    """Start a session's kernel: 201, or 200 where it ran already; with `explain` only say what would be started.
+
+    As a stream, which is 200, it tells what is waited for: a build takes minutes.
+    """
+    order = read_start(await call.body_if_any())
     if order.explain:
         explanation = await call.context.kernels.explain(order.request)
         return json_answer({"schema": "px.kernel-explanation/1", **explanation.document()})
+    media = choose(call.wanted, (JSON, NDJSON, SSE))
+    if media != JSON:
+        return await _begin_telling(call, order.request, media)
     started, view = await call.context.kernels.start_or_join(order.request)
     return _kernel_answer(call, view, _CREATED if started else _OK)
+
+
+async def _begin_telling(call: Call, request: StartRequest, media: str) -> web.StreamResponse:
+    told = ToldWork(call, media)
+    start = call.context.kernels.start_or_join(request, told.tell)
+    async with running(call, start, Ends.BY_ITSELF) as (work, given_up):
+        response = await told.follow(work, given_up)
+        _, view = came_of(work, _interrupted())
+    return await told.finish(response, _kernel_document(call, view))
+
+
+def _interrupted() -> InterruptedRunError:
+    return InterruptedRunError(
+        "The control plane is being replaced while the kernel starts; whether it still does is not known.",
+        hint="pxctl kernel list, then start it again",
+    )
 
 
 async def start(call: Call) -> web.StreamResponse:
@@ -150,7 +176,11 @@ async def interrupt(call: Call) -> web.StreamResponse:
 
 
 def _kernel_answer(call: Call, view: SessionView, status: int) -> web.Response:
-    return json_answer({"schema": "px.kernel/1", **document_of(call, view)}, status=status)
+    return json_answer(_kernel_document(call, view), status=status)
+
+
+def _kernel_document(call: Call, view: SessionView) -> dict[str, Any]:
+    return {"schema": "px.kernel/1", **document_of(call, view)}
 
 
 async def _answer_with_units(

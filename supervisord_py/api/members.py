@@ -80,6 +80,13 @@ class Members:
             raise self._wrong(name, "an object of texts")
         return value
 
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """Return an object of whatever JSON values, or None."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return value
+
     def objects(self, name: str, known: Collection[str]) -> tuple[Members, ...]:
         """Return a list of objects; absent is empty."""
         value = self._values.get(name, [])

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from supervisord_py.api.counts import COLD_START_BOUNDS, UnitCounts
 from supervisord_py.api.negotiation import PROMETHEUS
-from supervisord_py.api.prometheus import Family, Sample, Type, exposition, histogram_samples
+from supervisord_py.api.pipe_metrics import count_execution, pipe_families
+from supervisord_py.api.prometheus import Family, Sample, Type, exposition
 from supervisord_py.api.status import resident_bytes
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.events import Event, EventGap
@@ -18,7 +18,8 @@ from supervisord_py.process.events import Event, EventGap
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.call import Call, Live
+    from supervisord_py.api.counts import UnitCounts
     from supervisord_py.process.events import EventStream
 
 _STATES = ("cold", "starting", "ready", "busy", "stopping", "failed")
@@ -29,12 +30,15 @@ async def metrics(call: Call) -> web.StreamResponse:
     return web.Response(body=exposition(_families(call)).encode(), headers={"Content-Type": PROMETHEUS})
 
 
-async def watch_events(events: EventStream, tools: UnitCounts, kernels: UnitCounts) -> None:
+async def watch_events(events: EventStream, live: Live) -> None:
     """Count what happens, until cancelled."""
     with closing(events.subscribe()) as subscription:
         async for item in subscription:
-            is_kernel = isinstance(item, Event) and (item.unit or "").startswith("kernel:")
-            count_event(item, kernels if is_kernel else tools)
+            unit = (item.unit or "") if isinstance(item, Event) else ""
+            if isinstance(item, Event) and unit.startswith("pipe:"):
+                count_execution(item, live.pipes)
+            else:
+                count_event(item, live.kernels if unit.startswith("kernel:") else live.tools)
 
 
 def count_event(item: Event | EventGap, counts: UnitCounts) -> None:
@@ -59,6 +63,7 @@ def _families(call: Call) -> Iterator[Family]:
     yield from _of_the_daemon(call)
     yield from _of_the_tools(call)
     yield from _of_the_kernels(call)
+    yield from pipe_families(call.context.pipes, call.live.pipes)
     answered = [
         Sample(count, {"route": route, "status": str(status)})
         for (route, status), count in sorted(call.live.requests.answered.items())
@@ -102,7 +107,7 @@ def _of_the_tools(call: Call) -> Iterator[Family]:
     known = {state.name for state in states}
     by_state = Counter(str(state.state) for state in states)
     by_state["cold"] += sum(entry.name not in known for entry in call.context.catalog.entries())
-    cold = histogram_samples(COLD_START_BOUNDS, counts.cold_starts.cumulative(), counts.cold_starts.seconds)
+    cold = counts.cold_starts.samples()
     endings = [Sample(count, {"reason": reason}) for reason, count in sorted(counts.endings.items())]
     evictions = [Sample(counts.endings.get(reason, 0), {"reason": reason}) for reason in ("evicted_lru", "evicted_ttl")]
     yield Family(
@@ -124,7 +129,7 @@ def _of_the_kernels(call: Call) -> Iterator[Family]:
     by_state = Counter(view.state for view in sessions)
     endings = [Sample(count, {"reason": reason}) for reason, count in sorted(counts.endings.items())]
     failures = [Sample(count, {"reason": reason}) for reason, count in sorted(counts.start_failures.items())]
-    cold = histogram_samples(COLD_START_BOUNDS, counts.cold_starts.cumulative(), counts.cold_starts.seconds)
+    cold = counts.cold_starts.samples()
     states = [Sample(by_state[state], {"state": state.value}) for state in SessionState]
     yield Family("pxd_kernels", Type.GAUGE, "Sessions of kernels by state.", states)
     waiting = [Sample(sum(view.queued for view in sessions))]

@@ -19,9 +19,10 @@ _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",
     "u": "a unit: `x` where unambiguous, or `tool:x`",
     "k": "a kernel's session: its id, or its name where only one has it",
-    "id": "id of a cell, or of an artifact",
+    "id": "id of a cell, an artifact or an execution",
     "uuid": "`jupyter_id` of a kernel",
-    "name": "name of a kernelspec",
+    "name": "name of a kernelspec, or of an event",
+    "p": "name of a pipe, with or without `pipe:`",
 }
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.SWITCHING_PROTOCOLS})
 _TEXT_MEDIA = frozenset({NDJSON, SSE, PROMETHEUS})

@@ -10,6 +10,7 @@ from supervisord_py.api.kernel_routes import JUPYTER_ROUTES, KERNEL_ROUTES
 from supervisord_py.api.negotiation import JSON, NDJSON, PROMETHEUS, RAW, SSE
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.parameters import Form, Parameter
+from supervisord_py.api.pipe_routes import PIPE_ROUTES
 from supervisord_py.api.route import Access, Body, Ends, Returned, Route
 
 if TYPE_CHECKING:
@@ -331,4 +332,5 @@ ROUTES: tuple[Route, ...] = (
     ),
     *KERNEL_ROUTES,
     *JUPYTER_ROUTES,
+    *PIPE_ROUTES,
 )

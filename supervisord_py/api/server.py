@@ -255,7 +255,7 @@ async def _stamp(request: web.Request, response: web.StreamResponse) -> None:
 
 def _watching(context: ApiContext, live: Live) -> Callable[[web.Application], AsyncIterator[None]]:
     async def watching(_: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(watch_events(context.events, live.tools, live.kernels))
+        task = asyncio.create_task(watch_events(context.events, live))
         yield
         await cancel_and_wait(task)
         await live.finish()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from supervisord_py.api.call import json_answer
+from supervisord_py.api.pipe_documents import health_document
+from supervisord_py.api.pipe_units import PipeState, pipe_unit_document
 from supervisord_py.api.times import rfc3339
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.session import SessionView
@@ -28,6 +30,9 @@ async def health(call: Call) -> web.StreamResponse:
     """Answer that the API serves, and what works only in part."""
     facts = call.context.control.facts()
     degraded = [{"part": one.part, "detail": one.detail} for one in call.context.control.degradations()]
+    pipes = call.context.pipes.health()
+    if pipes.scheduler_error is not None:
+        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes.scheduler_error}"})
     return json_answer(
         {
             "schema": "px.health/1",
@@ -35,6 +40,7 @@ async def health(call: Call) -> web.StreamResponse:
             "version": facts.version,
             "daemon_id": facts.daemon_id,
             "degraded": degraded,
+            "pipes": health_document(pipes),
         }
     )
 
@@ -103,19 +109,23 @@ def resident_bytes(pid: int) -> int | None:
 
 async def unit_documents(call: Call, wanted: Collection[str]) -> list[dict[str, Any]]:
     """Return the objects of the wanted units, in their order."""
-    states, entries, sessions = call.states(), call.entries(), call.sessions()
-    known_instances = [*(one.instance for one in states.values()), *(one.instance for one in sessions.values())]
+    entries, tools = call.entries(), call.states()
+    others: dict[str, SessionView | PipeState] = {**call.sessions(), **call.pipes()}
+    known_instances = [*(one.instance for one in tools.values()), *(one.instance for one in others.values())]
     instances = [one for one in known_instances if one is not None]
     stats = await measure(call, instances)
     now = time.monotonic()
     call.live.cpu.keep_only(instances)
     documents = []
     for unit in wanted:
-        known = sessions.get(unit) or states.get(unit)
-        if isinstance(known, SessionView):
-            document = _kernel_document(known)
-        else:
-            document = _unit_document(unit, known, entries.get(unit))
+        known = others.get(unit) or tools.get(unit)
+        match others.get(unit):
+            case SessionView() as session:
+                document = _kernel_document(session)
+            case PipeState() as pipe:
+                document = pipe_unit_document(pipe)
+            case None:
+                document = _unit_document(unit, tools.get(unit), entries.get(unit))
         instance = None if known is None else known.instance
         if instance is not None and instance in stats:
             measured = stats[instance]
@@ -189,7 +199,7 @@ def _kernel_document(view: SessionView) -> dict[str, Any]:
         "last_used": rfc3339(view.last_used),
         "in_flight": int(view.running is not None),
         "pinned": False,
-        "start_method": None if view.pid is None else "spawn",
+        "start_method": view.start_method,
         "restarts": view.restarts,
         "next_run": None,
         "config_error": None,
@@ -203,7 +213,7 @@ def _kernels_own(view: SessionView) -> dict[str, Any]:
         "instance": view.instance,
         "waiting": view.queued,
         "processes": None,
-        "cold_start_ms": None,
+        "cold_start_ms": view.cold_start_ms,
         "failure": view.failure,
         "survivors": [],
         "warnings": list(view.notices),

@@ -41,7 +41,7 @@ def ndjson_line(document: Any) -> bytes:
     return json_bytes(document) + b"\n"
 
 
-def sse_frame(document: Any, *, identifier: int | None = None, event: str | None = None) -> bytes:
+def sse_frame(document: Any, *, identifier: int | str | None = None, event: str | None = None) -> bytes:
     """Return one event of a text/event-stream; JSON holds no raw line break, so one `data:` line is enough."""
     lines = [] if identifier is None else [f"id: {identifier}"]
     if event is not None:

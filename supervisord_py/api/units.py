@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.api.call import json_answer
+from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.api.streams import until_closing
 from supervisord_py.api.why import explain
 from supervisord_py.errors import ShuttingDownError, TimedOutError
@@ -66,7 +67,10 @@ async def _until(call: Call, unit: str, goal: Goal) -> tuple[UnitState | None, b
         async with aclosing(until_closing(aiter(subscription), call.live.closing, beat_seconds)) as news:
             while True:
                 state = call.unit_states().get(unit)
-                verdict = reached(goal, word_of(state), began=began)
+                if isinstance(state, PipeState):
+                    verdict = state.reached(goal.value)
+                else:
+                    verdict = reached(goal, word_of(state), began=began)
                 if verdict is not None:
                     return state, verdict
                 began = began or word_of(state) in _UNDER_WAY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.api.reasons import meaning_of
 from supervisord_py.api.status import config_error
 from supervisord_py.api.times import rfc3339
@@ -37,16 +38,21 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
     instance = latest[0] if latest else None
     reason = _reason(state, pivot, instance)
     broken = config_error(call.entries().get(unit))
+    if isinstance(state, PipeState):
+        summary, step = state.summary, state.next_step
+    else:
+        summary = _summary(unit, state, reason, broken, instance) + _life_before(unit, state, chain)
+        step = _next_step(unit, state, reason, broken, pivot)
     return {
         "schema": "px.why/1",
         "unit": unit,
         "state": "cold" if state is None else str(state.state),
         "reason": reason,
-        "summary": _summary(unit, state, reason, broken, instance) + _life_before(unit, state, chain),
+        "summary": summary,
         "chain": [event_document(row) for row in chain],
         "instance": None if instance is None else instance_document(instance),
         "stderr_tail": await _stderr_tail(call, unit, instance),
-        "next_step": _next_step(unit, state, reason, broken, pivot),
+        "next_step": step,
     }
 
 

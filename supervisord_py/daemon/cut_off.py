@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _STARTED = "control_started"
+_SPARES = "kernel-spare:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,14 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
         for row in rows.values()
         if row.reason == Reason.INTERRUPTED
     }
-    found.update((key, CutOff(key, unit, pid)) for key, unit, pid in caps.interrupted if key not in rows)
+    found.update((key, CutOff(key, unit, pid)) for key, unit, pid in _nobodys_rows(caps) if key not in rows)
     _tell(events, closed, found.values() if caps.control_restarts == 0 else [])
     return Losses(tuple(found.values()), tuple(rows.values()))
+
+
+def _nobodys_rows(caps: Caps) -> list[tuple[str, str, int]]:
+    """Return what was swept, but for kernels that were started ahead: a loss only if given away, and then in a row."""
+    return [swept for swept in caps.interrupted if not swept[1].startswith(_SPARES)]
 
 
 async def _tell_late(ledger: Ledger, events: EventStream, now: float) -> None:

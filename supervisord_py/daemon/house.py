@@ -1,9 +1,9 @@
 """The composition root: puts one control plane together, and takes it apart in the order that its end demands.
 
-Together: keeper, ledger, events, catalog, launcher, kernels, API, doors; only then does the keeper hear that we are
-ready. Apart: no new work, the children (unless they stay), answers under way, the ledger; only then the last word to
-the keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and whoever ran us
-cleans up.
+Together: keeper, ledger, events, catalog, launcher, kernels, pipes, API, doors, schedules; only then does the keeper
+hear that we are ready. Apart: no new work, the children (unless they stay), answers under way, the ledger; only then
+the last word to the keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and
+whoever ran us cleans up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import structlog
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiContext, DaemonFacts, TcpAccess
 from supervisord_py.api.server import build_app, build_runner
-from supervisord_py.daemon import cut_off, front_door, kernel_wiring, last_good, upkeep, wiring
+from supervisord_py.daemon import cut_off, front_door, kernel_wiring, last_good, pipe_wiring, upkeep, wiring
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.steering import Steering
 from supervisord_py.daemon.wishes import Wish, Wishes
@@ -30,6 +30,7 @@ from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement, RestartScope
 from supervisord_py.process.spec import Reason
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.settings import Loaded
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.ledger.retention import RetentionLimits
+    from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.process.messages import ControlEvent
 
 LOSS_SECONDS = 2.0
@@ -92,6 +94,7 @@ class House:
         self.ledger = ledger
         self.events = events
         self._plan = plan
+        self._tcp_port: int | None = None
         settings, paths = plan.loaded.settings, plan.paths
         self.catalog = Catalog(wiring.tool_folders(settings, paths), wiring.tools_config(settings, paths).defaults)
         self.launcher = Launcher(placement, ledger, self.catalog, wiring.tools_config(settings, paths), events)
@@ -109,7 +112,10 @@ class House:
             self._kernels_config(plan.loaded),
             events,
             environ=os.environ,
-            own={"PX_SOCKET": str(plan.listening.getsockname())},
+            own=self._own(),
+        )
+        self.pipes = Pipes(
+            placement, ledger, events, self._pipes_config(plan.loaded), environ=os.environ, own=self._own()
         )
         self._runner: web.AppRunner | None = None
         self._reload_wanted = asyncio.Event()
@@ -142,10 +148,13 @@ class House:
         upkeep.tell_troubles(placement, self.ledger, self.events, self.steering)
         held = [child.key for child in placement.children()]
         losses = await cut_off.close(self.ledger, self.events, placement.caps, held)
-        await asyncio.gather(self.launcher.open(), self.kernels.open())
+        await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
         await cut_off.remember(self.ledger, self.launcher, losses)
         await cut_off.remember_kernels(self.ledger, self.kernels, losses)
         await self._open_doors(losses)
+        # Agents call the API: no schedule may start one before it listens, and each is told its real port.
+        self.pipes.reconfigure(self._pipes_config(self._plan.loaded))
+        self.pipes.start_scheduler()
         await placement.ready()
         await placement.status(f"serving on {self._plan.listening.getsockname()}")
         self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
@@ -182,7 +191,7 @@ class House:
         try:
             match self.wishes.strongest:
                 case Wish.REPLACE:
-                    await asyncio.gather(self.launcher.detach(), self.kernels.detach())
+                    await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                     await self._last_page()
                     await self.placement.restart(RestartScope.CONTROL)
                 case Wish.STOP | Wish.RESTART_ALL as wish:
@@ -225,6 +234,14 @@ class House:
             self.steering.recover("kernels.gateway")
         return kernel_wiring.kernels_config(loaded.settings, paths, token)
 
+    def _own(self) -> dict[str, str]:
+        """Return what kernels and agents are told of this daemon."""
+        return {"PX_SOCKET": str(self._plan.listening.getsockname())}
+
+    def _pipes_config(self, loaded: Loaded) -> PipesConfig:
+        socket_path = str(self._plan.listening.getsockname())
+        return pipe_wiring.pipes_config(loaded.settings, self._plan.paths, socket=socket_path, port=self._tcp_port)
+
     async def _open_doors(self, losses: cut_off.Losses) -> None:
         settings, paths = self._plan.loaded.settings, self._plan.paths
         try:
@@ -233,6 +250,7 @@ class House:
             self.steering.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
             tcp = None
         listening, access = tcp or (None, None)
+        self._tcp_port = None if access is None else access.port
         self._runner = build_runner(self._application(access, losses), shutdown_seconds=settings.api.drain_seconds)
         await front_door.open_doors(self._runner, self._plan.listening, listening)
 
@@ -242,6 +260,7 @@ class House:
             ApiContext(
                 launcher=self.launcher,
                 kernels=self.kernels,
+                pipes=self.pipes,
                 catalog=self.catalog,
                 tools=wiring.tools_config(settings, paths),
                 ledger=self.ledger,
@@ -296,6 +315,7 @@ class House:
                 {"unit": one.unit, "state": one.state, "pid": one.pid, "queued": one.queued, "running": one.running}
                 for one in self.kernels.snapshot()
             ],
+            executions=[f"{one.name} {one.running}" for one in self.pipes.snapshot() if one.running is not None],
             children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
             tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
             degraded=[one.part for one in self.steering.degradations()],
@@ -307,6 +327,7 @@ class House:
         self.catalog.reconfigure(wiring.tool_folders(loaded.settings, self._plan.paths), config.defaults)
         self.launcher.reconfigure(config)
         self.kernels.reconfigure(self._kernels_config(loaded))
+        self.pipes.reconfigure(self._pipes_config(loaded))
         await self.launcher.refresh()
         self._plan.gate.set(loaded.settings.daemon.log_level)
         self.events.publish("reloaded")
@@ -332,8 +353,8 @@ class House:
         await self._close_doors()
 
     async def _stop_children(self) -> None:
-        """Stop tools and kernels at the same time: each has its own grace."""
-        await asyncio.gather(self.launcher.close(), self.kernels.close())
+        """Stop tools, kernels and executions at the same time: each has its own grace."""
+        await asyncio.gather(self.launcher.close(), self.kernels.close(), self.pipes.close())
 
     async def _close_doors(self) -> None:
         if self._runner is not None:

@@ -83,6 +83,8 @@ def kernels_config(settings: Settings, paths: Paths, token: GatewayToken | None 
         timeout_max_seconds=kernels.timeout_max_seconds,
         start_seconds=kernels.start_seconds,
         stop_seconds=kernels.stop_seconds,
+        spares=kernels.spares,
+        spare_idle_seconds=kernels.spare_idle_seconds,
         env=EnvRules(kernels.env_allow, kernels.env_allow_prefixes, kernels.env_deny),
         sessions=_sessions(kernels),
         ladder=_ladder(kernels),

@@ -125,6 +125,7 @@ def configure_log(level: str, *, form: Form | None = None, stream: TextIO | None
     )
     root = logging.getLogger()
     root.handlers[:] = [_Bridge()]
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # at info it tells of every file that changes
     logging.captureWarnings(capture=True)
     return gate
 

@@ -64,6 +64,9 @@ class Paths:
         ledger_file: The SQLite file.
         log_dir: Root of the output segments.
         cells_dir: Complete outputs of cells.
+        executions_dir: Outputs and private files of executions.
+        presets_file: Models that pipes name; need not exist.
+        agents_file: The user's own adapters; need not exist.
         run_dir: Lock, and private sockets.
         kernel_run_dir: Connection files and sockets of kernels; short.
         socket: The control socket.
@@ -80,6 +83,9 @@ class Paths:
     ledger_file: Path
     log_dir: Path
     cells_dir: Path
+    executions_dir: Path
+    presets_file: Path
+    agents_file: Path
     run_dir: Path
     kernel_run_dir: Path
     socket: Path
@@ -124,6 +130,9 @@ def resolve_paths(
         ledger_file=roots.state / LEDGER_NAME,
         log_dir=log_dir,
         cells_dir=roots.state / "cells",
+        executions_dir=roots.state / "executions",
+        presets_file=config.parent / "presets.toml",
+        agents_file=config.parent / "agents.toml",
         run_dir=roots.run,
         kernel_run_dir=roots.run / "k",
         socket=_absolute(moved) if moved else roots.run / SOCKET_NAME,

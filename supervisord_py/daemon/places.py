@@ -30,7 +30,7 @@ def make_places(paths: Paths) -> None:
         PlaceError: Something that is no directory is in the way, or the disk refuses.
     """
     guarded_ones = (paths.run_dir, paths.state_dir, paths.log_dir, paths.kernel_run_dir, paths.cells_dir)
-    for guarded in (*guarded_ones, paths.kernels_dir):
+    for guarded in (*guarded_ones, paths.executions_dir, paths.kernels_dir):
         _make(guarded)
         guard_directory(guarded)
     # A socket may be put where others live too (/tmp), and folders of tools may be links to a checkout.

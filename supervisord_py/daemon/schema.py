@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from supervisord_py.kernels.config import ENV_ALLOW, ENV_ALLOW_PREFIXES, ENV_DENY
+from supervisord_py.pipes.config import ENV_ALLOW as PIPES_ENV_ALLOW
 from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
 
 MIB = 1024 * 1024
@@ -130,6 +131,8 @@ class KernelsSection(Section):
     timeout_max_seconds: PositiveSeconds = Field(default=600.0, description="nor above it")
     start_seconds: PositiveSeconds = Field(default=60.0, description="bound of one start")
     stop_seconds: Seconds = Field(default=5.0, description="from TERM to KILL")
+    spares: Count = Field(default=1, description="kernels started ahead, for the interpreters used last; 0 is none")
+    spare_idle_seconds: PositiveSeconds = Field(default=600.0, description="time after which an unused one is ended")
     max_sessions: PositiveCount = Field(default=4, description="kernels beyond which the oldest idle one goes")
     idle_seconds: Seconds = Field(default=300.0, description="idle time after which a kernel is stopped")
     queue_max: Count = Field(default=64, description="calls that may wait for one session")
@@ -169,6 +172,60 @@ class KernelsSection(Section):
     gateway_lock_seconds: PositiveSeconds = Field(default=35.0, description="longest wait for its lock")
 
 
+class PipesSection(Section):
+    """`[pipes]`: scheduled executions of agents. A pipe's own `pipe.md` wins where it says something."""
+
+    enabled: bool = Field(default=True, description="whether schedules and events start pipes; by hand they always do")
+    default_agent: str = Field(default="pi", description="adapter of pipes that name none")
+    timezone: str | None = Field(default=None, description="IANA zone of schedules; the machine's by default")
+    timeout_seconds: PositiveSeconds = Field(default=300.0, description="of an execution whose pipe names none")
+    timeout_max_seconds: PositiveSeconds = Field(default=86400.0, description="no pipe may name more")
+    stop_seconds: Seconds = Field(default=5.0, description="from TERM to KILL")
+    settle_seconds: Seconds = Field(default=2.0, description="grace of an agent that is done and does not exit")
+    hook_seconds: PositiveSeconds = Field(default=30.0, description="bound of a failure hook")
+    slots_scheduled: PositiveCount = Field(default=1, description="scheduled executions at a time")
+    slots_event: PositiveCount = Field(default=4, description="executions for events at a time")
+    slots_manual: PositiveCount = Field(default=4, description="executions by hand at a time")
+    retries: Count = Field(default=2, description="further tries after a failure that can pass by itself")
+    retry_initial_seconds: PositiveSeconds = Field(default=10.0, description="first delay before a retry")
+    retry_growth: Annotated[float, Field(ge=1)] = Field(default=3.0, description="factor of each further delay")
+    retry_max_seconds: PositiveSeconds = Field(default=600.0, description="longest delay")
+    retry_jitter: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.2, description="share of a delay that is chance"
+    )
+    max_turns: PositiveCount | None = Field(default=200, description="turns of a model that end an execution")
+    max_tokens: PositiveCount | None = Field(default=None, description="tokens that end an execution")
+    max_cost: PositiveSeconds | None = Field(default=None, description="US dollars that end an execution")
+    max_memory_mb: PositiveCount | None = Field(default=None, description="MiB resident of one execution's tree")
+    daily_tokens: PositiveCount | None = Field(default=None, description="tokens of each pipe in a day")
+    daily_cost: PositiveSeconds | None = Field(default=None, description="US dollars of each pipe in a day")
+    preflight: bool = Field(default=True, description="ask providers before an agent is started")
+    preflight_seconds: PositiveSeconds = Field(default=5.0, description="bound of that question")
+    env_allow: tuple[str, ...] = Field(
+        default=PIPES_ENV_ALLOW, description="variables that reach agents; a last * is a prefix"
+    )
+    redact: tuple[str, ...] = Field(default=(), description="regular expressions whose matches are never stored")
+    file_bytes_max: PositiveCount = Field(default=MIB, description="largest pipe.md")
+    output_row_bytes: PositiveCount = Field(default=256 * KIB, description="of each stream as text in its row")
+    output_file_bytes: PositiveCount = Field(default=1024 * MIB, description="of each stream in its file")
+    output_page_bytes: PositiveCount = Field(default=64 * KIB, description="a page of output that names no limit")
+    keep_days: PositiveSeconds = Field(default=30.0, description="days after which executions are forgotten")
+    keep_executions: PositiveCount = Field(default=10_000, description="executions kept of each pipe")
+    keep_bytes: PositiveCount = Field(default=4096 * MIB, description="output files of all executions")
+    look_seconds: PositiveSeconds = Field(default=1.0, description="longest time until a changed pipe.md is read")
+    catch_up_seconds: Seconds = Field(default=43_200.0, description="a missed run is made good within this")
+    stagger_seconds: Seconds = Field(default=30.0, description="starts after boot or sleep are spread over this")
+    wake_silence_seconds: PositiveSeconds = Field(
+        default=60.0, description="silence after sleep that ends an execution"
+    )
+    window_max_seconds: PositiveSeconds = Field(default=28_800.0, description="longest time window of a prompt")
+    window_default_seconds: PositiveSeconds = Field(default=3600.0, description="window of a pipe without an interval")
+    claim_days: PositiveSeconds = Field(default=7.0, description="days an event is remembered, so that it counts once")
+    loop_seconds: Seconds = Field(
+        default=60.0, description="pipes that start each other in a ring are held off so long"
+    )
+
+
 class ApiSection(Section):
     """`[api]`: how clients reach the daemon."""
 
@@ -206,6 +263,7 @@ class Settings(Section):
     logs: LogsSection = LogsSection()
     tools: ToolsSection = ToolsSection()
     kernels: KernelsSection = KernelsSection()
+    pipes: PipesSection = PipesSection()
     api: ApiSection = ApiSection()
     ledger: LedgerSection = LedgerSection()
 

@@ -27,8 +27,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "tools"
 _NEEDS_ALL = frozenset({"daemon", "logs"})
 """Sections that the keeper was told at its birth: only `pxctl daemon restart --all` changes them."""
 
-_AT_ONCE = frozenset({"tools", "kernels", "ledger"})
-"""Sections that a reload puts in force; of kernels, for those that start from then on."""
+_AT_ONCE = frozenset({"tools", "kernels", "pipes", "ledger"})
+"""Sections that a reload puts in force; of kernels and pipes, for those that start from then on."""
 
 _READ_ONCE = frozenset(
     f"tools.{name}"

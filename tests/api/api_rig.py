@@ -16,6 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from api.kernel_fakes import FakeKernels
+from api.pipe_fakes import FakePipes
 from supervisord_py.api.context import (
     ApiConfig,
     ApiContext,
@@ -195,6 +196,7 @@ class Rig:
     context: ApiContext
     launcher: FakeLauncher
     kernels: FakeKernels
+    pipes: FakePipes
     placement: FakePlacement
     control: FakeControl
     client: aiohttp.ClientSession
@@ -246,11 +248,13 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     tools = ToolsConfig(root, folders["run"], max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
     launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
     kernels = FakeKernels(folders["cells"])
+    pipes = FakePipes()
     placement = FakePlacement(str(folders["logs"]))
     control = FakeControl(str(path))
     context = ApiContext(
         launcher=launcher,  # type: ignore[arg-type] # the fake has what the API uses
         kernels=kernels,  # type: ignore[arg-type] # same
+        pipes=pipes,  # type: ignore[arg-type] # same
         catalog=launcher.catalog,
         tools=tools,
         ledger=ledger,
@@ -261,7 +265,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     )
     try:
         async with serving(context, path) as (runner, client):
-            yield Rig(context, launcher, kernels, placement, control, client, path, folders["tools"], runner)
+            yield Rig(context, launcher, kernels, pipes, placement, control, client, path, folders["tools"], runner)
     finally:
         events.close()
         await ledger.close()

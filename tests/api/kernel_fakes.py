@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from supervisord_py.errors import PxError
+    from supervisord_py.kernels.backend import SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest
     from supervisord_py.kernels.room_requests import StartRequest
     from supervisord_py.ledger.kernel_cells import KernelCellRow
@@ -93,7 +94,9 @@ class FakeKernels:
     survivors: tuple[int, ...] = ()
     script: Script | None = None
     gate: asyncio.Event | None = None
+    told: tuple[CallEvent, ...] = ()
     cancelled: int = 0
+    ahead: tuple[SpareView, ...] = ()
 
     @property
     def config(self) -> KernelsConfig:
@@ -107,6 +110,9 @@ class FakeKernels:
 
     def snapshot(self, session_id: str | None = None) -> tuple[SessionView, ...]:
         return tuple(view for view in self.views.values() if session_id in {None, view.id})
+
+    def spares(self) -> tuple[SpareView, ...]:
+        return self.ahead
 
     def find(self, name_or_id: str, cwd: str | None = None) -> SessionView:
         fitting = [
@@ -135,7 +141,9 @@ class FakeKernels:
     async def start(self, request: StartRequest) -> SessionView:
         return (await self.start_or_join(request))[1]
 
-    async def start_or_join(self, request: StartRequest) -> tuple[bool, SessionView]:
+    async def start_or_join(self, request: StartRequest, tell: Tell | None = None) -> tuple[bool, SessionView]:
+        for event in self.told if tell is not None else ():
+            tell(event)
         await self._did("start", request)
         known = [view for view in self.views.values() if request.name in {view.id, view.key.name}]
         if known and known[0].pid is not None:

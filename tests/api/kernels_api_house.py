@@ -12,6 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from api.api_rig import FakeControl, FakeLauncher
+from api.pipe_fakes import FakePipes
 from kernels.room_house import RoomHouse, room_house
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
 from supervisord_py.api.server import build_app, build_runner
@@ -58,6 +59,7 @@ def _context(house: RoomHouse, tools: Path, tcp: TcpAccess) -> ApiContext:
     return ApiContext(
         launcher=launcher,  # type: ignore[arg-type] # no tool is asked for here
         kernels=house.room,
+        pipes=FakePipes(),  # type: ignore[arg-type] # same
         catalog=launcher.catalog,
         tools=launcher.config,
         ledger=house.ledger,

@@ -14,6 +14,7 @@ import pytest
 import supervisord_py
 from api.api_rig import DEADLINE, FakeControl, serving
 from api.kernel_fakes import FakeKernels
+from api.pipe_fakes import FakePipes
 from supervisord_py.api.context import ApiConfig, ApiContext
 from tools.tool_house import ToolHouse
 
@@ -38,6 +39,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
     context = ApiContext(
         launcher=house.launcher,
         kernels=FakeKernels(root / "state" / "cells"),  # type: ignore[arg-type] # no kernel is asked for here
+        pipes=FakePipes(),  # type: ignore[arg-type] # nor a pipe
         catalog=house.catalog,
         tools=house.config,
         ledger=house.ledger,

@@ -16,6 +16,7 @@ import pytest
 
 from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
+from lean_module import lean_module
 from supervisord_py.api.jupyter_wire import V1, Message, decode, encode
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ async def front_end(api: KernelsApi, folder: Path) -> AsyncIterator[aiohttp.Clie
     places = {f"JUPYTER_{name}_DIR": str(folder / name.lower()) for name in ("RUNTIME", "CONFIG", "DATA")}
     path = folder / "front.sock"
     command = [
-        sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root", f"--ServerApp.sock={path}",
+        *lean_module(sys.executable, "jupyter_server"), "--no-browser", "--allow-root", f"--ServerApp.sock={path}",
         "--IdentityProvider.token=front", f"--gateway-url=http://127.0.0.1:{api.port}",
         f"--GatewayClient.auth_token={TOKEN}", f"--ServerApp.root_dir={api.cwd}",
     ]  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from api.api_rig import until
 from api.kernel_fakes import key_of
 from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.cell import Step
 from supervisord_py.kernels.room_requests import Owner, StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 MEMBERS = set(
     """
     id name cwd interpreter backend state pid queued last_used started_at rss_bytes reason unit running instance
-    restarts failure owner language kernelspec jupyter_id connection_file notices
+    restarts failure owner language kernelspec jupyter_id connection_file notices start_method cold_start_ms
     """.split()  # noqa: SIM905  # a page of names reads better so
 )
 
@@ -44,6 +45,17 @@ async def test_the_list_has_every_session_with_what_its_tree_uses(rig: Rig) -> N
     assert [kernel["id"] for kernel in document["kernels"]] == [first.id, key_of("old").id]
     assert document["kernels"][0]["rss_bytes"] == 123_456
     assert set(document["kernels"][0]) == MEMBERS
+    assert document["spares"] == []
+
+
+async def test_kernels_that_were_started_ahead_are_shown_beside_the_sessions(rig: Rig) -> None:
+    rig.kernels.ahead = (SpareView("/venv/bin/python", 42, ready=True), SpareView("/other/python", None, ready=False))
+    _, document, _ = await rig.get("/api/kernels")
+    assert document["kernels"] == []
+    assert document["spares"] == [
+        {"interpreter": "/venv/bin/python", "pid": 42, "ready": True},
+        {"interpreter": "/other/python", "pid": None, "ready": False},
+    ]
 
 
 async def test_one_session_is_named_by_id_name_or_unit(rig: Rig) -> None:

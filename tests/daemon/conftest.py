@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def home() -> Iterator[House]:
     """A house with no daemon in it yet."""
     with house() as made:
+        made.measured = True
         yield made
 
 

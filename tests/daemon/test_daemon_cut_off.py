@@ -175,3 +175,11 @@ async def test_an_end_that_was_told_is_not_told_again(start: Start) -> None:
     start.happened(LOST, "died", "tool:x", Reason.EXIT, instance="k")
     await start.close()
     assert await start.told() == []
+
+
+async def test_a_kernel_that_was_started_ahead_is_nobodys_loss(start: Start) -> None:
+    """One that was given away bears its first name still: the row of the session's life says what was lost."""
+    await start.lived("d.k2", "kernel:mine-000000")
+    losses, logs = await start.close(("d.k1", "kernel-spare:0a1b2c3d", 7), ("d.k9", "kernel-spare:0a1b2c3d", 9))
+    assert losses.interrupted == (CutOff("d.k2", "kernel:mine-000000", 7),)
+    assert [it["units"] for it in logs if it["event"] == "interrupted"] == [["kernel:mine-000000"]]

@@ -84,6 +84,7 @@ def test_what_libraries_log_and_warn_goes_the_same_way() -> None:
     configure_log("info", form=Form.JSON, stream=stream)
     logging.getLogger("aiohttp.server").error("broken %s", "pipe")
     logging.getLogger("noise").debug("unheard")
+    logging.getLogger("watchfiles.main").info("1 change detected")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old thing", stacklevel=1)

@@ -93,6 +93,8 @@ CHANGES: dict[str, tuple[Any, Callable[[KernelsConfig], Any]]] = {
     "timeout_max_seconds": (601.0, lambda config: config.timeout_max_seconds),
     "start_seconds": (61.0, lambda config: config.start_seconds),
     "stop_seconds": (6.0, lambda config: config.stop_seconds),
+    "spares": (2, lambda config: config.spares),
+    "spare_idle_seconds": (601.0, lambda config: config.spare_idle_seconds),
     "max_sessions": (5, lambda config: config.sessions.max_sessions),
     "idle_seconds": (301.0, lambda config: config.sessions.idle_seconds),
     "queue_max": (65, lambda config: config.sessions.queue_max),

@@ -1,0 +1,222 @@
+"""A pipes' room made of plain lists: it does what it is told, and remembers what it was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.pipes.declaring.validate import Check, CheckStatus
+from supervisord_py.pipes.execution import ErrorType, Execution, Group, Plan, Preset, Status, Trigger, Usage
+from supervisord_py.pipes.views import (
+    Claimed,
+    Decision,
+    EventClaims,
+    ExecutionPage,
+    FollowDone,
+    FollowItem,
+    FollowStart,
+    GroupView,
+    NextReport,
+    OutputPage,
+    PipesHealth,
+    PipeView,
+    QueueView,
+    Suppressed,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Mapping
+
+    from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, PublishedEvent, RunRequest
+
+
+def execution(number: int = 7, **facts: Any) -> Execution:
+    """Return a completed execution of the pipe `digest`."""
+    made = Execution(
+        id=number,
+        pipe_name="digest",
+        status=Status.COMPLETED,
+        trigger=Trigger.MANUAL,
+        group=Group.MANUAL,
+        queued_at=1_800_000_000.0,
+        plan=Plan("pi", timeout_seconds=60.0),
+        preset=Preset("fast", "custom", "m-1", api_key="$KEY"),
+        started_at=1_800_000_001.0,
+        finished_at=1_800_000_003.0,
+        queue_wait_ms=1000,
+        duration_ms=2000,
+        exit_code=0,
+        stdout="out",
+        stderr="err",
+        rendered_prompt="do it",
+        usage=Usage(3, 4, 0, 0, 7, 0.5, 1),
+    )
+    return replace(made, **facts)
+
+
+@dataclass
+class FakePipes:
+    """Implements what the API uses of `pipes.room.Pipes`."""
+
+    views: dict[str, PipeView] = field(default_factory=dict)
+    rows: dict[int, Execution] = field(default_factory=dict)
+    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    failing: dict[str, Exception] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=dict)
+    items: list[FollowItem] = field(default_factory=list)
+    hold: asyncio.Event | None = None
+    scheduler_error: str | None = None
+
+    def put(self, name: str = "digest", **facts: Any) -> PipeView:
+        view = PipeView(name=name, **{"enabled": True, "schedule": "every 2h", **facts})
+        self.views[name] = view
+        return view
+
+    def _did(self, what: str, *more: Any) -> None:
+        self.asked.append((what, *more))
+        if what in self.failing:
+            raise self.failing[what]
+
+    def health(self) -> PipesHealth:
+        return PipesHealth(
+            scheduler_running=True,
+            scheduler_restarts=0,
+            scheduler_error=self.scheduler_error,
+            pipes=len(self.views),
+            broken=0,
+            queued=0,
+            running=0,
+            ledger=None,
+        )
+
+    def snapshot(self) -> tuple[PipeView, ...]:
+        return tuple(self.views.values())
+
+    def get(self, name: str) -> PipeView:
+        if name not in self.views:
+            raise UnknownUnitError(f"There is no pipe {name!r}.", hint="pxctl pipe list", unit=f"pipe:{name}")
+        return self.views[name]
+
+    def definition(self, name: str) -> Any:
+        self.get(name)
+        return object()
+
+    async def rendered(self, name: str) -> str:
+        self._did("rendered", name)
+        return "the prompt"
+
+    async def validate(self, name: str) -> tuple[Check, ...]:
+        self._did("validate", name)
+        return (Check("schedule", CheckStatus.FAIL, "it is odd", 3, "write `every 2h`"),)
+
+    def next(self, name: str, count: int = 5) -> NextReport:
+        self._did("next", name, count)
+        moments = tuple(1_800_000_000.0 + 60 * number for number in range(count))
+        decision = Decision(1_800_000_000.0, "waits")
+        return NextReport(
+            name,
+            enabled=True,
+            schedule="every 1m",
+            summary="every minute",
+            upcoming=moments,
+            sentences=("it waits",),
+            timezone="UTC",
+            last_decision=decision,
+        )
+
+    def queue(self) -> QueueView:
+        return QueueView((GroupView(Group.MANUAL, 4, (execution(1),), (execution(2, position=1),)),))
+
+    def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
+        self._did("preview", text, timezone, count)
+        return {"valid": True, "summary": "every minute", "next": []}
+
+    async def run(self, name: str, request: RunRequest) -> Execution:
+        self.get(name)
+        self._did("run", name, request)
+        row = self.rows[8] = execution(8, status=Status.QUEUED, position=1, stdout=None, finished_at=None)
+        return row
+
+    async def wait(self, number: int) -> Execution:
+        self._did("wait", number)
+        return execution(number)
+
+    async def execution(self, number: int, *, pipe: str | None = None, blobs: bool = False) -> Execution:
+        row = self.rows.get(number)
+        if row is None or (pipe is not None and row.pipe_name != pipe):
+            raise UnknownUnitError(f"There is no execution {number}.", hint="pxctl pipe runs")
+        return row if blobs else replace(row, stdout=None, stderr=None, rendered_prompt=None)
+
+    async def executions(self, wanted: ExecutionFilter) -> ExecutionPage:
+        self._did("executions", wanted)
+        return ExecutionPage(tuple(row for row in self.rows.values() if wanted.pipe in {None, row.pipe_name}), 5)
+
+    async def cancel(self, number: int) -> Execution:
+        self._did("cancel", number)
+        return execution(number, status=Status.CANCELLED, error_type=ErrorType.CANCELLED)
+
+    async def cancel_pipe(self, name: str) -> tuple[Execution, ...]:
+        self._did("cancel_pipe", name)
+        return (execution(1), execution(2))
+
+    async def retry(self, number: int) -> Execution:
+        self._did("retry", number)
+        return execution(9, retry_of=number, trigger=Trigger.RETRY)
+
+    async def _change(self, what: str, name: str, **facts: Any) -> PipeView:
+        view = replace(self.get(name), **facts)
+        self._did(what, name)
+        self.views[name] = view
+        return view
+
+    async def enable(self, name: str) -> PipeView:
+        return await self._change("enable", name, enabled=True)
+
+    async def disable(self, name: str) -> PipeView:
+        return await self._change("disable", name, enabled=False)
+
+    async def mute(self, name: str) -> PipeView:
+        return await self._change("mute", name, muted=True)
+
+    async def unmute(self, name: str) -> PipeView:
+        return await self._change("unmute", name, muted=False)
+
+    async def configure(self, name: str, changes: Mapping[str, str | None]) -> PipeView:
+        self._did("configure", name, dict(changes))
+        return self.get(name)
+
+    async def install(self, source: str, *, name: str | None = None) -> PipeView:
+        self._did("install", source, name)
+        return self.put(name or "installed", enabled=False)
+
+    async def scaffold(self, name: str) -> PipeView:
+        self._did("scaffold", name)
+        return self.put(name)
+
+    async def remove(self, name: str) -> None:
+        self.get(name)
+        self._did("remove", name)
+        del self.views[name]
+
+    async def publish_event(self, event: PublishedEvent) -> EventClaims:
+        self._did("publish_event", event)
+        return EventClaims((Claimed("digest", 8),), (Suppressed("other", "it caused this"),))
+
+    async def output(self, number: int, stream: OutputStream, offset: int, limit: int | None) -> OutputPage:
+        self._did("output", number, stream, offset, limit)
+        data = self.pages.get(stream.value, b"")
+        piece = data[offset : offset + (limit or 10)]
+        return OutputPage(piece, offset, len(data), offset + len(piece) >= len(data))
+
+    async def follow(
+        self, number: int, streams: tuple[OutputStream, ...], offset: int = 0
+    ) -> AsyncIterator[FollowItem]:
+        self._did("follow", number, streams, offset)
+        yield FollowStart(execution(number, status=Status.RUNNING))
+        for item in self.items:
+            yield item
+        if self.hold is not None:
+            await self.hold.wait()
+        yield FollowDone(execution(number))
