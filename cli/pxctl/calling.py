@@ -128,7 +128,7 @@ class Call:
             with self._client.open("POST", order.target, body=order.content(), fields=fields, timeout=None) as exchange:
                 for line in split_lines(exchange.chunks()):
                     if line.strip():
-                        yield from self._noted(_parsed(line))
+                        yield from self._noted(parsed_event(line))
         except (Interrupted, Problem) as failure:
             if self._cell is None or (isinstance(failure, Problem) and failure.kind not in _CUT_OFF):
                 raise
@@ -290,7 +290,13 @@ def _stream(event: Event) -> str:
     return "stderr" if event.get("stream") == "stderr" else "stdout"
 
 
-def _parsed(line: bytes) -> Event:
+def parsed_event(line: bytes) -> Event:
+    """Return the event of a line of NDJSON.
+
+    Raises:
+        Problem: It is the problem that the stream ended with.
+        Failure: It is no event.
+    """
     try:
         event = json.loads(line)
     except ValueError as error:

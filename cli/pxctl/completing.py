@@ -68,6 +68,28 @@ def kernel_names(context: click.Context, parameter: click.Parameter, incomplete:
     return _offer(list(names), incomplete) or _offer([f"kernel:{name}" for name in names], incomplete)
 
 
+def pipe_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the names of pipes."""
+    del parameter
+    pipes = (_ask(context, "/api/pipes") or {}).get("pipes", [])
+    names = [str(pipe.get("name")) for pipe in pipes]
+    return _offer(names, incomplete) or _offer([f"pipe:{name}" for name in names], incomplete)
+
+
+def execution_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the ids of the newest executions."""
+    del parameter
+    executions = (_ask(context, "/api/executions") or {}).get("executions", [])
+    return _offer([str(execution.get("id")) for execution in executions], incomplete)
+
+
+def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Offer what names an execution: the pipe whose newest one it is, and once a digit was typed, ids."""
+    if incomplete[:1].isdigit():
+        return execution_ids(context, parameter, incomplete)
+    return pipe_names(context, parameter, incomplete)
+
+
 def assignments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Offer `key=` for the inputs of the tool that was named."""
     del parameter

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 AWAY_SECONDS = 60.0
 """How long a daemon may be away before following ends with an error."""
+CUT_OFF = frozenset({"shutdown", "interrupted"})
+"""What the daemon answers while its control plane goes: another one follows."""
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _NDJSON = {"Accept": "application/x-ndjson"}
@@ -41,7 +43,7 @@ class Patience:
     def bear(self, failure: Failure) -> None:
         """Pause; raise `failure` where it is of another kind, or the daemon was never there, or is away too long."""
         away = isinstance(failure, Unreachable | Interrupted) or (
-            isinstance(failure, Problem) and failure.kind == "shutdown"
+            isinstance(failure, Problem) and failure.kind in CUT_OFF
         )
         now = time.monotonic()
         self._since = now if self._since is None else self._since

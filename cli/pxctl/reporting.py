@@ -37,7 +37,7 @@ def _particulars(document: dict[str, Any]) -> list[str]:
     """Return the lines under an error: what did not fit, what is meant perhaps, what survived, what was printed."""
     lines = []
     for error in _listed(document.get("errors")):
-        message = error.get("message", "")
+        message = str(error.get("message") or error.get("detail") or "")
         if error.get("file") and message and message in str(document.get("detail")):
             continue
         where = error.get("pointer") or error.get("file") or ""

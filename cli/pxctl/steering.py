@@ -42,7 +42,9 @@ class Act:
         self.step = step
 
 
-class _Outcome:
+class Outcome:
+    """What became of one unit: the daemon's document, or a failure."""
+
     __slots__ = ("document", "failure", "unit")
 
     def __init__(self, unit: str) -> None:
@@ -51,6 +53,7 @@ class _Outcome:
         self.failure: Failure | None = None
 
     def attempt(self, client: Client, act: Act) -> None:
+        """Do it to the unit; failures are kept, not raised."""
         try:
             self.document = act.step(client, self.unit)
         except Failure as failure:
@@ -68,17 +71,26 @@ def steer(
     """Do it to all units that the names mean (as `find` reads them), tell the outcome, return the exit code."""
     invocation.action = f"{act.verb} {', '.join(names)}"
     client = invocation.client()
-    outcomes = [_Outcome(unit) for unit in find(client, names)]
+    return _tell(invocation, attempt_all(invocation, client, find(client, names), act), act)
+
+
+def attempt_all(invocation: Invocation, client: Client, units: Sequence[str], act: Act) -> list[Outcome]:
+    """Do it to all of them at the same time; return what became of each, in their order.
+
+    Raises:
+        Silent: Ctrl-C; what goes on was said.
+    """
+    outcomes = [Outcome(unit) for unit in units]
     try:
-        _attempt_all(client, outcomes, act)
+        _attempt(client, outcomes, act)
     except KeyboardInterrupt:
         going = [outcome.unit for outcome in outcomes if outcome.document is None and outcome.failure is None]
         invocation.warn(f"\npxctl: detached; {', '.join(going)} goes on {act.going}")
         raise Silent(FAILED) from None
-    return _tell(invocation, outcomes, act)
+    return outcomes
 
 
-def _attempt_all(client: Client, outcomes: list[_Outcome], act: Act) -> None:
+def _attempt(client: Client, outcomes: list[Outcome], act: Act) -> None:
     if len(outcomes) == 1:
         outcomes[0].attempt(client, act)
         return
@@ -89,7 +101,7 @@ def _attempt_all(client: Client, outcomes: list[_Outcome], act: Act) -> None:
         thread.join()
 
 
-def _tell(invocation: Invocation, outcomes: list[_Outcome], act: Act) -> int:
+def _tell(invocation: Invocation, outcomes: list[Outcome], act: Act) -> int:
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
     if failures and len(outcomes) == 1:
         raise failures[0]
@@ -99,14 +111,17 @@ def _tell(invocation: Invocation, outcomes: list[_Outcome], act: Act) -> int:
     for outcome in outcomes:
         if outcome.document is not None:
             invocation.say(outcome.unit if invocation.quiet else f"{outcome.unit} {_summary(outcome, act)}")
-    if not failures:
-        return OK
+    return report_all(invocation, failures)
+
+
+def report_all(invocation: Invocation, failures: Sequence[Failure]) -> int:
+    """Report each failure; return the exit code of the first, 0 where there is none."""
     for failure in failures:
         report(invocation, failure)
-    return failures[0].exit_code
+    return failures[0].exit_code if failures else OK
 
 
-def _merge(outcomes: list[_Outcome], act: Act) -> dict[str, Any]:
+def _merge(outcomes: list[Outcome], act: Act) -> dict[str, Any]:
     units = [unit for outcome in outcomes for unit in (outcome.document or {}).get("units", [])]
     survivors = [one for outcome in outcomes for one in (outcome.document or {}).get("survivors", [])]
     failures = [outcome.failure.document() for outcome in outcomes if outcome.failure is not None]
@@ -118,12 +133,14 @@ def _merge(outcomes: list[_Outcome], act: Act) -> dict[str, Any]:
     return merged
 
 
-def _summary(outcome: _Outcome, act: Act) -> str:
+def _summary(outcome: Outcome, act: Act) -> str:
     if not act.waits:
         return act.going
     units = (outcome.document or {}).get("units") or [{}]
     found = next((unit for unit in units if unit.get("unit") == outcome.unit), units[0])
     if act.verb == "stop" and found.get("state") in {None, "cold", "stopped", "failed"}:
         return "stopped"
+    if found.get("execution") is not None:
+        return f"{found.get('state')} (execution {found['execution']})"
     pid = found.get("pid")
     return f"{found.get('state') or act.going}" + (f" (pid {pid})" if pid else "")

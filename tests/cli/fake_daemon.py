@@ -64,6 +64,25 @@ def chunked(*pieces: bytes, content_type: str = "application/json", ended: bool 
     return head + body + (b"0\r\n\r\n" if ended else b"")
 
 
+def ndjson(*events: dict[str, Any], whole: bool = True) -> bytes:
+    """Return a stream of events, one a line and a chunk."""
+    lines = [json.dumps(event).encode() + b"\n" for event in events]
+    return chunked(*lines, content_type="application/x-ndjson", ended=whole)
+
+
+def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Any:
+    """Return an answer that tells the first events, waits until it may go on, and tells the others."""
+
+    def run(_: Request, connection: socket.socket) -> None:
+        whole = ndjson(*before, *after)
+        first = len(ndjson(*before)) - len(b"0\r\n\r\n")
+        connection.sendall(whole[:first])
+        assert go_on.wait(DEADLINE)
+        connection.sendall(whole[first:])
+
+    return run
+
+
 @dataclass
 class FakeDaemon:
     """Listens at `path`. `routes` maps "GET /api/x" to answers; the last of several is repeated."""

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -15,6 +16,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+
+from beside import beside
 
 REPOSITORY = Path(__file__).parents[2]
 DEADLINE = 60.0
@@ -78,7 +81,7 @@ class Px:
         return Ended(done.returncode, done.stdout, done.stderr.decode())
 
     def popen(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return beside(
             [*ARGV, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -151,6 +154,11 @@ class Terminal:
     @property
     def text(self) -> str:
         return self.screen.decode()
+
+
+def without_spinner(text: str) -> str:
+    """Return what stays on a screen: without what a spinner drew and erased."""
+    return re.sub(r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] (?:kernel|pipe):[^\r\n]*)+\r\x1b\[K", "", text).replace("\r\n", "\n")
 
 
 def until(condition: Any, what: str) -> None:

@@ -56,6 +56,18 @@ def test_live_names(px: Px, daemon: FakeDaemon) -> None:
     assert complete(px, "events", "--unit", "be") == ["beta"]
 
 
+def test_pipes_executions_and_statuses(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes", document({"pipes": [{"name": "digest"}, {"name": "diary"}, {"name": "12th"}]}))
+    daemon.on("GET /api/executions", document({"executions": [{"id": 12}, {"id": 9}]}))
+    assert complete(px, "pipe", "run", "di") == ["digest", "diary"]
+    assert complete(px, "pipe", "enable", "pipe:dig") == ["pipe:digest"]
+    assert complete(px, "pipe", "retry", "1") == ["12"]
+    assert complete(px, "pipe", "tail", "dig") == ["digest"]
+    assert complete(px, "pipe", "output", "9") == ["9"]
+    assert complete(px, "pipe", "runs", "--status", "c") == ["completed", "cancelled"]
+    assert complete(px, "pipe", "un") == ["unmute"]
+
+
 def test_nobody_there_is_no_error_and_starts_nothing(px: Px) -> None:
     assert complete(px, "run", "a", PX_AUTOSTART="1") == []
     assert not (px.folder / "px").exists()
@@ -147,7 +159,7 @@ def test_every_command_explains_itself(px: Px, path: tuple[str, ...]) -> None:
     assert ended.text.startswith(f"Usage: {' '.join(['pxctl', *path])}")
     for option in ("--socket", "--system", "--json", "--color", "--quiet", "--version", "--help"):
         assert option in ended.text
-    if path and path not in {("tools",), ("daemon",), ("config",), ("kernel",)}:
+    if path and path not in {("tools",), ("daemon",), ("config",), ("kernel",), ("pipe",)}:
         assert re.search(r"^Effect: (read-only|modifying: .+)\.$", ended.text, re.MULTILINE)
         examples = ended.text.partition("\nExamples:\n")[2].splitlines()
         assert examples

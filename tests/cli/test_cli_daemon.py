@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from beside import beside
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.px import until
 from pxctl.proc import start_mark
@@ -46,9 +47,7 @@ def test_a_daemon_that_runs_is_left_alone(house: House) -> None:
 
 def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
     env = house.px.environment()
-    starts = [
-        subprocess.Popen([*house.argv, "daemon", "start", "--json"], env=env, stdout=subprocess.PIPE) for _ in range(4)
-    ]
+    starts = [beside([*house.argv, "daemon", "start", "--json"], env=env, stdout=subprocess.PIPE) for _ in range(4)]
     told = [json.loads(start.communicate(timeout=60)[0]) for start in starts]
     assert [start.returncode for start in starts] == [0] * 4
     assert len({one["pid"] for one in told}) == 1
@@ -155,7 +154,7 @@ def test_a_daemon_that_will_not_go_is_named(house: House) -> None:
     ended = house("daemon", "stop", "--timeout", "0.3", "--json")
     assert ended.code == 8
     assert {one["pid"] for one in ended.json()["survivors"]} == {pid}
-    process = subprocess.Popen([*house.argv, "daemon", "stop"], env=house.px.environment(), stderr=subprocess.PIPE)
+    process = beside([*house.argv, "daemon", "stop"], env=house.px.environment(), stderr=subprocess.PIPE)
     asked = house.px.folder / "s"
     until(asked.exists, "it is there")
     os.kill(pid, signal.SIGKILL)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from beside import beside
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import until
 from pxctl import proc, terminal
@@ -31,9 +32,7 @@ def test_a_pipe_that_somebody_made_non_blocking_gets_everything(px: Px, daemon: 
     daemon.on("GET /api/status", document({"units": units}))
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pxctl", "status", "--json"], stdout=writing, env=px.environment()
-    )
+    process = beside([sys.executable, "-m", "pxctl", "status", "--json"], stdout=writing, env=px.environment())
     os.close(writing)
     got = b""
     with open(reading, "rb", buffering=0) as source:

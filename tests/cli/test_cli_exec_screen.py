@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import json
-import re
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import DEADLINE, FakeDaemon, Request, chunked
+from cli.fake_daemon import ndjson, pausing
+from cli.px import without_spinner
 
 if TYPE_CHECKING:
-    import socket
-
+    from cli.fake_daemon import FakeDaemon
     from cli.px import Px
 
 ROUTE = "POST /api/kernels/default/execute"
@@ -42,24 +40,12 @@ def done(status: str = "ok", message: str | None = None) -> dict[str, Any]:
     return {"event": "done", "result": {"kernel": KERNEL, "status": status, "message": message, "cells": []}}
 
 
-def line_of(event: dict[str, Any]) -> bytes:
-    return json.dumps(event).encode() + b"\n"
-
-
-def stream(*events: dict[str, Any]) -> bytes:
-    return chunked(*map(line_of, events), content_type="application/x-ndjson")
-
-
 def shown(px: Px, daemon: FakeDaemon, *events: dict[str, Any], arguments: tuple[str, ...] = (), **env: str) -> str:
     """Return what stays on the screen: without what the spinner drew and erased."""
-    daemon.on(ROUTE, stream(*events))
+    daemon.on(ROUTE, ndjson(*events))
     with px.terminal("exec", "1", *arguments, **env) as screen:
         screen.end()
         return without_spinner(screen.text)
-
-
-def without_spinner(text: str) -> str:
-    return re.sub(r"(?:\r\x1b\[K[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏|/\\-] kernel:[^\r\n]*)+\r\x1b\[K", "", text).replace("\r\n", "\n")
 
 
 def test_a_single_cell_shows_its_output_and_nothing_else(px: Px, daemon: FakeDaemon) -> None:
@@ -71,7 +57,7 @@ def test_several_cells_have_headers_signs_and_durations(px: Px, daemon: FakeDaem
     (px.folder / "x.py").write_text("# %% load\n1\n# %%\n2\n")
     first = [started(0, title="load", count=2, code="# %% load\n1\n"), out("one\n"), ended()]
     second = [started(1, count=2, code="# %%\n1/0\n"), ended("error", duration_seconds=75)]
-    daemon.on(ROUTE, stream(*first, *second, done("error", "Cell 2 of 2 failed.")))
+    daemon.on(ROUTE, ndjson(*first, *second, done("error", "Cell 2 of 2 failed.")))
     with px.terminal("exec", "-f", "x.py", NO_COLOR="1") as screen:
         assert screen.end() == 1
         assert without_spinner(screen.text).splitlines() == [
@@ -182,19 +168,6 @@ def test_a_traceback_is_whole_and_comes_after_what_was_held_back(px: Px, daemon:
     assert "10 lines hidden" in seen[15]
     assert seen[21:61] == [f"frame {at}" for at in range(40)]
     assert "\x1b[31mframe 0\x1b[0m" in shown(px, daemon, *events)
-
-
-def pausing(go_on: threading.Event, before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Any:
-    """Return an answer that tells the first events, waits until it may go on, and tells the others."""
-
-    def run(_: Request, connection: socket.socket) -> None:
-        whole = stream(*before, *after)
-        first = len(stream(*before)) - len(b"0\r\n\r\n")
-        connection.sendall(whole[:first])
-        assert go_on.wait(DEADLINE)
-        connection.sendall(whole[first:])
-
-    return run
 
 
 def test_what_is_waited_for_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:

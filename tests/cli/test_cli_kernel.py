@@ -134,66 +134,6 @@ def test_show_tells_what_there_is_and_json_everything(px: Px, daemon: FakeDaemon
     assert px("kernel", "show", "default", "--json").json()["id"] == ID
 
 
-# -- start ------------------------------------------------------------------------------------------------------------
-
-
-def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", document(kernel(notices=["look"])))
-    ended = px("kernel", "start", "kernel:work", "--interpreter", "p", "--backend", "direct", "--timeout", "9")
-    assert (ended.code, ended.text, ended.err) == (0, f"kernel:{ID} idle (pid 17)\n", "pxctl: look\n")
-    assert daemon.seen[0].json() == {
-        "name": "work", "cwd": str(px.folder), "interpreter": "p", "backend": "direct", "timeout": 9.0,
-        "environ": {"PATH": "/usr/bin:/bin"},
-    }  # fmt: skip
-    assert px("kernel", "start", "-q").text == f"{ID}\n"
-    assert daemon.seen[1].json()["name"] == "default"
-
-
-def test_a_start_that_fails_shows_the_last_words(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", problem(503, "start_failed", 1, stderr_tail="boom\n", hint="pip install ipykernel"))
-    ended = px("kernel", "start", "work")
-    assert ended.code == 1
-    assert ended.err.splitlines() == [
-        "pxctl: cannot start kernel:work: it is start_failed",
-        "  stderr: boom",
-        "hint: pip install ipykernel",
-    ]
-
-
-def test_explain_shows_why_and_the_names_of_variables(px: Px, daemon: FakeDaemon) -> None:
-    explanation = {
-        "schema": "px.kernel-explanation/1",
-        "cwd": "/w",
-        "kernelspec": None,
-        "overlay": "/data/overlay",
-        "candidates": [
-            {"source": ".venv", "path": "/w/.venv/bin/python", "taken": False, "detail": "has no ipykernel",
-             "version": "3.12.1", "remedy": "pip install ipykernel"},
-            {"source": "PATH", "path": "/usr/bin/python3", "taken": True, "detail": "runs", "version": "3.11.2"},
-        ],
-        "environment": {"passed": ["HOME", "PATH"], "dropped": [{"name": "TOKEN", "why": "denied"},
-                                                              {"name": "KEY", "why": "denied"}]},
-        "modules": ["/w/.pxd/modules/x.py"],
-        "failure": None,
-    }  # fmt: skip
-    daemon.on("POST /api/kernels", document(explanation))
-    ended = px("kernel", "start", "--explain")
-    assert daemon.seen[0].json()["explain"] is True
-    assert ended.lines == [
-        "in /w",
-        "  not taken  .venv: /w/.venv/bin/python (3.12.1) has no ipykernel",
-        "      remedy: pip install ipykernel",
-        "✓ taken  PATH: /usr/bin/python3 (3.11.2) runs",
-        "with ipykernel from /data/overlay",
-        "environment passed: HOME, PATH",
-        "environment dropped, denied: TOKEN, KEY",
-        "modules: /w/.pxd/modules/x.py",
-    ]
-    assert px("kernel", "start", "--explain", "--json").json() == explanation
-    daemon.on("POST /api/kernels", document({"cwd": "/w", "failure": "no Python"}))
-    assert "none can be taken: no Python" in px("kernel", "start", "--explain").text
-
-
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 

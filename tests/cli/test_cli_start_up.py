@@ -14,6 +14,7 @@ from pxctl.commands import ENTRIES
 from pxctl.commands.config import command as config_group
 from pxctl.commands.daemon import command as daemon_group
 from pxctl.commands.kernel import command as kernel_group
+from pxctl.commands.pipe import command as pipe_group
 from pxctl.commands.tools import command as tools_group
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def test_the_package_never_imports_the_daemons() -> None:
 
 
 def test_every_command_has_a_file_of_its_own() -> None:
-    groups = [daemon_group, tools_group, config_group, kernel_group]
+    groups = [daemon_group, tools_group, config_group, kernel_group, pipe_group]
     declared = {entry.module for entries in [ENTRIES, *(one.entries for one in groups)] for entry in entries.values()}
     found = {
         ".".join(["pxctl", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")

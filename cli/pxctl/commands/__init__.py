@@ -6,6 +6,7 @@ from pxctl.commanding import Entry
 
 UNITS = "Tools and other units"
 KERNELS = "Cells and kernels"
+PIPES = "Pipes"
 LOOKING = "What is and what happened"
 DAEMON = "The daemon and this client"
 
@@ -21,6 +22,7 @@ ENTRIES = {
     "tools": Entry("pxctl.commands.tools", "The catalog of tools", UNITS),
     "exec": Entry("pxctl.commands.exec", "Run code in a kernel that keeps its variables", KERNELS),
     "kernel": Entry("pxctl.commands.kernel", "Sessions: list, start, attach, export and more", KERNELS),
+    "pipe": Entry("pxctl.commands.pipe", "Scheduled agents: run, queue, output, retry and more", PIPES),
     "logs": Entry("pxctl.commands.logs", "Show a unit's output", LOOKING),
     "events": Entry("pxctl.commands.events", "Show what happened", LOOKING),
     "why": Entry("pxctl.commands.why", "Explain a unit's state by what led to it", LOOKING),

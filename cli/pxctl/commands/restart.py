@@ -10,6 +10,8 @@ from pxctl.commands.stop import stop_act
 from pxctl.completing import unit_names
 from pxctl.failure import Failure
 from pxctl.naming import unit_route
+from pxctl.pipes import PREFIX as PIPE
+from pxctl.pipes import refuse_restart
 from pxctl.seconds import SECONDS
 from pxctl.steering import Act, steer
 
@@ -26,6 +28,8 @@ def restart_act(timeout: float | None, *, wait: bool) -> Act:
     stop, start = stop_act(timeout, wait=True), start_act(timeout, wait=wait)
 
     def step(client: Client, unit: str) -> dict[str, Any]:
+        if unit.startswith(PIPE):
+            raise refuse_restart(unit)
         if unit.startswith("kernel:") and wait:
             return _replace_kernel(client, unit, timeout)
         stop.step(client, unit)

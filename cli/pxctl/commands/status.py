@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pxctl.client import Answer
     from pxctl.invocation import Invocation
 
-_UP = {"ready", "busy", "starting", "running", "idle"}
+_UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 
 _COLUMNS = [
     Column("UNIT", minimum=12),
@@ -130,8 +130,21 @@ def _reason(unit: dict[str, Any]) -> tuple[str, str | None]:
     if error := unit.get("config_error"):
         detail = error.get("detail") if isinstance(error, dict) else error
         return f"broken: {detail}", "red"
+    if unit.get("kind") == "pipe":
+        return _last_of(unit)
     reason = str(unit.get("reason") or "")
     return reason, "red" if unit.get("state") == "failed" else None
+
+
+def _last_of(pipe: dict[str, Any]) -> tuple[str, str | None]:
+    """Return what is to be known of a pipe: what runs, else how the last one ended where that was badly."""
+    if pipe.get("running") is not None:
+        return f"execution {pipe['running']}", None
+    if pipe.get("last_status") not in {"failed", "timed_out"}:
+        return "", None
+    failures = pipe.get("consecutive_failures") or 0
+    often = f", {failures} in a row" if failures > 1 else ""
+    return f"last run {str(pipe['last_status']).replace('_', ' ')}{often}", "red"
 
 
 def _watch(invocation: Invocation, target: str, interval: float) -> int:

@@ -9,6 +9,8 @@ from pxctl.commanding import declare
 from pxctl.completing import unit_names
 from pxctl.failure import Failure
 from pxctl.naming import unit_route
+from pxctl.pipes import PREFIX as PIPE
+from pxctl.pipes import cancel_all_of
 from pxctl.seconds import SECONDS
 from pxctl.steering import Act, steer
 
@@ -27,9 +29,11 @@ def stop_act(timeout: float | None, *, wait: bool) -> Act:
     """Return the act of stopping one unit."""
 
     def step(client: Client, unit: str) -> dict[str, Any]:
-        target = query(unit_route(unit, "stop"), [("wait", None if wait else False)])
         limit = None if timeout is None else max(timeout, _LEAST_SECONDS)
         try:
+            if unit.startswith(PIPE):
+                return cancel_all_of(client, unit, limit)
+            target = query(unit_route(unit, "stop"), [("wait", None if wait else False)])
             document: dict[str, Any] = client.ask("POST", target, timeout=limit).document
         except Failure as failure:
             if failure.kind == "timed_out" and timeout is not None:
@@ -52,6 +56,7 @@ def stop_act(timeout: float | None, *, wait: bool) -> Act:
 def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
     """Stop units; returns when nothing of them is left.
 
+    Of a pipe, what runs and waits is cancelled, and always waited for.
     What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
     Ctrl-C ends the waiting only: the stop goes on.
     """

@@ -9,9 +9,11 @@ import click
 from pxctl.client import query, quote
 from pxctl.commanding import READS, declare
 from pxctl.completing import unit_names
+from pxctl.executions import await_execution, exit_code_of, find_execution, is_execution_id, newest_of, sentence
 from pxctl.failure import FAILED, OK, TIMED_OUT, Failure, Interrupted, Problem, Silent, Unreachable
 from pxctl.following import Patience
 from pxctl.naming import unit_of
+from pxctl.pipes import PREFIX as PIPE
 from pxctl.seconds import SECONDS
 
 TYPE_CHECKING = False
@@ -32,36 +34,64 @@ _GATEWAY_TIMEOUT = 504
     examples=[
         "pxctl wait lorenz-ode-solver",
         "pxctl wait lorenz-ode-solver --for stopped --timeout 30",
+        "pxctl wait pipe:disk-digest       # until nothing of it runs or waits",
+        "pxctl wait 12                     # an execution",
     ],
 )
-@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
+@click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 @click.option(
     "--for",
     "wanted",
     type=click.Choice(["ready", "stopped", "done"]),
-    default="ready",
-    show_default=True,
-    help="What to wait for.",
+    help="What to wait for; else ready, of a pipe done.",
 )
 @click.option("--timeout", type=SECONDS, metavar="S", help="Give up after S seconds (exit 7).")
-def command(invocation: Invocation, unit: str, wanted: str, timeout: float | None) -> int:
+def command(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
     """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
 
-    A restart of the daemon's control plane meanwhile does not end the waiting.
+    An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
+    cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
     """
-    invocation.action = f"wait for {unit}"
+    number = is_execution_id(unit)
+    invocation.action = f"wait for {'execution ' if number else ''}{unit}"
     try:
-        document = _await(invocation, unit, wanted, timeout)
+        return _one(invocation, unit, timeout) if number else _unit(invocation, unit, wanted, timeout)
     except KeyboardInterrupt:
         invocation.warn(f"\npxctl: no longer waiting; {unit} goes on as it is")
         raise Silent(FAILED) from None
+
+
+def _one(invocation: Invocation, number: str, timeout: float | None) -> int:
+    """Wait for an execution."""
+    client = invocation.client()
+    execution = await_execution(client, find_execution(client, number), timeout)
     if invocation.json:
-        invocation.document(document)
+        invocation.document(execution)
+    else:
+        line = f"{PIPE}{execution.get('pipe_name')} {sentence(execution)}"
+        invocation.say(str(execution.get("id")) if invocation.quiet else line)
+    return exit_code_of(execution)
+
+
+def _unit(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
+    """Wait for a unit; of a pipe the outcome is that of its newest execution."""
+    goal = wanted or ("done" if unit.startswith(PIPE) else "ready")
+    document = _await(invocation, unit, goal, timeout)
+    is_pipe = str(document.get("unit")).startswith(PIPE)
+    if is_pipe and wanted is None and goal != "done":
+        goal = "done"
+        document = _await(invocation, str(document.get("unit")), goal, timeout)
+    newest = newest_of(invocation.client(), str(document["unit"]).removeprefix(PIPE)) if is_pipe else None
+    if invocation.json:
+        invocation.document(document if newest is None else {**document, "execution": newest})
     elif invocation.quiet:
         invocation.say(str(document.get("unit")))
     else:
         reason = f" ({document['reason']})" if document.get("reason") else ""
-        invocation.say(f"{document.get('unit')} {document.get('state')}{reason}")
+        last = f"; {sentence(newest)}" if newest is not None else ""
+        invocation.say(f"{document.get('unit')} {document.get('state')}{reason}{last}")
+    if goal == "done" and newest is not None:
+        return exit_code_of(newest)
     return OK if document.get("ok") else FAILED
 
 

@@ -7,6 +7,8 @@ import click
 from pxctl.client import quote
 from pxctl.commanding import READS, declare
 from pxctl.completing import unit_names
+from pxctl.executions import FINAL, find_execution, hint_for, is_execution_id, sentence
+from pxctl.pipes import PREFIX as PIPE
 from pxctl.table import clean
 
 TYPE_CHECKING = False
@@ -15,29 +17,67 @@ if TYPE_CHECKING:
 
     from pxctl.invocation import Invocation
 
+_TAIL_LINES = 15
 _KNOWN = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema"}
 
 
-@declare("why", effect=READS, examples=["pxctl why lorenz-ode-solver", "pxctl why tool:lorenz-ode-solver --json"])
-@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
+@declare(
+    "why",
+    effect=READS,
+    examples=["pxctl why lorenz-ode-solver", "pxctl why tool:lorenz-ode-solver --json", "pxctl why 12"],
+)
+@click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 def command(invocation: Invocation, unit: str) -> None:
-    """Explain why a unit is as it is: what happened, what caused that, what it last printed, what to do next."""
-    invocation.action = f"explain {unit}"
-    answer = invocation.client().get(f"/api/units/{quote(unit)}/why")
-    if invocation.json:
+    """Explain why a unit, or an execution, is as it is: what happened, what caused that, its last words, what to do."""
+    number = is_execution_id(unit)
+    invocation.action = f"explain {'execution ' if number else ''}{unit}"
+    client = invocation.client()
+    if number:
+        document = _of_execution(find_execution(client, unit))
+    else:
+        answer = client.get(f"/api/units/{quote(unit)}/why")
+        document = answer.document
+    if invocation.json and number:
+        invocation.document(document)
+    elif invocation.json:
         invocation.document_as_it_came(answer.raw)
-        return
-    if invocation.quiet:
-        invocation.say(str(answer.document.get("unit")))
-        return
-    for line in _lines(invocation, answer.document):
-        invocation.say(line)
+    elif invocation.quiet:
+        invocation.say(str(document.get("unit")))
+    else:
+        for line in _lines(invocation, document):
+            invocation.say(line)
+
+
+def _of_execution(execution: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of an execution in the form of a px.why/1 document."""
+    status, number = str(execution.get("status")), execution.get("id")
+    words = [f"{sentence(execution)}."]
+    if execution.get("trigger_event"):
+        words.append(f"It was started by the event {execution['trigger_event']}.")
+    if execution.get("retry_of"):
+        words.append(
+            f"It is try {int(execution.get('retry_count') or 0) + 1}, after execution {execution['retry_of']}."
+        )
+    bad = status in FINAL and status != "completed"
+    going = "pxctl pipe tail -f {}" if status not in FINAL else "pxctl pipe output {}"
+    return {
+        "schema": "px.why/1",
+        "unit": f"{PIPE}{execution.get('pipe_name')}",
+        "execution": number,
+        "state": status,
+        "reason": execution.get("error_type"),
+        "summary": " ".join(words),
+        "chain": [],
+        "stderr_tail": "\n".join(str(execution.get("stderr") or "").splitlines()[-_TAIL_LINES:]) if bad else "",
+        "next_step": hint_for(execution) if bad else going.format(number),
+    }
 
 
 def _lines(invocation: Invocation, document: dict[str, Any]) -> list[str]:
     paint = invocation.paint
     reason = f" ({document['reason']})" if document.get("reason") else ""
-    lines = [paint(f"{document.get('unit')} is {document.get('state')}{reason}", "bold")]
+    number = f" execution {document['execution']}" if document.get("execution") is not None else ""
+    lines = [paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold")]
     if document.get("summary"):
         lines.append(str(document["summary"]))
     if chain := document.get("chain"):

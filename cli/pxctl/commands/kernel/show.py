@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _FACTS = (
     "state", "reason", "failure", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
-    "owner", "restarts", "connection_file", "jupyter_id",
+    "owner", "restarts", "start_method", "cold_start_ms", "connection_file", "jupyter_id",
 )  # fmt: skip
 
 

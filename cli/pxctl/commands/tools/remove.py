@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from pxctl import terminal
+from pxctl.asking import confirm_removal
 from pxctl.client import query
 from pxctl.commanding import declare
 from pxctl.completing import tool_names
-from pxctl.failure import FAILED, USAGE, Failure, Silent
 from pxctl.naming import tool_name, tool_route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pxctl.invocation import Invocation
-
-_STDIN = 0
 
 
 @declare(
@@ -33,7 +28,7 @@ def command(invocation: Invocation, tool: str, yes: bool, force: bool) -> None: 
     name = tool_name(tool)
     invocation.action = f"remove tool:{name}"
     if not yes:
-        _confirm(invocation, name)
+        confirm_removal(invocation, f"tool:{name}", f"pxctl tools remove {name} --yes")
     answer = invocation.client().ask(
         "DELETE", query(tool_route(tool), [("force", True if force else None)]), timeout=120.0
     )
@@ -42,19 +37,3 @@ def command(invocation: Invocation, tool: str, yes: bool, force: bool) -> None: 
         invocation.document(document)
     else:
         invocation.say(name if invocation.quiet else f"tool:{name} removed")
-
-
-def _confirm(invocation: Invocation, name: str) -> None:
-    if not terminal.is_terminal(_STDIN) or not invocation.err_is_terminal:
-        raise Failure(
-            "nobody is there to be asked",
-            kind="unconfirmed",
-            hint=f"pxctl tools remove {name} --yes",
-            exit_code=USAGE,
-            unit=f"tool:{name}",
-        )
-    sys.stderr.write(f"Remove tool:{name} and its folder? [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        invocation.warn("not removed")
-        raise Silent(FAILED)

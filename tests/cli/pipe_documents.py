@@ -1,0 +1,70 @@
+"""Documents of pipes and executions as the daemon sends them, and its raw pages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cli.fake_daemon import FakeDaemon, document, reply
+
+if TYPE_CHECKING:
+    from cli.fake_daemon import Request
+
+LONG_AGO = "2026-01-01T00:00:00.000Z"
+
+
+def pipe(name: str = "digest", **members: Any) -> dict[str, Any]:
+    known = {
+        "schema": "px.pipe/1", "name": name, "enabled": True, "schedule": "every 2h", "next_run": None,
+        "last_run": None, "last_status": None, "running": None, "queued": 0, "consecutive_failures": 0,
+        "config_error": None, "unit": f"pipe:{name}", "warnings": [], "agent": "command", "presets": [], "muted": False,
+        "folder": f"/p/{name}", "file": f"/p/{name}/pipe.md",
+    }  # fmt: skip
+    return known | members
+
+
+def execution(number: int = 12, status: str = "completed", **members: Any) -> dict[str, Any]:
+    known = {
+        "schema": "px.execution/1", "id": number, "pipe_name": "digest", "status": status, "trigger": "manual",
+        "position": None, "queued_at": LONG_AGO, "started_at": LONG_AGO, "finished_at": None, "duration_ms": None,
+        "error_type": None, "error_message": None, "pid": 7, "agent": "command", "retry_of": None, "tokens": None,
+        "cost": None,
+    }  # fmt: skip
+    if status not in {"queued", "running"}:
+        known |= {"finished_at": LONG_AGO, "duration_ms": 3200}
+    return known | members
+
+
+def listed(*executions: dict[str, Any], cursor: int | None = None) -> bytes:
+    return document({"schema": "px.executions/1", "executions": list(executions), "next_cursor": cursor})
+
+
+def on_execution(daemon: FakeDaemon, it: dict[str, Any] | None = None) -> FakeDaemon:
+    it = execution() if it is None else it
+    return daemon.on(f"GET /api/executions/{it['id']}", document(it))
+
+
+def paged(streams: dict[str, bytes], *, complete: bool = True) -> Any:
+    """Return an answer that gives pieces of streams as they are asked for."""
+
+    def serve(request: Request, connection: Any) -> None:
+        whole = streams[request.arguments.get("stream", "stdout")]
+        offset, limit = (int(request.arguments[name]) for name in ("offset", "limit"))
+        page = whole[offset : offset + limit]
+        is_end = complete and offset + len(page) == len(whole)
+        more = f"X-Total-Bytes: {len(whole)}\r\nX-Complete: {'true' if is_end else 'false'}\r\n"
+        connection.sendall(reply(page, content_type="application/octet-stream", more=more))
+
+    return serve
+
+
+def started(it: dict[str, Any]) -> dict[str, Any]:
+    return {"event": "start", "execution": it}
+
+
+def output(text: str, offset: int = 0, stream: str = "stdout") -> dict[str, Any]:
+    end = offset + len(text.encode())
+    return {"event": "output", "stream": stream, "offset": offset, "end": end, "text": text}
+
+
+def done(it: dict[str, Any]) -> dict[str, Any]:
+    return {"event": "done", "execution": it}

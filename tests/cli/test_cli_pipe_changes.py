@@ -1,0 +1,167 @@
+"""The commands that change pipes: new, add, remove, config, enable and its like, cancel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, problem
+from cli.pipe_documents import execution, listed, on_execution, pipe
+
+if TYPE_CHECKING:
+    from cli.px import Px
+
+CONFIG = "POST /api/pipes/digest/config"
+
+
+def test_a_new_pipe_says_where_it_is(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/pipes/new", document(pipe(), status="201 Created"))
+    ended = px("pipe", "new", "digest")
+    assert (ended.text, "edit /p/digest/pipe.md" in ended.err) == ("pipe:digest written to /p/digest\n", True)
+    assert px("pipe", "new", "pipe:digest", "-q").text == "digest\n"
+    assert [request.json() for request in daemon.seen] == [{"name": "digest"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("example:disk-digest", "example:disk-digest"),
+        ("https://example.org/p/pipe.md", "https://example.org/p/pipe.md"),
+        ("folder", "{cwd}/folder"),
+    ],
+)
+def test_add_sends_paths_in_full_and_other_sources_as_they_are(
+    px: Px, daemon: FakeDaemon, given: str, sent: str
+) -> None:
+    daemon.on("POST /api/pipes", document(pipe(enabled=False, warnings=["odd"]), status="201 Created"))
+    ended = px("pipe", "add", given, "--name", "digest")
+    assert ended.text == "pipe:digest added in /p/digest, disabled\n"
+    assert ended.err.splitlines()[0] == "warning: odd"
+    assert daemon.seen[0].json() == {"source": sent.format(cwd=px.folder), "name": "digest"}
+
+
+def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("DELETE /api/pipes/digest", document({"schema": "px.removed/1", "unit": "pipe:digest", "removed": True}))
+    ended = px("pipe", "remove", "digest")
+    assert (ended.code, "hint: pxctl pipe remove digest --yes" in ended.err) == (2, True)
+    assert daemon.seen == []
+    assert px("pipe", "remove", "digest", "--yes").text == "pipe:digest removed\n"
+    assert px("pipe", "remove", "digest", "--yes", "--json").json()["removed"] is True
+    with px.terminal("pipe", "remove", "digest") as screen:
+        screen.see("Remove pipe:digest and its folder? [y/N] ")
+        screen.type("n\n")
+        assert screen.end() == 1
+    with px.terminal("pipe", "remove", "digest") as screen:
+        screen.see("[y/N] ")
+        screen.type("y\n")
+        assert screen.end() == 0
+    assert len(daemon.seen) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("schedule=*/5 * * * *", "*/5 * * * *"),
+        ("schedule=9:30", "9:30"),
+        ("schedule=every 2h", "every 2h"),
+        ("timeout=600", 600),
+        ("enabled=false", False),
+        ('preset=["a", "*"]', ["a", "*"]),
+        ('title="A: b"', "A: b"),
+        ("cost=1e999", "1e999"),
+        ("cost=NaN", "NaN"),
+        ("query=a=b", "a=b"),
+        ("timezone=", None),
+        ("timezone=null", None),
+    ],
+)
+def test_config_values_are_json_where_they_read_as_such(px: Px, daemon: FakeDaemon, given: str, sent: object) -> None:
+    daemon.on(CONFIG, document(pipe()))
+    key = given.partition("=")[0]
+    ended = px("pipe", "config", "digest", given)
+    assert (ended.code, ended.text) == (0, f"pipe:digest: {key} {'removed' if sent is None else 'set'}\n")
+    assert daemon.seen[0].json() == {"config": {key: sent}}
+
+
+def test_config_that_would_break_the_pipe_is_refused(px: Px, daemon: FakeDaemon) -> None:
+    errors = [{"file": "/p/digest/pipe.md", "line": 2, "detail": "schedule: no", "hint": "every 2h"}]
+    told = problem(422, "config_error", 1, detail="/p/digest/pipe.md:2: schedule: no", hint="every 2h", errors=errors)
+    daemon.on(CONFIG, told)
+    ended = px("pipe", "config", "digest", "schedule=never", "title=x")
+    assert (ended.code, ended.err) == (
+        1, "pxctl: cannot change pipe:digest: /p/digest/pipe.md:2: schedule: no\nhint: every 2h\n"
+    )  # fmt: skip
+    assert px("pipe", "config", "digest", "schedule").code == 2
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [("enable", "enabled; next run "), ("disable", "disabled"), ("mute", "muted"), ("unmute", "unmuted")],
+)
+def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
+    for name in ("digest", "daily-a"):
+        daemon.on(f"POST /api/pipes/{name}/{verb}", document(pipe(name, next_run="2030-01-01T00:00:00Z")))
+    ended = px("pipe", verb, "digest", "d*")
+    assert [
+        line.startswith(f"pipe:{name} {words}") for name, line in zip(("digest", "daily-a"), ended.lines, strict=True)
+    ]
+    assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:d*")]
+    assert px("pipe", verb, "digest", "-q").text == "digest\n"
+    assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
+
+
+def test_a_pipe_that_is_due_when_it_is_enabled_runs_now(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/pipes/a/enable", document(pipe("a", next_run="2020-01-01T00:00:00Z")))
+    assert px("pipe", "enable", "a").text == "pipe:a enabled; it runs now\n"
+
+
+def test_one_failure_of_several_hides_no_other(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/pipes/a/enable", document(pipe("a", warnings=["odd"])))
+    daemon.on("POST /api/pipes/b/enable", problem(404, "unknown_unit", 4, detail="no b"))
+    ended = px("pipe", "enable", "b", "a")
+    assert (ended.code, ended.text) == (4, "pipe:a enabled\n")
+    assert ended.err == "warning: odd\npxctl: cannot enable pipe:b: no b\n"
+    told = px("pipe", "enable", "b", "a", "--json").json()
+    assert ([one["name"] for one in told["pipes"]], told["failures"][0]["detail"]) == (["a"], "no b")
+    assert px("pipe", "enable", "b").code == 4
+
+
+# -- cancel -----------------------------------------------------------------------------------------------------------
+
+
+def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
+    on_execution(daemon, execution(12, "running"))
+    daemon.on("POST /api/pipes/digest/executions/12/cancel", document(execution(12, "cancelled")))
+    daemon.on("POST /api/pipes/diary/cancel", listed(execution(7, "cancelled", pipe_name="diary")))
+    ended = px("pipe", "cancel", "diary", "12")
+    assert ended.lines == ["pipe:digest execution 12 cancelled", "pipe:diary execution 7 cancelled"]
+    assert px("pipe", "cancel", "12", "-q").text == "12\n"
+    assert [one["id"] for one in px("pipe", "cancel", "12", "diary", "--json").json()["executions"]] == [12, 7]
+    daemon.on("POST /api/pipes/diary/cancel", listed())
+    assert (px("pipe", "cancel", "diary").code, px("pipe", "cancel", "diary").err) == (
+        0, "nothing runs and nothing waits\n"
+    )  # fmt: skip
+
+
+def test_cancel_all_takes_what_waits_before_what_runs(px: Px, daemon: FakeDaemon) -> None:
+    group = {"group": "manual", "running": [execution(12, "running")], "waiting": [execution(13, "queued")]}
+    daemon.on("GET /api/pipes/queue", document({"groups": [group]}))
+    for number in (12, 13):
+        on_execution(daemon, execution(number, "running"))
+        daemon.on(f"POST /api/pipes/digest/executions/{number}/cancel", document(execution(number, "cancelled")))
+    assert px("pipe", "cancel", "--all", "-q").lines == ["13", "12"]
+    assert px("pipe", "cancel").code == px("pipe", "cancel", "--all", "12").code == 2
+
+
+def test_what_is_over_cannot_be_cancelled(px: Px, daemon: FakeDaemon) -> None:
+    on_execution(daemon)
+    daemon.on(
+        "POST /api/pipes/digest/executions/12/cancel", problem(409, "conflict", 8, detail="it is over: completed")
+    )
+    ended = px("pipe", "cancel", "12")
+    assert (ended.code, ended.err) == (8, "pxctl: cannot cancel execution 12: it is over: completed\n")
+    daemon.on("POST /api/pipes/diary/cancel", listed(execution(7, "cancelled")))
+    both = px("pipe", "cancel", "12", "diary", "--json")
+    assert (both.code, both.json()["failures"][0]["kind"]) == (8, "conflict")

@@ -1,0 +1,254 @@
+"""The commands that look at pipes and executions: tables, pages, bytes, exit codes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, problem
+from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
+from cli.px import without_spinner
+from pxctl.executions import money, sentence, took
+
+if TYPE_CHECKING:
+    import socket
+
+    from cli.fake_daemon import Request
+    from cli.px import Px
+
+OUTPUT = "GET /api/pipes/digest/executions/12/output"
+
+
+# -- pipes ------------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
+    everything = {
+        "schema": "px.pipes/1",
+        "pipes": [
+            pipe("bad", config_error="/p/bad/pipe.md:3: schedule: no"),
+            pipe("off", enabled=False),
+            pipe("on", last_run=LONG_AGO, last_status="failed", consecutive_failures=3),
+            pipe("now", running=12),
+            pipe("next", queued=2),
+            pipe("slow", slower_than_schedule=True),
+        ],
+    }
+    daemon.on("GET /api/pipes", document(everything))
+    ended = px("pipe", "list")
+    states = dict(line.split()[:2] for line in ended.lines[1:])
+    assert states == {
+        "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle"
+    }  # fmt: skip
+    assert "broken: /p/bad/pipe.md:3" in ended.text
+    assert "execution 12" in ended.text
+    assert px("pipe", "list", "-q").lines == ["bad", "off", "on", "now", "next", "slow"]
+    assert px("pipe", "list", "--json").json() == everything
+    daemon.on("GET /api/pipes", document({"pipes": []}))
+    assert px("pipe", "list").err == "no pipes yet; add one: pxctl pipe add example:disk-digest\n"
+
+
+def test_show_tells_the_facts_and_json_everything(px: Px, daemon: FakeDaemon) -> None:
+    decided = {"at": LONG_AGO, "text": "waits"}
+    it = pipe(
+        last_decision=decided, average_duration_seconds=61.5, warnings=["odd"], presets=["a", "*"], rendered="Time: x"
+    )
+    daemon.on("GET /api/pipes/digest", document(it))
+    facts = dict(line.split("  ", 1) for line in px("pipe", "show", "pipe:digest").lines)
+    shown = {name: value.strip() for name, value in facts.items()}
+    assert (shown["presets"], shown["average_duration"], shown["warning"]) == ("a, *", "1m01s", "odd")
+    assert shown["last decision"] == f"{LONG_AGO}: waits"
+    assert "muted" not in shown
+    assert px("pipe", "show", "digest", "--json").json() == it
+    assert px("pipe", "show", "digest", "-q").text == "digest\n"
+
+
+def test_the_prompt_is_shown_as_it_is(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes/digest", document(pipe(rendered="Time range: …\n\n{{body}}")))
+    on_execution(daemon, execution(rendered_prompt="frozen\n"))
+    assert px("pipe", "show", "digest", "--rendered").text == "Time range: …\n\n{{body}}"
+    assert daemon.asked("GET /api/pipes/digest")[0].arguments == {"rendered": "1"}
+    assert px("pipe", "show", "12", "--rendered").text == "frozen\n"
+
+
+def test_show_of_a_number_is_an_execution(px: Px, daemon: FakeDaemon) -> None:
+    on_execution(daemon, execution(cost=1.5, exit_code=0))
+    facts = dict(line.split(None, 1) for line in px("pipe", "show", "12").lines)
+    assert (facts["id"], facts["status"], facts["duration"], facts["cost"]) == ("12", "completed", "3.2s", "$1.50")
+    daemon.on("GET /api/pipes/12", document(pipe("12")))
+    assert px("pipe", "show", "pipe:12", "-q").text == "12\n"
+
+
+def test_next_explains(px: Px, daemon: FakeDaemon) -> None:
+    report = {
+        "schema": "px.next/1", "name": "digest", "schedule": "every 2h", "upcoming": ["2030-01-01T00:00:00Z"],
+        "sentences": ["decision: waits", "next: Tue"], "last_decision": {"at": LONG_AGO, "text": "still running"},
+    }  # fmt: skip
+    daemon.on("GET /api/pipes/digest/next", document(report))
+    ended = px("pipe", "next", "digest", "-n", "1")
+    assert ended.lines[:3] == ["pipe:digest (every 2h)", "decision: waits", "next: Tue"]
+    assert ended.lines[3].endswith("ago: still running")
+    assert daemon.seen[0].arguments == {"count": "1"}
+    assert px("pipe", "next", "digest", "-q").text == "2030-01-01T00:00:00Z\n"
+
+
+CHECKS = {
+    "schema": "px.pipe-validation/1",
+    "pipe": "digest",
+    "ok": False,
+    "checks": [
+        {"name": "front_matter", "verdict": "pass", "detail": "reads", "hint": None, "line": None},
+        {"name": "schedule", "verdict": "fail", "detail": "'*/30' is no text", "hint": "quote it", "line": 3},
+    ],
+}
+
+
+def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/pipes/digest/validate", document(CHECKS)).on("GET /api/pipes/digest", document(pipe()))
+    ended = px("pipe", "validate", "digest")
+    assert ended.code == 1
+    assert ended.lines == [
+        "pipe:digest: fail",
+        "  pass  front_matter: reads",
+        "  fail  schedule: /p/digest/pipe.md:3: '*/30' is no text",
+        "        cure: quote it",
+    ]
+    assert len(px("pipe", "validate", "digest", "--summary").lines) == 3
+    assert px("pipe", "validate", "digest", "--json").json()["ok"] is False
+    good = {**CHECKS, "pipe": "good", "ok": True, "checks": [{"verdict": "warn", "name": "keys", "detail": "odd"}]}
+    daemon.on("POST /api/pipes/good/validate", document(good)).on("GET /api/pipes/good", document(pipe("good")))
+    daemon.on("GET /api/pipes", document({"pipes": [pipe("good"), pipe()]}))
+    assert px("pipe", "validate", "--all", "-q").lines == ["good warn", "digest fail"]
+    assert px("pipe", "validate", "good").code == 0
+    assert len(px("pipe", "validate", "--all", "--json").json()["pipes"]) == 2
+    assert px("pipe", "validate").code == px("pipe", "validate", "--all", "digest").code == 2
+
+
+# -- executions -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_filters_and_pages(px: Px, daemon: FakeDaemon) -> None:
+    failed = execution(8, "failed", error_type="crash", error_message="exit code 3", retry_of=7, tokens=12)
+    daemon.on("GET /api/executions", listed(execution(9), failed, cursor=8))
+    ended = px("pipe", "runs", "--status", "failed", "--status", "completed", "--since", "2h", "-n", "2")
+    assert [line.split()[0] for line in ended.lines] == ["ID", "9", "8"]
+    assert "crash: exit code 3" in ended.text
+    assert ended.err == "… more: --cursor 8, or --all\n"
+    assert daemon.seen[0].query == [("status", "failed"), ("status", "completed"), ("since", "2h"), ("limit", "3")]
+    assert px("pipe", "runs", "-n", "1", "-q").text == "9\n"
+    told = px("pipe", "runs", "-n", "1", "--json").json()
+    assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9], 9)
+    daemon.on("GET /api/executions", listed())
+    assert px("pipe", "runs").err == "no such executions\n"
+
+
+def test_all_runs_are_read_page_after_page(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "GET /api/executions", listed(execution(9), cursor=9), listed(execution(8), cursor=8), listed(execution(7))
+    )
+    assert px("pipe", "runs", "--all", "-q").lines == ["9", "8", "7"]
+    assert [request.arguments.get("cursor") for request in daemon.seen] == [None, "9", "8"]
+
+
+def test_runs_of_several_pipes_are_merged(px: Px, daemon: FakeDaemon) -> None:
+    for name, numbers in (("a", (9, 5)), ("b", (8, 7, 1))):
+        rows = [execution(number, pipe_name=name) for number in numbers]
+        daemon.on(f"GET /api/pipes/{name}/executions", listed(*rows))
+    told = px("pipe", "runs", "a", "--pipe", "pipe:b", "-n", "4", "--json").json()
+    assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9, 8, 7, 5], 5)
+    assert px("pipe", "runs", "a", "b", "--json").json()["next_cursor"] is None
+
+
+def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:
+    waiting = [execution(13, "queued", position=1), execution(14, "queued", not_before="2100-01-01T00:00:00Z")]
+    groups = [
+        {"group": "scheduled", "slots": 1, "running": [], "waiting": []},
+        {"group": "manual", "slots": 4, "running": [execution(12, "running")], "waiting": waiting},
+    ]
+    daemon.on("GET /api/pipes/queue", document({"schema": "px.queue/1", "groups": groups}))
+    ended = px("pipe", "queue")
+    assert [line.split()[:3] for line in ended.lines[1:]] == [
+        ["12", "digest", "running"], ["13", "digest", "queued"], ["14", "digest", "queued"]
+    ]  # fmt: skip
+    assert "1/4" in ended.text
+    assert px("pipe", "queue", "-q").lines == ["12", "13", "14"]
+    daemon.on("GET /api/pipes/queue", document({"groups": groups[:1]}))
+    assert (px("pipe", "queue").out, px("pipe", "queue").err) == (b"", "nothing runs and nothing waits\n")
+
+
+def test_output_is_the_bytes_that_were_kept(px: Px, daemon: FakeDaemon) -> None:
+    kept = {"stdout": b"\xff" + b"x" * 1_500_000 + b"\n", "stderr": b"err\n", "events": b"{}\n"}
+    on_execution(daemon).on(OUTPUT, paged(kept))
+    daemon.on("GET /api/pipes/digest/executions", listed(execution()))
+    assert px("pipe", "output", "12").out == kept["stdout"]
+    assert px("pipe", "output", "digest", "--stderr").out == kept["stderr"]
+    assert px("pipe", "output", "12", "--events").out == kept["events"]
+    some = px("pipe", "output", "12", "--offset", "1", "--limit", "4")
+    assert (some.text, some.err) == ("xxxx", "pxctl: 5 of 1500002 bytes so far; go on with --offset 5\n")
+    told = px("pipe", "output", "12", "--stderr", "--json").json()
+    assert (told["text"], told["complete"], told["stream"]) == ("err\n", True, "stderr")
+    assert px("pipe", "output", "12", "--limit", "2", "--json").json()["base64"] == "/3g="
+    assert px("pipe", "output", "12", "--stderr", "--events").code == 2
+
+
+def test_tail_shows_what_there_is_of_both_streams(px: Px, daemon: FakeDaemon) -> None:
+    running = execution(12, "running")
+    on_execution(daemon, running).on(OUTPUT, paged({"stdout": b"out\n", "stderr": b"err\n"}, complete=False))
+    ended = px("pipe", "tail", "12")
+    assert (ended.text, ended.err) == ("out\n", "err\npxctl: execution 12 running; go on: pxctl pipe tail -f 12\n")
+    daemon.on("GET /api/pipes/digest/executions/12", document(running))
+    assert px("pipe", "tail", "12", "--json").json() == running
+
+
+def test_a_terminal_gets_output_that_cannot_steer_it(px: Px, daemon: FakeDaemon) -> None:
+    def one_page(request: Request, connection: socket.socket) -> None:
+        paged({"stdout": "\x1b[2Jcafé".encode()})(request, connection)
+
+    on_execution(daemon).on(OUTPUT, one_page)
+    with px.terminal("pipe", "output", "12") as screen:
+        assert screen.end() == 0
+        assert without_spinner(screen.text) == "café\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["output", "99"], ["tail", "99"], ["tail", "-f", "99"], ["retry", "99"], ["show", "99"]]
+)
+def test_an_execution_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
+    daemon.on("GET /api/executions/99", problem(404, "unknown_unit", 4, detail="there is no execution 99"))
+    ended = px("pipe", *arguments)
+    assert (ended.code, ended.err.endswith(": there is no execution 99\n")) == (4, True)
+
+
+def test_a_pipe_without_executions_says_how_to_run_it(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes/digest/executions", listed())
+    ended = px("pipe", "output", "digest")
+    assert ended.code == 4
+    assert ended.err.endswith("it has no executions yet\nhint: pxctl pipe run digest\n")
+
+
+@pytest.mark.parametrize("name", ["tool:x", "kernel:x", "pipe:", ""])
+def test_names_of_other_kinds_are_usage_errors(px: Px, daemon: FakeDaemon, name: str) -> None:
+    assert px("pipe", "show", name).code == 2
+    assert daemon.seen == []
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({}, "execution 12 completed in 3.2s"),
+        ({"duration_ms": 25}, "execution 12 completed in 25ms"),
+        ({"status": "running", "duration_ms": None}, "execution 12 running"),
+        ({"status": "timed_out", "error_type": "timeout"}, "execution 12 timed out after 3.2s"),
+        (
+            {"status": "failed", "error_type": "auth_failed", "error_message": "401", "cost": 12},
+            "execution 12 failed after 3.2s, $12.00 (auth_failed): 401",
+        ),
+    ],
+)
+def test_how_it_ended_in_a_sentence(members: dict[str, Any], words: str) -> None:
+    assert sentence(execution(**{"status": "completed"} | members)) == words
+
+
+def test_what_is_no_number_has_no_words() -> None:
+    assert (money(None), money(0.25), took({})) == ("-", "$0.2500", "")

@@ -1,0 +1,242 @@
+"""`pxctl pipe run`, `retry` and `tail -f` against a stand-in: what goes where, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.fake_daemon import FakeDaemon, document, ndjson, pausing, problem, until_client_leaves
+from cli.pipe_documents import done, execution, listed, on_execution, output, started
+from cli.px import without_spinner
+
+if TYPE_CHECKING:
+    from cli.px import Px
+
+RUN = "POST /api/pipes/digest/run"
+TAIL = "GET /api/pipes/digest/executions/12/tail"
+LIST = "GET /api/pipes/digest/executions"
+QUEUED = execution(12, "queued", position=2)
+RUNNING = execution(12, "running")
+NOTICE = "pxctl: pipe:digest execution 12: "
+
+
+def ran(daemon: FakeDaemon, *events: dict[str, Any]) -> FakeDaemon:
+    """Have a run be queued and tell these events."""
+    daemon.on(RUN, document(QUEUED, status="202 Accepted")).on(LIST, listed())
+    return daemon.on(TAIL, ndjson(started(QUEUED), *events))
+
+
+def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: FakeDaemon) -> None:
+    binary = {"event": "output", "stream": "stdout", "offset": 5, "end": 7, "base64": "//4="}
+    over = execution(tokens=1234, cost=0.0125)
+    ran(
+        daemon,
+        {"event": "status", "execution": {**QUEUED, "position": 1}},
+        {"event": "status", "execution": RUNNING},
+        output("text\n"),
+        output("warn\n", stream="stderr"),
+        binary,
+        done(over),
+    )
+    ended = px("pipe", "run", "pipe:digest")
+    assert (ended.code, ended.out) == (0, b"text\n\xff\xfe")
+    assert ended.err.splitlines() == [
+        f"{NOTICE}waiting in line: position 2", f"{NOTICE}waiting in line: position 1", f"{NOTICE}running", "warn",
+        f"{NOTICE}completed, 3.2s, 1,234 tokens, $0.0125",
+    ]  # fmt: skip
+    assert px("pipe", "run", "digest", "-q").err == "warn\n"
+
+
+def test_run_sends_what_was_asked_and_asks_once(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon, done(execution()))
+    (px.folder / "context.json").write_text('{"issue": 7}')
+    assert px("pipe", "run", "digest").code == 0
+    assert px("pipe", "run", "digest", "--queue", "--timeout", "5", "--context", "@context.json").code == 0
+    assert px("pipe", "run", "digest", "--context", "-", given=b'{"a": [1]}').code == 0
+    first, second, third = daemon.asked(RUN)
+    assert first.json() == {}
+    assert second.json() == {"queue": True, "timeout": 5.0, "context": {"issue": 7}}
+    assert third.json() == {"context": {"a": [1]}}
+    assert len({request.headers["idempotency-key"] for request in (first, second, third)}) == 3
+
+
+@pytest.mark.parametrize("given", ["[1]", "{", "@nowhere"])
+def test_a_context_that_is_no_object_is_a_usage_error(px: Px, daemon: FakeDaemon, given: str) -> None:
+    assert px("pipe", "run", "digest", "--context", given).code == 2
+    assert daemon.seen == []
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "hint"),
+    [
+        ("failed", "crash", "pxctl pipe output 12 --stderr"),
+        ("failed", "preset_not_found", "pxctl pipe validate digest"),
+        ("cancelled", "cancelled", "pxctl pipe retry 12"),
+        ("timed_out", "timeout", "pxctl pipe config digest timeout=30m"),
+    ],
+)
+def test_run_exits_by_the_outcome(px: Px, daemon: FakeDaemon, status: str, error: str, hint: str) -> None:
+    ran(daemon, done(execution(12, status, error_type=error, error_message="so it went")))
+    ended = px("pipe", "run", "digest")
+    assert (ended.code, ended.out) == (7 if status == "timed_out" else 1, b"")
+    assert f"pxctl: cannot run pipe:digest: execution 12 {status.replace('_', ' ')} after 3.2s" in ended.err
+    assert ended.err.endswith(f": so it went\nhint: {hint}\n")
+
+
+def test_a_failure_that_is_tried_again_says_so(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon, done(execution(12, "failed", error_type="rate_limited")))
+    later = execution(13, "queued", retry_of=12, not_before="2026-11-21T12:00:00.000Z")
+    daemon.on(LIST, listed(later, execution()))
+    ended = px("pipe", "run", "digest")
+    assert ended.code == 1
+    assert "(rate_limited); it is tried again as execution 13\nhint: pxctl pipe tail -f 13\n" in ended.err
+
+
+def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: FakeDaemon) -> None:
+    """A next try that begins at once is still this run."""
+    ran(daemon, done(execution(12, "failed", error_type="auth_failed", error_message="no key")))
+    daemon.on(LIST, listed(execution(13, "queued", retry_of=12), execution()))
+    second = execution(13, "completed", retry_of=12)
+    daemon.on("GET /api/pipes/digest/executions/13/tail", ndjson(started(second), done(second)))
+    ended = px("pipe", "run", "digest")
+    assert ended.code == 0
+    assert "no key; execution 13 follows with the next preset\n" in ended.err
+
+
+def test_json_is_the_whole_final_row_and_its_status_the_exit_code(px: Px, daemon: FakeDaemon) -> None:
+    whole = execution(12, "failed", error_type="crash", stdout="partial", rendered_prompt="do it")
+    ran(daemon)
+    on_execution(daemon, whole)
+    ended = px("pipe", "run", "digest", "--json")
+    assert (ended.code, ended.json(), ended.err) == (1, whole, "")
+    assert daemon.asked("GET /api/executions/12")[0].arguments == {"wait": "1"}
+
+
+def test_waiting_for_a_json_answer_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon).on(
+        "GET /api/executions/12",
+        problem(503, "shutdown", 1),
+        b"",
+        b"",
+        problem(503, "interrupted"),
+        document(execution()),
+    )
+    assert px("pipe", "run", "digest", "--json").code == 0
+
+
+def test_no_wait_prints_what_was_queued(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon)
+    assert px("pipe", "run", "digest", "--no-wait").text == "pipe:digest execution 12: waiting in line: position 2\n"
+    assert px("pipe", "run", "digest", "--no-wait", "-q").text == "12\n"
+    assert px("pipe", "run", "digest", "--no-wait", "--json").json()["status"] == "queued"
+    daemon.on(RUN, document(execution(12, "failed", error_type="preset_not_found")))
+    assert px("pipe", "run", "digest", "--no-wait").code == 1
+    assert px("pipe", "run", "digest", "--no-wait", "--json").code == 1
+    assert daemon.asked(TAIL) == []
+
+
+def test_a_run_that_is_refused_is_told_as_it_came(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, problem(409, "conflict", 8, detail="runs already: execution 9", hint="pxctl pipe tail 9"))
+    ended = px("pipe", "run", "digest")
+    assert (ended.code, ended.err) == (
+        8, "pxctl: cannot run pipe:digest: runs already: execution 9\nhint: pxctl pipe tail 9\n"
+    )  # fmt: skip
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_key(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon, done(execution()))
+    daemon.on(RUN, b"", problem(503, "shutdown"), document(QUEUED))
+    assert px("pipe", "run", "digest").code == 0
+    assert len({request.headers["idempotency-key"] for request in daemon.asked(RUN)}) == 1
+
+
+def test_output_is_given_once_over_a_lost_connection(px: Px, daemon: FakeDaemon) -> None:
+    ran(daemon)
+    daemon.on(
+        TAIL,
+        ndjson(started(RUNNING), output("one "), output("e1 ", stream="stderr"), whole=False),
+        ndjson(started(RUNNING), output("two ", 4), output("e1 e2\n", stream="stderr")),  # ends in order, not done
+        ndjson(started(RUNNING), {"type": "urn:px:problem:shutdown", "kind": "shutdown", "status": 503}),
+        ndjson(started(RUNNING), output(" three", 7), output("e1 e2\n", stream="stderr"), done(execution())),
+    )
+    ended = px("pipe", "run", "digest", "-q")
+    assert (ended.code, ended.text, ended.err) == (0, "one two three", "e1 e2\n")
+    assert [request.arguments for request in daemon.asked(TAIL)] == [
+        {}, {"offset": "4"}, {"offset": "8"}, {"offset": "8"}
+    ]  # fmt: skip
+
+
+def test_ctrl_c_detaches_and_says_how_to_go_on(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    ran(daemon).on(TAIL, pausing(go_on, [started(RUNNING), output("so far\n")], []))
+    process = px.popen("pipe", "run", "digest")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"so far\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    go_on.set()
+    assert process.returncode == 1
+    assert "pxctl: detached; pipe:digest execution 12 goes on\n" in err.decode()
+    assert "hint: pxctl pipe tail -f 12; to end it: pxctl pipe cancel 12\n" in err.decode()
+
+
+def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(RUN, lambda _, connection: until_client_leaves(connection))
+    process = px.popen("pipe", "run", "digest")
+    daemon.await_request(RUN)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "may run: pxctl pipe queue" in err.decode()) == (1, True)
+
+
+def test_a_terminal_sees_where_it_is_and_nothing_that_steers_it(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    ran(daemon).on(TAIL, pausing(go_on, [started(RUNNING)], [output("\x1b]0;owned\x07hi é"), done(execution())]))
+    with px.terminal("pipe", "run", "digest") as screen:
+        screen.see("pipe:digest: running")
+        go_on.set()
+        assert screen.end() == 0
+        text = without_spinner(screen.text)
+    assert text.splitlines()[-2:] == ["hi é", f"{NOTICE}completed, 3.2s"]
+    assert "owned" not in text
+
+
+def test_retry_queues_the_same_again_and_follows_it(px: Px, daemon: FakeDaemon) -> None:
+    on_execution(daemon, execution(9, "failed"))
+    daemon.on("POST /api/pipes/digest/executions/9/retry", document({**QUEUED, "retry_of": 9}, status="202 Accepted"))
+    daemon.on(TAIL, ndjson(started(RUNNING), output("again\n"), done(execution()))).on(LIST, listed())
+    ended = px("pipe", "retry", "9")
+    assert (ended.code, ended.text) == (0, "again\n")
+    assert px("pipe", "retry", "9", "--no-wait", "-q").text == "12\n"
+    assert px("pipe", "retry", "digest").code == 2
+
+
+def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LIST, listed(RUNNING))
+    events = [started(RUNNING), output("text\n"), done(execution(12, "failed", error_type="crash"))]
+    daemon.on(TAIL, ndjson(*events))
+    ended = px("pipe", "tail", "-f", "digest")
+    assert (ended.code, ended.text) == (0, "text\n")
+    assert ended.err.endswith("pxctl: execution 12 failed after 3.2s (crash)\n")
+    assert daemon.asked(LIST)[0].arguments == {"limit": "1"}
+    raw = px("pipe", "tail", "-f", "pipe:digest", "--json")
+    assert [line.partition(",")[0] for line in raw.lines] == [
+        '{"event":"start"',
+        '{"event":"output"',
+        '{"event":"done"',
+    ]
+
+
+def test_ctrl_c_ends_the_looking_quietly(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    on_execution(daemon, RUNNING).on(TAIL, pausing(go_on, [started(RUNNING), output("so far\n")], []))
+    process = px.popen("pipe", "tail", "-f", "12")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"so far\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    go_on.set()
+    assert process.returncode == 0
