@@ -16,6 +16,9 @@ ALL = (
     "bench_warm_call",
     "bench_output",
     "bench_kernels",
+    "bench_pipes",
+    "bench_pipe_ledger",
+    "bench_pipe_schedule",
     "bench_idle",
 )
 

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from beside import end_all
 from e2e.house import House, house
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def _nothing_beside() -> Iterator[None]:
+    """A test that fails leaves no client of its own behind."""
+    yield
+    end_all()
 
 
 @pytest.fixture

@@ -86,11 +86,17 @@ class Answer:
 
 @dataclass
 class House:
-    """One PX_HOME, at most one daemon in it."""
+    """One PX_HOME, at most one daemon in it.
+
+    Attributes:
+        measured: Whether coverage follows into its processes, which costs each a tenth of a second and its brains half
+            of their speed. What a black-box test proves, it proves without; tests/daemon, cli and keeper measure.
+    """
 
     home: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    measured: bool = False
 
     @property
     def socket(self) -> str:
@@ -102,7 +108,8 @@ class House:
 
     @property
     def environ(self) -> dict[str, str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "XDG_"))}
+        left_out = ("PX_", "XDG_") if self.measured else ("PX_", "XDG_", "COVERAGE_")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         return {**kept, "PX_HOME": str(self.home), "PATH": f"{BIN}:{kept.get('PATH', '')}", **self.settings}
 
     def start(self, *args: str, wait: bool = True) -> None:

@@ -41,6 +41,13 @@ class Stream:
                 return event
             assert event.get("event") not in {"done", None}, event
 
+    def printed(self, length: int) -> str:
+        """Return the next `length` characters of output, in however many pieces they come."""
+        text = ""
+        while len(text) < length:
+            text += self.until("output")["text"]
+        return text
+
     def rest(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.response if line.strip()]
 
@@ -157,7 +164,7 @@ class Calls:
         until(lambda: self.state(kernel) in states, f"{kernel} is {' or '.join(states)}")
 
     def wait_running(self, kernel: str) -> str:
-        """Return the id of the cell that runs, once one does and its code was begun."""
+        """Return the id of the cell that runs, once one was sent; its code may not have begun."""
         cell: str = until(lambda: (self.known().get(kernel) or {}).get("running"), f"a cell of {kernel} runs")
         return cell
 

@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from beside import beside
 from e2e.house import BIN, House, UnixConnection, alive, house, marked, until, written_pid
 
 if TYPE_CHECKING:
@@ -237,9 +238,7 @@ def deaf_stream(home: House, session: str, code: str, **members: Any) -> Iterato
 
 def pxctl_later(home: House, *args: str) -> subprocess.Popen[str]:
     """Start pxctl beside the test."""
-    return subprocess.Popen(
-        [BIN / "pxctl", *args], env=home.environ, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True
-    )
+    return beside([BIN / "pxctl", *args], env=home.environ, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True)
 
 
 def ended(home: House, session: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
+from beside import beside
 from e2e.house import BIN, DEADLINE, House, alive, house, until
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def test_among_sessions_of_one_name_that_of_the_folder_is_meant(held: House) -> 
 
 def test_interrupt_ends_the_running_cell_of_somebody_else(held: House) -> None:
     code = "import time; time.sleep(60)"
-    process = subprocess.Popen(
+    process = beside(
         [BIN / "pxctl", "exec", code, "--kernel", "busy", "--timeout", "120"], env=held.environ, cwd=held.home,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip

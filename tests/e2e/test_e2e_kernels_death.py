@@ -36,6 +36,7 @@ from e2e.kernel_house import (
     run,
     value,
 )
+from rounds import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,8 @@ def strays(home: House) -> list[int]:
     gateway = home.home / "state" / "gateway" / "gateway.json"
     if gateway.exists() and alive(pid := json.loads(gateway.read_text())["pid"]):
         known |= {pid, *descendants(pid)}
-    for kernel in home.get("/api/kernels")["kernels"]:
+    listed = home.get("/api/kernels")
+    for kernel in [*listed["kernels"], *listed["spares"]]:
         if kernel["pid"] is not None and alive(kernel["pid"]):
             known |= {kernel["pid"], *descendants(kernel["pid"])}
     return [pid for pid in marked(home.daemon_id) if pid not in known]
@@ -86,7 +88,7 @@ def last_cell(home: House, session: str) -> dict[str, object]:
     return dict(ended[0])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", rounds(len(BUSY_WITH), of=10))
 def test_kill_of_the_brain_keeps_variables_and_follows_the_cell(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(seed)
     what = BUSY_WITH[seed % len(BUSY_WITH)]
@@ -117,7 +119,7 @@ def test_kill_of_the_brain_keeps_variables_and_follows_the_cell(besieged: House,
     until(lambda: not strays(home), f"nothing is left beside the kernels: {strays(home)}")
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rounds(2, of=4))
 def test_kill_of_the_brain_while_a_kernel_starts_leaks_nothing(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(100 + seed)
     later = Later(home, f"starting{seed}", "x = 1")
@@ -138,16 +140,20 @@ def test_pxctl_exec_sees_its_cell_through_the_death_of_the_brain(besieged: House
     """The client reads on where it was: its stdout has every byte once, and it exits with the cell's outcome."""
     home = besieged
     (home.home / "go").unlink(missing_ok=True)
-    (home.home / "begun").unlink(missing_ok=True)
-    code = f"open({str(home.home / 'begun')!r}, 'w').close()\n" + code_of(home, "prints", ends=True)
-    client = pxctl_later(home, "exec", "--cwd", str(home.home), "--kernel", "client", "--raw", code)
-    until((home.home / "begun").exists, "the cell runs")
+    code = code_of(home, "prints", ends=True)
+    order = ("exec", "--cwd", str(home.home), "--kernel", "client", "--timeout", "110", "--raw", code)
+    client = pxctl_later(home, *order)
+    assert client.stdout is not None
+    assert client.stderr is not None
+    first = client.stdout.readline()  # it knows its cell now: before that there would be nothing to go on with
+    assert first == "line 0\n", client.stderr.read()
+    until(lambda: cells(home, "client"), "the cell has its row")
     for _ in range(2):
         os.kill(home.pids()[1], signal.SIGKILL)
         until(home.answers, "the next brain answers")
     (home.home / "go").touch()
-    out, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    out, said = first + client.stdout.read(), client.stderr.read()
+    assert client.wait(60) == 0, said
     whole(out.encode())
     forget_one(home, "client")
 
@@ -219,7 +225,7 @@ def test_a_call_that_waited_when_the_brain_died_is_not_run_behind_the_clients_ba
     forget_one(home, "queue")
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", rounds(len(BUSY_WITH), of=10))
 def test_kill_of_the_kernel_is_told_at_once_and_takes_its_children_along(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(200 + seed)
     what = BUSY_WITH[seed % len(BUSY_WITH)]
@@ -306,7 +312,7 @@ ALL_ORDERS = (
 )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", rounds(len(ALL_ORDERS), of=10))
 def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off(fallen: House, seed: int) -> None:
     home, dice = fallen, random.Random(400 + seed)
     order, what = ALL_ORDERS[seed % len(ALL_ORDERS)], BUSY_WITH[seed % len(BUSY_WITH)]

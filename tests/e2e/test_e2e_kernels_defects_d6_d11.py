@@ -174,7 +174,7 @@ def test_d9_sessions_that_need_the_gateway_at_once_get_one(home: House) -> None:
     with ThreadPoolExecutor(4) as pool:
         calls = list(pool.map(lambda n: run(home, f"d9-g{n}", "1", backend=GATEWAY), range(4)))
     assert all(call.ok for call in calls), [call.document for call in calls if not call.ok]
-    assert command_lines(home).count("-m\0kernel_gateway") == 1
+    assert command_lines(home).count("run_module('kernel_gateway'") == 1
     forget(home)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from beside import beside
 from e2e.house import BIN, House, house, until
 from e2e.kernel_calls import Calls
 
@@ -115,7 +116,7 @@ def test_a_pipe_gets_50_mb_byte_for_byte(calls: Calls) -> None:
     """`pxctl exec` with stdout on a pipe: machine callers get uncut bytes."""
     code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
     command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "piped", "-"]
-    process = subprocess.Popen(
+    process = beside(
         command, env=calls.house.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     out, err = process.communicate(code.encode(), timeout=60)
@@ -137,7 +138,7 @@ def test_a_pipe_that_is_closed_early_ends_the_client_and_leaves_the_session_usab
     """As with `pxctl exec … | head -1`."""
     code = cell_of("lines", "for piece in pieces(): print(piece, end='')")
     command = [BIN / "pxctl", "exec", "--cwd", calls.cwd, "--kernel", "head", code]
-    process = subprocess.Popen(
+    process = beside(
         command, env=calls.house.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None
@@ -208,7 +209,7 @@ def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Cal
 def test_children_made_by_fork_print_into_their_cell(calls: Calls) -> None:
     code = (
         "import multiprocessing\n"
-        "def work(i):\n    print('worker', i, flush=True)\n    return i * i\n"
+        "def work(i):\n    print('worker', i)\n    return i * i\n"
         "with multiprocessing.get_context('fork').Pool(2) as pool: print(pool.map(work, range(4)))"
     )
     lines = calls.value("forks", code).split("\n")
@@ -573,6 +574,30 @@ def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: st
         return
     assert other["cells"] == direct["cells"]
     assert (other["status"], other["variables"]) == (direct["status"], direct["variables"])
+
+
+DEAF = """
+import ctypes, os
+gate, nothing, hold = os.open({path!r}, os.O_RDWR), ctypes.create_string_buffer(1), ctypes.PyDLL(None).read
+print('begun', flush=True); os.read(gate, 1)
+print('deaf'); hold(gate, nothing, 1)
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(peers: Calls, backend: str, tmp_path: Path) -> None:
+    """In a C call no thread of the kernel can send a message: the daemon finds the bytes in the file by itself."""
+    path = str(tmp_path / "gate")
+    os.mkfifo(path)
+    gate = os.open(path, os.O_RDWR)
+    try:
+        with peers.stream(f"deaf-{backend}", DEAF.format(path=path), backend=backend, timeout=60) as stream:
+            for said in ("begun\n", "deaf\n"):
+                assert stream.printed(len(said)) == said
+                os.write(gate, b"x")
+            assert stream.until("done")["result"]["status"] == "ok"
+    finally:
+        os.close(gate)
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])

@@ -17,7 +17,9 @@ import time
 
 import pytest
 
-from e2e.house import House, alive, house, marked, server, until, written_pid
+from beside import beside
+from e2e.house import BIN, House, alive, house, marked, server, until, written_pid
+from rounds import rounds
 
 COUNTER = server("""
     global N
@@ -33,7 +35,7 @@ TICKER = server("return {}").replace(
     "        time.sleep(0.002)\n\n"
     "def serve():\n    threading.Thread(target=tick, daemon=True).start()",
 )
-SEEDS = range(50)
+SEEDS = rounds(16, of=50)
 
 
 class Load(threading.Thread):
@@ -134,13 +136,9 @@ def test_output_has_no_gap_after_all_those_kills(besieged: House) -> None:
 
 
 def test_a_request_in_flight_gets_a_retryable_error(running: House) -> None:
-    import subprocess
-
-    from e2e.house import BIN
-
     running.tool("slow", server("time.sleep(body.get('s', 0)); return {}"))
     running.run("slow")
-    client = subprocess.Popen(
+    client = beside(
         [BIN / "pxctl", "run", "slow", "s:=60", "--json"], env=running.environ, stdout=-1, stderr=-1, text=True
     )
     until(lambda: running.status("slow")["in_flight"] == 1, "it is in flight")
@@ -153,7 +151,7 @@ def test_a_request_in_flight_gets_a_retryable_error(running: House) -> None:
     assert problem["hint"]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", rounds(5, of=12))
 def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(seed: int) -> None:
     dice = random.Random(1000 + seed)
     with house() as home:

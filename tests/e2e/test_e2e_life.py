@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from beside import beside
 from e2e.house import BIN, House, alive, marked, server, until
 
 ECHO = server("return {'echo': body}")
@@ -94,10 +95,7 @@ def test_run_starts_the_daemon_unless_told_not_to(home: House) -> None:
 
 
 def test_ten_parallel_starts_give_one_daemon(home: House) -> None:
-    starts = [
-        subprocess.Popen([BIN / "pxctl", "daemon", "start"], env=home.environ, stderr=subprocess.PIPE)
-        for _ in range(10)
-    ]
+    starts = [beside([BIN / "pxctl", "daemon", "start"], env=home.environ, stderr=subprocess.PIPE) for _ in range(10)]
     try:
         results = [(start.wait(90), start.stderr.read() if start.stderr else b"") for start in starts]
         assert [code for code, _ in results] == [0] * 10, results

@@ -1,0 +1,175 @@
+"""Pipes with commands that do nothing: from the request to the process, and executions a second against task-spooler.
+
+task-spooler (`tsp`) does for a shell what is the least of this: a queue with slots, output in files; it forgets all of
+it when it ends. Ours records each execution in the ledger before and after, with prompt, window and events. What a tick
+of the scheduler costs is in bench_pipe_schedule, what a long history costs in bench_pipe_ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench_stage import Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNS = 80
+SLOTS = 4
+ROUNDS = 5
+LATENCY_ROUNDS = 40
+CLOCK = ("date", "+%s.%N")
+"""Says when it was there to say it."""
+
+
+def write(held: Daemon, name: str, *command: str) -> None:
+    """Write a pipe that runs a command."""
+    folder = held.home / "pipes" / name
+    folder.mkdir(parents=True)
+    front = f"agent: command\ncommand: {' '.join(command)}\nallow_empty: true\nschedule: manual"
+    (folder / "pipe.md").write_text(f"---\n{front}\n---\nDo it.\n")
+
+
+def run(held: Daemon, *names: str, count: int) -> None:
+    """Run each pipe so many times, all of them queued at once; return when the last of each is over."""
+
+    def one(name: str) -> None:
+        with contextlib.closing(held.connect()) as connection:
+            for _ in range(count - 1):
+                ask(connection, "POST", f"/api/pipes/{name}/run", {"queue": True})
+            last = ask(connection, "POST", f"/api/pipes/{name}/run?wait=1", {"queue": True})
+        if last["status"] != "completed":
+            raise RuntimeError(f"{name}: {last}")
+
+    threads = [threading.Thread(target=one, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# -- task-spooler ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Spooler:
+    """A server of task-spooler that is ours alone."""
+
+    env: dict[str, str]
+
+    def tsp(self, *words: str) -> str:
+        done = subprocess.run(["tsp", *words], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    def run(self, slots: int, count: int) -> None:
+        """Queue `true` so many times; return when all are over."""
+        self.tsp("-S", str(slots))
+        jobs = [self.tsp("true") for _ in range(count)]
+        for job in jobs[-slots:]:
+            self.tsp("-w", job)
+        self.tsp("-C")
+
+
+@contextmanager
+def spooler() -> Iterator[Spooler | None]:
+    """Start task-spooler, if it is there."""
+    if shutil.which("tsp") is None:
+        print("tsp is not installed: nothing to compare with (apt-get install task-spooler)", file=sys.stderr)
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="pxt", dir="/tmp") as folder:
+        held = Spooler(os.environ | {"TS_SOCKET": f"{folder}/tsp", "TMPDIR": folder})
+        try:
+            yield held
+        finally:
+            held.tsp("-K")
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def latency(held: Daemon) -> list[Row]:
+    """Return the rows of one run at a time: until its process is there, and until it is over."""
+    connection = held.connect()
+
+    def until_there() -> float:
+        begin = time.time()
+        done = ask(connection, "POST", "/api/pipes/clock/run?wait=1")
+        return float(done["stdout"]) - begin
+
+    def plainly() -> float:
+        begin = time.time()
+        return float(subprocess.run(CLOCK, capture_output=True, check=True).stdout) - begin
+
+    acts = {
+        "ours": until_there,
+        "plain": plainly,
+        "asked": lambda: timed(lambda: ask(connection, "POST", "/api/pipes/schedule/preview", {"schedule": "hourly"})),
+        "whole": lambda: timed(lambda: ask(connection, "POST", "/api/pipes/clock/run?wait=1")),
+        "process": lambda: timed(lambda: subprocess.run(CLOCK, capture_output=True, check=True)),
+    }
+    with contextlib.closing(connection):
+        it = interleaved(acts, LATENCY_ROUNDS)
+    least = [one + other for one, other in zip(it["plain"], it["asked"], strict=True)]
+    added = 1000 * (statistics.median(it["ours"]) - statistics.median(least))
+    return [
+        Row("POST run until the process is there", milliseconds(it["ours"]), milliseconds(it["plain"]), _x(it, "ours")),
+        Row("against a Popen and a POST that asks little", "", milliseconds(least), ratio(it["ours"], least)),
+        Row("added by queue, ledger and keeper", f"{added:.1f} ms"),
+        Row("the whole execution", milliseconds(it["whole"]), milliseconds(it["process"]), _x(it, "whole", "process")),
+    ]
+
+
+def _x(figures: dict[str, list[float]], ours: str, theirs: str = "plain") -> str:
+    return ratio(figures[ours], figures[theirs])
+
+
+def throughput(held: Daemon, other: Spooler | None) -> list[Row]:
+    """Return the rows of many executions: one after the other, and side by side."""
+    names = [f"nothing{at}" for at in range(SLOTS)]
+    acts = {
+        "one": lambda: timed(lambda: run(held, names[0], count=RUNS)),
+        "many": lambda: timed(lambda: run(held, *names, count=RUNS // SLOTS)),
+    }
+    if other is not None:
+        acts |= {
+            "tsp one": lambda: timed(lambda: other.run(1, RUNS)),
+            "tsp many": lambda: timed(lambda: other.run(SLOTS, RUNS)),
+        }
+    figures = interleaved(acts, ROUNDS)
+    rows = []
+    for name, what in (("one", "of one pipe"), ("many", f"of {SLOTS} pipes, {SLOTS} slots")):
+        ours, theirs = _rate(figures[name]), _rate(figures.get(f"tsp {name}", ()))
+        against = ("", "") if not theirs else (f"tsp {theirs:.0f}/s", f"{ours / theirs:.2f}x")
+        rows.append(Row(f"executions {what}", f"{ours:.0f}/s", *against))
+    return rows
+
+
+def _rate(seconds: list[float] | tuple[()]) -> float:
+    return RUNS / statistics.median(seconds) if seconds else 0.0
+
+
+def measure() -> tuple[list[Row], list[Row]]:
+    """Return the rows of both tables."""
+    with daemon([], PX_PIPES__SLOTS_MANUAL=str(SLOTS)) as held, spooler() as other:
+        write(held, "clock", *CLOCK)
+        for at in range(SLOTS):
+            write(held, f"nothing{at}", "true")
+        return latency(held), throughput(held, other)
+
+
+if __name__ == "__main__":
+    one, many = measure()
+    print_table("a run of a pipe whose command is `date`, the same with subprocess, times as long", one)
+    print_table("executions of `true` a second, task-spooler's, times as many", many)

@@ -1,0 +1,215 @@
+"""`pxctl pipe …` and the general commands, as installed, on real executions."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from beside import beside
+from e2e.house import BIN, DEADLINE, House, until
+from e2e.pipe_house import folder_of, nothing_left, pipes_house, shell, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GATE = "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo over"
+"""Runs until its folder has a file `go`."""
+
+
+@pytest.fixture(scope="module")
+def held() -> Iterator[House]:
+    """A house whose daemon serves all tests of this file; each has pipes of its own."""
+    with pipes_house() as made:
+        yield made
+
+
+def px(home: House, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, stdin=subprocess.DEVNULL, capture_output=True,
+        timeout=DEADLINE, check=False,
+    )  # fmt: skip
+
+
+def in_background(home: House, *arguments: str) -> subprocess.Popen[bytes]:
+    return beside(
+        [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def ids(ended: subprocess.CompletedProcess[bytes]) -> list[str]:
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.decode().split()
+
+
+def latest(home: House, name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = json.loads(px(home, "pipe", "runs", name, "-n", "1", "--json").stdout)["executions"]
+    return found[0]
+
+
+def test_run_passes_every_byte_and_exits_by_the_outcome(held: House) -> None:
+    binary = r"printf 'a\377\0b'; head -c 300000 /dev/zero | tr '\0' x; printf 'warn\n' >&2"
+    shell(held, "bytes", binary)
+    ended = px(held, "pipe", "run", "bytes", "-q")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"a\xff\0b" + b"x" * 300_000, b"warn\n")
+    assert px(held, "pipe", "output", "bytes").stdout == ended.stdout
+    assert px(held, "pipe", "output", "bytes", "--stderr").stdout == b"warn\n"
+    assert px(held, "pipe", "output", "bytes", "--offset", "4", "--limit", "3").stdout == b"xxx"
+    shell(held, "crashes", "echo partial; echo why >&2; exit 3")
+    ended = px(held, "pipe", "run", "crashes")
+    assert (ended.returncode, ended.stdout) == (1, b"partial\n")
+    assert b"why\npxctl: cannot run pipe:crashes: execution " in ended.stderr
+    assert b"hint: pxctl pipe output " in ended.stderr
+    shell(held, "late", "sleep 60")
+    assert px(held, "pipe", "run", "late", "--timeout", "0.2").returncode == 7
+    assert (latest(held, "late")["status"], latest(held, "late")["error_type"]) == ("timed_out", "timeout")
+
+
+def test_json_is_the_whole_final_row(held: House) -> None:
+    shell(held, "sees", "cat")
+    ended = px(held, "pipe", "run", "sees", "--json", "--context", '{"issue": 7}')
+    row = json.loads(ended.stdout)
+    assert (ended.returncode, row["schema"], row["status"]) == (0, "px.execution/1", "completed")
+    assert (
+        row["stdout"]
+        == row["rendered_prompt"]
+        == px(held, "pipe", "show", str(row["id"]), "--rendered").stdout.decode()
+    )
+    assert '"issue": 7' in row["stdout"]
+
+
+def test_following_outlives_the_control_plane_and_gives_each_byte_once(held: House) -> None:
+    folder = shell(held, "outlives", "echo e1 >&2; " + GATE + "; echo e2 >&2")
+    process = in_background(held, "pipe", "run", "outlives", "-q")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    _, control = held.pids()
+    os.kill(control, signal.SIGKILL)
+    until(lambda: held.answers() and held.pids()[1] != control, "another control plane")
+    (folder / "go").touch()
+    out, err = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, out, err) == (0, b"over\n", b"e1\ne2\n")
+
+
+def test_ctrl_c_leaves_the_execution_which_cancel_ends(held: House) -> None:
+    shell(held, "left", GATE)
+    process = in_background(held, "pipe", "run", "left")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"begun\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE)
+    number = str(latest(held, "left")["id"])
+    assert process.returncode == 1
+    assert f"detached; pipe:left execution {number} goes on\n" in err.decode()
+    assert px(held, "pipe", "tail", "left").stdout == b"begun\n"
+    follower = in_background(held, "pipe", "tail", "-f", number)
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b"begun\n"
+    assert px(held, "pipe", "cancel", number).stdout.decode() == f"pipe:left execution {number} cancelled\n"
+    assert follower.wait(DEADLINE) == 0
+    assert px(held, "pipe", "cancel", number).returncode == 8
+    assert px(held, "wait", number).returncode == 1
+
+
+def test_what_runs_already_is_refused_or_waits_in_line(held: House) -> None:
+    folder = shell(held, "busy", GATE)
+    first = ids(px(held, "pipe", "run", "busy", "--no-wait", "-q"))[0]
+    refused = px(held, "pipe", "run", "busy")
+    assert refused.returncode == 8
+    assert f"execution {first}" in refused.stderr.decode()
+    second = in_background(held, "pipe", "run", "busy", "--queue")
+    assert second.stderr is not None
+    assert b": waiting in line: position 1\n" in second.stderr.readline()
+    assert first in ids(px(held, "pipe", "queue", "-q"))
+    assert b"queued" in px(held, "pipe", "queue").stdout
+    (folder / "go").touch()
+    out, _ = second.communicate(timeout=DEADLINE)
+    assert (second.returncode, out) == (0, b"begun\nover\n")
+    assert [one["status"] for one in _runs(held, "busy")] == ["completed", "completed"]
+
+
+def _runs(home: House, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(px(home, "pipe", "runs", *arguments, "--json").stdout)["executions"]
+    return found
+
+
+def test_general_commands_know_pipes(held: House) -> None:
+    folder = shell(held, "general", GATE)
+    until(lambda: px(held, "status", "pipe:general").returncode == 0, "the pipe was seen")
+    assert px(held, "start", "pipe:general").stdout.startswith(b"pipe:general ")
+    until(lambda: b"execution" in px(held, "status", "pipe:general").stdout, "status tells what runs")
+    assert px(held, "restart", "pipe:general").returncode == 2
+    assert px(held, "stop", "pipe:general").stdout == b"pipe:general stopped\n"
+    assert px(held, "wait", "pipe:general").returncode == 1
+    (folder / "go").touch()
+    number = ids(px(held, "pipe", "retry", str(latest(held, "general")["id"]), "--no-wait", "-q"))[0]
+    assert px(held, "wait", number).stdout.decode().startswith(f"pipe:general execution {number} completed in ")
+    assert px(held, "wait", "general").returncode == 0
+    assert f"execution {number} completed" in px(held, "why", number).stdout.decode()
+    assert b"its last execution completed" in px(held, "why", "pipe:general").stdout
+    assert px(held, "logs", "pipe:general", "-n", "1").stdout == b"over\n"
+
+
+def test_a_pipe_from_its_beginning_to_its_end(held: House) -> None:
+    assert px(held, "pipe", "add", "example:disk-digest", "--name", "mine").returncode == 0
+    assert b"disabled" in px(held, "pipe", "list").stdout
+    assert px(held, "pipe", "validate", "mine").returncode == 0
+    changed = px(held, "pipe", "config", "mine", "schedule=*/5 * * * *", "timeout=60", "title=")
+    assert changed.returncode == 0, changed.stderr
+    text = (folder_of(held, "mine") / "pipe.md").read_text()
+    assert "schedule: '*/5 * * * *'" in text
+    assert "title:" not in text
+    assert px(held, "pipe", "config", "mine", "schedule=9:30").returncode == 1
+    assert b"next run in " in px(held, "pipe", "enable", "mine").stdout
+    assert len(ids(px(held, "pipe", "next", "mine", "-q", "-n", "3"))) == 3
+    assert px(held, "pipe", "mute", "mine").stdout == b"pipe:mine muted\n"
+    assert px(held, "pipe", "disable", "m*").stdout == b"pipe:mine disabled\n"
+    assert px(held, "pipe", "show", "mine", "--rendered").stdout.startswith(b"Time range: ")
+    assert px(held, "pipe", "remove", "mine").returncode == 2
+    assert px(held, "pipe", "remove", "mine", "--yes").stdout == b"pipe:mine removed\n"
+    assert not folder_of(held, "mine").exists()
+    assert px(held, "pipe", "show", "mine").returncode == 4
+
+
+def test_a_broken_pipe_names_line_and_cure(held: House) -> None:
+    folder = write(held, "broken", "agent: command\ncommand: ./x\nschedule: */30 * * * *")
+    ended = until(lambda: (found := px(held, "pipe", "validate", "broken")).returncode == 1 and found, "it was read")
+    assert f"{folder}/pipe.md:4: " in ended.stdout.decode()
+    assert b"cure: " in ended.stdout
+    assert px(held, "pipe", "run", "broken").returncode == 1
+    assert b"broken: " in px(held, "pipe", "list").stdout
+    (folder / "pipe.md").unlink()
+
+
+def test_executions_are_found_by_pipe_status_and_age(held: House) -> None:
+    shell(held, "found", "[ -e good ]")
+    for _ in range(3):
+        px(held, "pipe", "run", "found")
+    (folder_of(held, "found") / "good").touch()
+    write(held, "found", "agent: command\ncommand: /bin/echo fine\nschedule: manual")
+    until(lambda: px(held, "pipe", "run", "found").returncode == 0, "the change was read")
+    newest, *failed = ids(px(held, "pipe", "runs", "found", "-q", "-n", "4"))
+    assert ids(px(held, "pipe", "runs", "--pipe", "found", "--status", "failed", "-q"))[-3:] == failed[-3:]
+    assert ids(px(held, "pipe", "runs", "found", "--until", "1h", "-q")) == []
+    assert ids(px(held, "pipe", "runs", "found", "--since", "1h", "--status", "completed", "-q")) == [newest]
+    page = json.loads(px(held, "pipe", "runs", "found", "-n", "2", "--json").stdout)
+    rest = ids(px(held, "pipe", "runs", "found", "-q", "--cursor", str(page["next_cursor"])))
+    assert [str(one["id"]) for one in page["executions"]] + rest == [newest, *failed]
+    nothing_left(held)
+
+
+def test_a_run_starts_the_daemon_when_it_is_not_there() -> None:
+    with pipes_house(start=False) as home:
+        shell(home, "early", "echo here")
+        refused = px(home, "pipe", "run", "early", "--no-autostart")
+        ended = px(home, "pipe", "run", "early")
+        stopped = px(home, "daemon", "stop")
+    assert refused.returncode == 5
+    assert (ended.returncode, ended.stdout) == (0, b"here\n")
+    assert ended.stderr.startswith(b"pxctl: starting pxd")
+    assert stopped.returncode == 0

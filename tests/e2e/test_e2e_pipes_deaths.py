@@ -1,0 +1,253 @@
+"""`kill -9` of brain, keeper and agents at random points of runs: no row lost, none run twice, nothing left behind.
+
+Fifty seeds, each a moment and an order of deaths, ten to a daemon; `make rounds` plays them all. A brain's death is
+nothing to an agent: the keeper holds it, the next brain reads on where the last one was. The keeper's death takes
+everything along; the next start says what was cut off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.house import until
+from e2e.pipe_house import (
+    FAKE_AGENT,
+    adapter,
+    asked,
+    begin,
+    ended,
+    fake,
+    nothing_left,
+    output,
+    pipe,
+    pipes_house,
+    row,
+    rows,
+    shell,
+    started,
+)
+from e2e.pipe_siege import KINDS, Siege
+from rounds import rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2e.house import House
+
+OF_BRAINS = (("brain",), ("brain",), ("brain", "agent"), ("agent", "brain"))
+OF_KEEPERS = (
+    ("keeper",),
+    ("keeper", "brain"),
+    ("brain", "keeper"),
+    ("agent", "keeper"),
+    ("brain", "agent", "keeper"),
+    ("keeper", "agent", "brain"),
+)
+PACE = 0.003
+COUNTS = "n=0; while [ ! -e go ]; do echo line $n; n=$((n+1)); sleep 0.005; done; echo END $n"
+
+
+def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) -> None:
+    """Strike once a seed, with work in every state, and never wait for any of it to end."""
+    for seed in seeds:
+        dice = random.Random(seed)
+        order = orders[seed % len(orders)]
+        kinds = dice.choices(KINDS, k=dice.randint(1, 3))
+        moment = dice.uniform(0, 0.3)
+        print(f"seed {seed}: {kinds}, after {moment:.3f} s {order}")
+        for kind in kinds:
+            siege.ask(kind)
+        knocking = siege.knock_until_heard(f"key{seed}")
+        threading.Event().wait(moment)
+        siege.look()
+        siege.strike(dice, order)
+        knocking.join(60)
+
+
+@pytest.mark.parametrize("campaign", rounds(1, of=3))
+def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int) -> None:
+    first = 10 * campaign
+    with pipes_house() as home:
+        siege = Siege(home)
+        siege.prepare()
+        keeper = home.pids()[0]
+        besieged(siege, range(first, first + 10), OF_BRAINS)
+        found = siege.reckon(may_be_cut_off=False)
+        assert home.pids()[0] == keeper
+        assert sum(each.status == "completed" for each in found) > len(found) // 2
+        assert {each.trigger_key for each in found if each.pipe_name == "hooked"} == {
+            f"key{seed}" for seed in range(first, first + 10)
+        }
+
+
+@pytest.mark.parametrize("campaign", rounds(1, of=2))
+def test_killed_keepers_leave_nothing_and_every_row_says_what_became_of_it(campaign: int) -> None:
+    first = 30 + 10 * campaign
+    with pipes_house() as home:
+        siege = Siege(home)
+        siege.prepare()
+        besieged(siege, range(first, first + 10), OF_KEEPERS)
+        found = siege.reckon(may_be_cut_off=True)
+        assert {each.error_type for each in found} <= {None, "interrupted", "crash"}
+        assert any(each.error_type == "interrupted" for each in found), "some of it was cut off"
+        told = {each.error_message for each in found if each.error_type == "interrupted"}
+        assert all("interrupted by system restart" in text for text in told), told
+
+
+# -- what waits, and what an orderly end does --------------------------------------------------------------------------
+
+
+def test_what_waits_in_line_runs_after_the_restart_in_its_order() -> None:
+    """A killed keeper, then an orderly stop: what ran is told, what waited waits on."""
+    with pipes_house() as home:
+        folder = shell(home, "line", COUNTS)
+        first, second, third, fourth = (begin(home, "line", queue=True).id for _ in range(4))
+        started(home, first)
+        assert [row(home, each).position for each in (second, third, fourth)] == [1, 2, 3]
+        os.kill(home.pids()[0], signal.SIGKILL)
+        assert home.process is not None
+        home.process.wait(30)
+        home.wait_gone()
+        home.start()
+        cut = row(home, first)
+        assert (cut.ended, cut.incomplete) == (("failed", "interrupted"), True)
+        assert Path(cut.output_dir, "INCOMPLETE").read_text().startswith("interrupted by system restart")
+        assert cut.stdout.startswith("line 0\n")
+        until(lambda: output(home, second), "the second has its turn by itself")
+        assert home.stop() == 0
+        home.wait_gone()
+        home.start()
+        stopped = row(home, second)
+        assert (stopped.ended, stopped.incomplete) == (("failed", "shutdown"), True)
+        assert stopped.stdout.startswith("line 0\n")
+        until(lambda: output(home, third), "the third runs")
+        assert row(home, fourth).position == 1
+        (folder / "go").touch()
+        assert [ended(home, each).ended for each in (third, fourth)] == [("completed", None)] * 2
+        assert [each.id for each in rows(home, "pipe=line")] == [first, second, third, fourth]
+        assert pipe(home, "line")["consecutive_failures"] == 0
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[House]:
+    """One daemon whose brain dies again and again; `patient` settles for a while."""
+    argv = (sys.executable, "-I", "-S", str(FAKE_AGENT), "--as", "pi-new")
+    patient = adapter("patient", *argv, more="[agents.patient.stop]\nsettle_seconds = 3")
+    with pipes_house(agents=patient) as made:
+        yield made
+        nothing_left(made)
+
+
+def kill_the_brain(home: House) -> None:
+    os.kill(home.pids()[1], signal.SIGKILL)
+    until(home.answers, "the next brain answers")
+
+
+def whole(text: str) -> None:
+    """Assert that every line is there once, in its order."""
+    *lines, last = text.splitlines()
+    assert last == f"END {len(lines)}", text[-200:]
+    assert lines == [f"line {n}" for n in range(len(lines))]
+
+
+def test_an_orderly_restart_of_the_brain_cuts_no_run_and_nothing_that_waits(lasting: House) -> None:
+    home = lasting
+    folder = shell(home, "orderly", COUNTS)
+    first, second = begin(home, "orderly").id, begin(home, "orderly", queue=True).id
+    pid = started(home, first).pid
+    assert home.pxctl("daemon", "restart").returncode == 0
+    assert (row(home, first).pid, row(home, first).status) == (pid, "running")
+    assert asked(home, "orderly").status == 409
+    (folder / "go").touch()
+    for number in (first, second):
+        assert ended(home, number).ended == ("completed", None)
+        whole(row(home, number).stdout)
+    assert row(home, first).pid == pid
+
+
+def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> None:
+    home = lasting
+    fake(home, "late", "say:so far", "ignore-term", "setsid:1000", "hang", front="timeout: 1.5")
+    number = begin(home, "late").id
+    until(lambda: output(home, number), "it speaks")
+    kill_the_brain(home)
+    done = ended(home, number)
+    assert (done.ended, done.stdout.strip(), done.signal) == (("timed_out", "timeout"), "so far", signal.SIGKILL)
+    assert 1500 <= done.duration_ms < 30_000
+    assert done.incomplete
+
+
+def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: House) -> None:
+    """Everything was read and noted: no output will ever come again to say that it is done."""
+    home = lasting
+    fake(home, "settled", "answer:all is well", "stay", agent="patient")
+    number = begin(home, "settled").id
+    notes = home.home / "state" / "executions" / str(number) / "progress.json"
+    until(lambda: notes.exists() and '"settled":true' in notes.read_text(), "its end is noted")
+    kill_the_brain(home)
+    done = ended(home, number)
+    assert (done.ended, done.stdout, done.tokens) == (("completed", None), "all is well\n", 1050)
+    assert done.duration_ms < 60_000, "not by its timeout"
+
+
+def test_a_cancel_is_a_cancel_also_when_its_brain_dies_meanwhile(lasting: House) -> None:
+    """The keeper notes why before it signals: whoever comes next knows it."""
+    home = lasting
+    script = "trap 'touch termed' TERM; echo so far; while :; do sleep 0.05; done"
+    folder = shell(home, "unwanted", script)
+    number = begin(home, "unwanted").id
+    until(lambda: output(home, number), "it speaks")
+    asking = threading.Thread(target=cancel, args=(home, number), daemon=True)
+    asking.start()
+    until((folder / "termed").exists, "it is being stopped")
+    kill_the_brain(home)
+    asking.join(60)
+    done = ended(home, number)
+    assert (done.ended, done.stdout) == (("cancelled", "cancelled"), "so far\n")
+
+
+def cancel(home: House, number: int) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        home.request("POST", f"/api/pipes/unwanted/executions/{number}/cancel")
+
+
+# -- a disk that is full -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_crashes_nothing_loses_nothing_and_is_said(require_root: None) -> None:
+    """The agent waits in write(2) until there is space again; who cannot even begin says why."""
+    with pipes_house(start=False) as home:
+        state, size = home.home / "state", 30 * 1024 * 1024
+        state.mkdir(mode=0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m,mode=700", "px", state], check=True)
+        try:
+            home.start()
+            fake(home, "flood", f"flood-out:{size}", agent="fake-text")
+            shell(home, "small", "echo small")
+            number = begin(home, "flood").id
+            until(lambda: "log of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
+            refused = ended(home, begin(home, "small").id)
+            assert refused.ended == ("failed", "disk_full")
+            assert row(home, number).status == "running"
+            subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
+            done = ended(home, number)
+            assert (done.ended, done.stdout_bytes, done.lost_bytes) == (("completed", None), size, 0)
+            assert output(home, number) == (b"x" * 1023 + b"\n") * (size // 1024)
+            until(lambda: not home.get("/api/health")["degraded"], "all is well again")
+            assert ended(home, begin(home, "small").id).ended == ("completed", None)
+            assert rows(home, "pipe=small")[0].ended == ("failed", "disk_full")
+            assert home.stop() == 0
+        finally:
+            home.tear_down()
+            subprocess.run(["umount", state], check=False)

@@ -1,0 +1,231 @@
+"""pipe.md as people treat it: broken in every way, edited under the daemon's eyes, linked, moved away in mid-run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from e2e.house import until
+from e2e.pipe_house import (
+    adapter,
+    all_dead,
+    asked,
+    begin,
+    ended,
+    fake,
+    folder_of,
+    nothing_left,
+    output,
+    pipe,
+    pipes_house,
+    row,
+    rows,
+    run,
+    shell,
+    started,
+    write,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from e2e.house import House
+
+BROKEN = {
+    "star": ("schedule: */30 * * * *", 2, "quote it: schedule: '*/30 * * * *'"),
+    "clock": ("schedule: 9:30", 2, "daily at 9:30"),
+    "tab": ("schedule: manual\ntrigger:\n\tevents: [x]", 4, "use spaces instead of the tab"),
+    "twice": ("schedule: manual\ntimeout: 5\ntimeout: 6", 4, "keep one"),
+    "never": ("schedule: continuous", 2, "every"),
+    "zone": ("schedule: every day at 9am\ntimezone: Europe/Berlni", 3, "Europe/Berlin"),
+    "span": ("schedule: manual\ntimeout: soon", 3, "10m"),
+    "minute": ("schedule: '61 * * * *'", 2, "0-59"),
+    "colon": ("schedule: manual\ndescription: a: b", 3, "quote it"),
+    "minus": ("schedule: manual\nretries: -1", 3, "from 0"),
+    "dense": ("schedule: every 0m", 2, "shortest"),
+    "mute-command": ("schedule: manual\nagent: command", 3, "add command"),
+    "perhaps": ("schedule: manual\nenabled: perhaps", 3, "true or false"),
+    "february": ("schedule: '0 0 30 2 *'", 2, "no calendar"),
+}
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[House]:
+    with pipes_house() as made:
+        yield made
+        nothing_left(made)
+
+
+def problem_of(home: House, name: str) -> str | None:
+    found: str | None = pipe(home, name)["config_error"]
+    return found
+
+
+def test_what_is_broken_is_listed_with_its_line_and_its_cure_and_harms_nobody_else(home: House) -> None:
+    for name, (front, _, _) in BROKEN.items():
+        write(home, name, front)
+    fake(home, "sound", "answer:fine")
+    until(lambda: {*BROKEN, "sound"} <= {each["name"] for each in home.get("/api/pipes")["pipes"]}, "all are listed")
+    until(lambda: not any(problem_of(home, name) is None for name in BROKEN), "all that is broken is told")
+    for name, (_, line, cure) in BROKEN.items():
+        found = problem_of(home, name) or ""
+        assert found.startswith(f"{folder_of(home, name) / 'pipe.md'}:{line}: "), found
+        assert cure in found, found
+        assert pipe(home, name)["next_run"] is None
+        answer = asked(home, name)
+        assert (answer.status, answer.json()["kind"]) == (422, "config_error"), answer.body
+        assert (answer.json()["line"], answer.json()["unit"]) == (line, f"pipe:{name}")
+    assert (problem_of(home, "sound"), run(home, "sound").ended) == (None, ("completed", None))
+    assert not [each for each in rows(home) if each.pipe_name in BROKEN]
+    checked = home.pxctl("pipe", "validate", "star", "sound")
+    assert checked.returncode == 1
+    assert "quote it" in checked.stdout
+    units = {each["unit"]: each for each in home.get("/api/status")["units"]}
+    assert units["pipe:star"]["config_error"] == problem_of(home, "star")
+    assert home.get("/api/health")["pipes"]["broken"] == len(BROKEN)
+
+
+def test_an_agent_that_nobody_knows_is_listed_as_broken(home: House) -> None:
+    write(home, "stranger", "schedule: manual\nagent: fakee")
+    told = until(
+        lambda: home.request("GET", "/api/pipes/stranger").status == 200 and problem_of(home, "stranger"), "it"
+    )
+    assert "fakee" in str(told)
+    assert "'fake'" in str(told), "the nearest one"
+    done = run(home, "stranger")
+    assert done.ended == ("failed", "config_error")
+    assert "fakee" in done.error_message
+    assert home.pxctl("pipe", "validate", "stranger").returncode == 1
+    agents = home.home / "agents.toml"
+    agents.write_text(agents.read_text() + adapter("fakee", "/bin/echo", "hello", parser="text"))
+    until(lambda: problem_of(home, "stranger") is None, "there is such an agent now")
+    assert run(home, "stranger").stdout == "hello\n"
+
+
+def test_a_file_is_read_again_within_a_second_however_it_is_written(home: House) -> None:
+    folder = fake(home, "edited", "answer:one")
+    assert run(home, "edited").stdout == "one\n"
+    file = folder / "pipe.md"
+    file.write_text(file.read_text().replace("answer:one", "answer:two").replace("manual", "every 3h"))
+    until(lambda: pipe(home, "edited")["schedule"] == "every 3h", "the new schedule is seen")
+    write(home, "edited", "schedule: nonsense")
+    until(lambda: problem_of(home, "edited"), "a new fault is seen")
+    assert pipe(home, "edited")["next_run"] is None
+    fake(home, "edited", "answer:three")
+    until(lambda: problem_of(home, "edited") is None, "a cure is seen")
+    file.write_text(file.read_text().replace("answer:three", "answer:four"))
+    assert run(home, "edited").stdout == "four\n", "a run by hand reads it before"
+    shutil.move(folder, home.home / "away")
+    until(lambda: home.request("GET", "/api/pipes/edited").status == 404, "it is gone")
+    assert len(rows(home, "pipe=edited")) == 2, "its executions are not"
+
+
+def test_what_is_edited_during_a_run_is_no_matter_to_the_run(home: House) -> None:
+    """A1, A2: it is frozen at the queueing; what waits as well."""
+    folder = shell(home, "frozen", "while [ ! -e go ]; do sleep 0.01; done; cat", body="First.\n")
+    first, second = begin(home, "frozen").id, begin(home, "frozen", queue=True).id
+    started(home, first)
+    shell(home, "frozen", "echo other", body="Second.\n")
+    until(lambda: pipe(home, "frozen") and "Second." in home.get("/api/pipes/frozen")["body"], "the edit is seen")
+    (folder / "go").touch()
+    done = ended(home, first)
+    assert (done.ended, done.stdout) == (("completed", None), done.rendered_prompt)
+    later = ended(home, second)
+    assert "First." in later.rendered_prompt
+    assert later.stdout == later.rendered_prompt, "with the command of its queueing, too"
+
+
+def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: House) -> None:
+    dotfiles = home.home / "dotfiles"
+    dotfiles.mkdir()
+    text = (
+        "---\r\n# mine\r\nschedule:   manual   # by hand\r\nunknown: {a: 1}\r\nagent: fake\r\n---\r\n"
+        "FAKE: answer:x\r\n```yaml\r\nschedule: daily\r\nenabled: false\r\n```\r\n---\r\n{{date}}\r\n"
+    )
+    real = dotfiles / "linked.md"
+    real.write_bytes(text.encode())
+    real.chmod(0o640)
+    folder = folder_of(home, "linked")
+    folder.mkdir()
+    (folder / "pipe.md").symlink_to(real)
+    until(lambda: home.request("GET", "/api/pipes/linked").status == 200, "it is seen")
+    for body in ({"timeout": 90}, {"config": {"schedule": "every 2h", "title": "a: b"}}):
+        assert home.request("POST", "/api/pipes/linked/config", body).status == 200
+    assert (folder / "pipe.md").is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    written = real.read_bytes().decode()
+    front, _, body_ = written.partition("\r\n---\r\n")
+    assert body_ == text.partition("\r\n---\r\n")[2]
+    assert "# mine" in front
+    assert "unknown: {a: 1}" in front
+    assert "\n" not in written.replace("\r\n", "")
+    assert (pipe(home, "linked")["schedule"], pipe(home, "linked")["title"]) == ("every 2h", "a: b")
+    refused = home.request("POST", "/api/pipes/linked/config", {"schedule": "continuous"})
+    assert (refused.status, refused.json()["kind"]) == (422, "config_error")
+    assert real.read_bytes().decode() == written, "what would break it is not written"
+    assert home.request("POST", "/api/pipes/linked/config", {"title": None}).json()["title"] is None
+    real.write_bytes(text.replace("manual", "every 5h").encode())
+    until(lambda: pipe(home, "linked")["schedule"] == "every 5h", "an edit behind the link is seen")
+
+
+@pytest.mark.parametrize("how", ["rm", "DELETE", "pxctl"])
+def test_a_folder_that_goes_in_mid_run_ends_the_run_first(home: House, how: str) -> None:
+    name = f"gone-{how.lower()}"
+    written = home.home / f"{name}.pids"
+    folder = fake(home, name, "ignore-term", "say:so far", "setsid:1000", "hang")
+    (folder / ".env").write_text(f"FAKE_PIDS={written}\n")
+    first, second = begin(home, name).id, begin(home, name, queue=True).id
+    until(lambda: written.exists() and written.read_text().count("\n") == 1, "it has forked")
+    until(lambda: output(home, first), "it speaks")
+    if how == "rm":
+        shutil.rmtree(folder)
+    elif how == "DELETE":
+        assert home.request("DELETE", f"/api/pipes/{name}").status == 200
+    else:
+        assert home.pxctl("pipe", "remove", name, "--yes").returncode == 0
+    done = ended(home, first)
+    assert (done.ended, done.stdout.strip()) == (("cancelled", "cancelled"), "so far")
+    assert ended(home, second).ended == ("cancelled", "cancelled")
+    assert row(home, second).started_at is None
+    assert all_dead_of(written)
+    assert not folder.exists()
+    until(lambda: home.request("GET", f"/api/pipes/{name}").status == 404, "it is gone")
+    again = home.request("POST", f"/api/pipes/{name}/executions/{first}/retry")
+    assert (again.status, again.json()["kind"]) == (404, "unknown_unit")
+
+
+def all_dead_of(written: Path) -> bool:
+    return all_dead([int(line.split()[1]) for line in written.read_text().splitlines()])
+
+
+def test_a_pipe_is_installed_whole_disabled_and_checked_or_not_at_all(home: House) -> None:
+    source = home.home / "elsewhere" / "brought"
+    source.mkdir(parents=True)
+    (source / "pipe.md").write_text("---\nschedule: every 10s\nagent: fake\n# kept\n---\nFAKE: answer:brought\n")
+    (source / "more.txt").write_text("beside it")
+    added = home.pxctl("pipe", "add", str(source), "--json")
+    assert added.returncode == 0, added.stderr
+    folder = folder_of(home, "brought")
+    assert "enabled: false" in (folder / "pipe.md").read_text()
+    assert "# kept" in (folder / "pipe.md").read_text()
+    assert (folder / "more.txt").read_text() == "beside it"
+    assert (pipe(home, "brought")["enabled"], pipe(home, "brought")["next_run"]) == (False, None)
+    assert home.pxctl("pipe", "add", str(source)).returncode == 8, "it is never overwritten"
+    (source / "pipe.md").write_text("---\nschedule: 9:30\n---\nx\n")
+    refused = home.pxctl("pipe", "add", str(source), "--name", "other")
+    assert (refused.returncode, folder_of(home, "other").exists()) == (1, False), refused.stderr
+    assert "daily at 9:30" in refused.stderr
+    plain = home.pxctl("pipe", "add", "http://127.0.0.1:1/pipe.md")
+    assert plain.returncode != 0
+    assert "https" in plain.stderr
+    assert home.pxctl("pipe", "add", "example:disk-digest").returncode == 0
+    assert not [each for each in os.listdir(home.home / "pipes") if each.startswith(".")], (
+        "nothing half-made lies about"
+    )
+    assert run(home, "disk-digest").ended == ("completed", None), "an example works without agent and network"
+    assert home.pxctl("pipe", "new", "mine").returncode == 0
+    assert (problem_of(home, "mine"), pipe(home, "mine")["schedule"]) == (None, "manual")
