@@ -162,6 +162,8 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     link = rig.up()
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (100 << 10))
+    reserve = small_disk / "reserve"  # room for the quiet one, once the talker has filled the disk again
+    reserve.write_bytes(b"x" * (16 << 10))
     talker = rig.spec(probe("talker", "-"))
     link.call("spawn", **talker)
     degraded = link.event("log_degraded", unit="tool:probe")
@@ -174,6 +176,7 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     recovered = link.event("log_recovered", unit="tool:probe")
     assert recovered["lost_bytes"] > 0
     link.call("stop", key=talker["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
+    reserve.unlink()
     records = [
         __import__("struct").unpack_from("<QdIHBB", path.read_bytes(), at)
         for path in sorted((small_disk / "tool" / "probe").glob("*.idx"))
