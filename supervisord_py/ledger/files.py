@@ -49,6 +49,9 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         else:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
+            # What is applied and not committed stays in memory: a full disk is noticed by the commit alone.
+            connection.execute("PRAGMA cache_spill = OFF")
+            connection.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         connection.close()
         raise

@@ -2,7 +2,7 @@
 
 Law: nothing here ever blocks the loop or makes a request wait for a full disk. `write` returns once the row is
 committed, or at once with `DEFERRED` while the disk takes nothing; what is deferred is kept in order and written
-later. Rows that are deferred are not seen by `read`. `call` needs its result, so it fails instead of being deferred.
+later, and `read` sees it at once. `call` needs its result, so it fails instead of being deferred.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -170,19 +170,29 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Run queries on the reading connection; sees everything whose write was COMMITTED.
+        """Run queries; they see every write that has returned, also those that a full disk keeps waiting.
 
         Raises:
             LedgerDegradedError: The file cannot be read at present.
         """
         if self._closed:
             raise LedgerUnavailableError("the ledger is closed")
+        if self._writer.is_behind:
+            with suppress(DeferredError, TimeoutError, sqlite3.Error):  # then what the file says must do
+                return await self._foreseen(operation)
         try:
             return await self._loop.run_in_executor(self._readers, operation, self._reading)
         except sqlite3.Error as error:
             if is_retryable(error):
                 raise _degraded_error(str(error)) from error
             raise
+
+    async def _foreseen(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        """Run queries where what waits for the disk can be seen: beside it, in the writer's thread."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._writer.ask(Job(operation, partial(self._done, future), keeps=False))
+        async with asyncio.timeout(self._limits.stall_seconds):
+            return await future
 
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody."""

@@ -239,6 +239,7 @@ def test_a_full_disk_crashes_nothing_loses_nothing_and_is_said(require_root: Non
             until(lambda: "log of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
             refused = ended(home, begin(home, "small").id)
             assert refused.ended == ("failed", "disk_full")
+            assert [each.id for each in rows(home)] == [number, refused.id]  # promised, so there, written or not
             assert row(home, number).status == "running"
             subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
             done = ended(home, number)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -108,6 +108,109 @@ def ledger_why(told: list[object]) -> str:
     return str(first[1])
 
 
+async def test_what_waits_for_the_disk_is_there_for_whoever_asks(ledger: Ledger) -> None:
+    """What was promised is found: a row that a full disk keeps waiting is seen by every question, in its order."""
+    ledger.post(insert("before"))
+    await broken(ledger)
+    assert await ledger.write(insert("b")) is Durability.DEFERRED
+    ledger.post(insert("c"))
+    ledger.post(lambda it: it.execute("UPDATE pins SET unit = 'd' WHERE unit = 'b'"))
+    ledger.post(insert("c"))  # an error of its own is nobody else's
+    assert await units(ledger) == ["before", "c", "d"]
+    assert await units(ledger) == ["before", "c", "d"]  # nothing of it stayed from the first time
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        await ledger.read(lambda it: it.execute("SELECT * FROM no_table"))
+    mend(ledger)
+    await until(lambda: ledger.degraded is None)
+    assert await units(ledger) == ["before", "c", "d"]
+
+
+async def test_where_sqlite_gives_up_what_waits_the_file_alone_answers(ledger: Ledger) -> None:
+    """No page for it even in memory: SQLite then drops all of what was applied, not one operation."""
+    await ledger.write(insert("written"))
+    await full(ledger)
+    ledger.post(insert("small"))
+    assert await units(ledger) == ["written"]
+    assert await ledger.read(lambda it: it.execute("SELECT count(*) FROM idempotency").fetchone()[0]) == 0
+    await make_room(ledger)
+
+
+async def test_all_that_waited_is_seen_while_it_is_being_written(ledger: Ledger, path: Path) -> None:
+    """The first batch that gets in is not the last: the rest is still seen, and nobody waits for it."""
+    await broken(ledger)
+    for number in range(200):
+        ledger.post(insert(f"{number:03}"))
+    begun, gate = threading.Event(), threading.Event()
+    once = iter([True])
+
+    def stop(_: sqlite3.Connection) -> None:
+        if next(once, False):
+            return  # a question's
+        begun.set()
+        gate.wait(60)
+
+    ledger.post(stop)
+    assert len(await units(ledger)) == 200
+    mend(ledger)
+    assert await asyncio.to_thread(begun.wait, 60)
+    assert ledger.degraded is None  # three batches are in, the fourth waits
+    asking = asyncio.ensure_future(units(ledger))
+    await asyncio.sleep(0)
+    gate.set()
+    assert len(await asking) == 200
+
+
+async def test_questions_that_never_cease_do_not_keep_the_writer_from_trying(ledger: Ledger) -> None:
+    await broken(ledger)
+    ledger.post(insert("a"))
+    mend(ledger)
+    async with asyncio.timeout(60):
+        while ledger.degraded is not None:
+            assert await units(ledger) == ["a"]
+
+
+async def test_those_who_ask_when_the_ledger_closes_are_answered_from_the_file(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger(StoreLimits(stall_seconds=60, close_seconds=30))
+    await broken(ledger)
+    ledger._writer._closing = True  # as `close` does first
+    assert await units(ledger) == []
+    ledger._writer._closing = False
+    mend(ledger)
+
+
+class Broken:
+    """The writer's connection on a disk that takes no commit."""
+
+    def __init__(self, sound: sqlite3.Connection) -> None:
+        self.sound = sound
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.sound.in_transaction
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT":
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self.sound.execute(sql, *values)
+
+
+async def broken(ledger: Ledger) -> None:
+    """Have the disk take nothing from now on."""
+    await ledger.flush()
+    ledger._writer._connection = Broken(ledger._writer._connection)  # type: ignore[assignment]  # as far as it goes
+    with pytest.raises(LedgerDegradedError):
+        await ledger.call(lambda _: None)
+
+
+def mend(ledger: Ledger) -> None:
+    """Let the disk take everything again."""
+    connection = ledger._writer._connection
+    assert isinstance(connection, Broken)
+    ledger._writer._connection = connection.sound
+
+
 async def test_those_who_wait_when_the_disk_gives_out_are_told_at_once(ledger: Ledger) -> None:
     await ledger.write(limit_pages(0))
     gate, holding = await hold(ledger)
@@ -188,14 +291,14 @@ async def test_a_disk_that_is_still_full_is_not_thought_well_because_nothing_is_
 
 
 async def test_a_rollback_that_fails_too_does_not_end_the_writer(ledger: Ledger) -> None:
-    class Broken:
+    class Dead:
         in_transaction = True
 
         def execute(self, _: str) -> None:
             raise sqlite3.OperationalError("disk I/O error")
 
     sound = ledger._writer._connection
-    ledger._writer._connection = Broken()  # type: ignore[assignment]  # as far as the writer goes
+    ledger._writer._connection = Dead()  # type: ignore[assignment]  # as far as the writer goes
     assert await ledger.write(insert("a")) is Durability.DEFERRED
     ledger._writer._connection = sound
     await until(lambda: ledger.degraded is None)
