@@ -76,7 +76,7 @@ def series(of: CalendarRule, start: float, count: int = 4) -> list[str]:
         ),
         (
             rule(Frequency.DAYS, at_hour=2, at_minute=30, origin="2026-03-28T00:00", zone=BERLIN),
-            ["Sat 2026-03-28 02:30+0100", "Sun 2026-03-29 03:00+0200", "Mon 2026-03-30 02:30+0200"],
+            ["Sat 2026-03-28 02:30+0100", "Sun 2026-03-29 03:30+0200", "Mon 2026-03-30 02:30+0200"],
         ),
     ],
 )
@@ -136,3 +136,21 @@ def test_after_and_latest_are_each_others_inverse(plan: Calendar, origin: int, l
     for earlier, following in pairwise(instants):
         assert earlier < following
         assert of.latest(following - 1) == earlier
+
+
+def test_what_a_gap_puts_off_to_the_next_day_is_not_lost() -> None:
+    """Beirut sets its clock at midnight, and Samoa once left out a whole day."""
+    beirut = ZoneInfo("Asia/Beirut")
+    nightly = rule(Frequency.DAYS, at_hour=0, at_minute=30, origin="2026-03-28T00:00", zone=beirut)
+    assert series(nightly, nightly.begun, 3) == [
+        "Sat 2026-03-28 00:30+0200",
+        "Sun 2026-03-29 01:30+0300",
+        "Mon 2026-03-30 00:30+0300",
+    ]
+    apia = ZoneInfo("Pacific/Apia")
+    daily = rule(Frequency.DAYS, at_hour=9, origin="2011-12-29T00:00", zone=apia)
+    days = series(daily, daily.begun, 3)
+    assert days == ["Thu 2011-12-29 09:00-1000", "Sat 2011-12-31 09:00+1400", "Sun 2012-01-01 09:00+1400"]
+    assert daily.after(at("2011-12-31T08:00", apia)) == at("2011-12-31T09:00", apia)
+    late = rule(Frequency.DAYS, interval=2, at_hour=9, origin="2011-12-28T00:00", zone=apia)
+    assert late.after(at("2011-12-31T08:00", apia)) == at("2011-12-31T09:00", apia), "the 30th's, on the 31st"

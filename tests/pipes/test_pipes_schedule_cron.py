@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from supervisord_py.pipes.scheduling.cron_fields import line_of, normalised
 from supervisord_py.pipes.scheduling.cron_rule import CronRule
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
-from supervisord_py.pipes.scheduling.wall import furthest_reading, instant_of, reading, span_text, time_text
+from supervisord_py.pipes.scheduling.wall import (
+    due_at,
+    earliest_reading,
+    furthest_reading,
+    instant_of,
+    reading,
+    span_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,18 +149,19 @@ def test_the_last_due_time_counts_the_present_second_and_leaps_over_years() -> N
 @pytest.mark.parametrize(
     ("expression", "zone", "start", "want"),
     [
-        # The clock goes from 02:00 to 03:00: what falls between runs once, at 03:00.
-        ("30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:00:00+0200", "30 02:30:00+0200"]),
-        ("*/30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:00:00+0200", "30 02:00:00+0200"]),
-        ("0 30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:00:00+0200", "30 02:30:00+0200"]),
+        # The clock goes from 02:00 to 03:00: what falls between runs an hour later.
+        ("30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:30:00+0200", "30 02:30:00+0200"]),
+        ("*/30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:00:00+0200", "29 03:30:00+0200", "30 02:00:00+0200"]),
+        ("0 30 2 * * *", BERLIN, "2026-03-28T12:00", ["29 03:30:00+0200", "30 02:30:00+0200"]),
         # Every two hours names its hours; every hour goes by elapsed time.
+        ("0,15,30 2,3 * * *", BERLIN, "2026-03-29T03:00", ["29 03:15:00+0200", "29 03:30:00+0200", "30 02:00:00+0200"]),
         ("0 */2 * * *", BERLIN, "2026-03-29T00:00", ["29 03:00:00+0200", "29 04:00:00+0200"]),
         ("15 * * * *", BERLIN, "2026-03-29T00:30", ["29 01:15:00+0100", "29 03:15:00+0200"]),
         # From 03:00 back to 02:00: a named hour runs the first time, every hour in both.
         ("30 2 * * *", BERLIN, "2026-10-24T12:00", ["25 02:30:00+0200", "26 02:30:00+0100"]),
         ("15 * * * *", BERLIN, "2026-10-25T01:30", ["25 02:15:00+0200", "25 02:15:00+0100", "25 03:15:00+0100"]),
         # Half an hour: 02:00 to 02:30, and 02:00 back to 01:30.
-        ("15 2 * * *", LORD_HOWE, "2026-10-03T12:00", ["04 02:30:00+1100", "05 02:15:00+1100"]),
+        ("15 2 * * *", LORD_HOWE, "2026-10-03T12:00", ["04 02:45:00+1100", "05 02:15:00+1100"]),
         ("45 1 * * *", LORD_HOWE, "2026-04-04T12:00", ["05 01:45:00+1100", "06 01:45:00+1030"]),
     ],
 )
@@ -231,17 +240,18 @@ CHANGES = [
 
 
 def _first_instants(expression: str, zone: tzinfo, start: int, end: int) -> list[float]:
-    """The law, by brute force: look at the clock each minute; a due reading runs when it is first reached or passed."""
-    found = []
-    due = readings_of_oracle(expression, reading(start, zone))
-    wanted = next(due)
+    """The law, by brute force: look at the clock each minute, and at one that was not set forward beside it."""
+    day = {each.time() for _, each in zip(range(1440), readings_of_oracle(expression, datetime(2026, 1, 1)))}  # noqa: B905, DTZ001 - readings, endless
+    shown_before, found, gap, left = set(), [], timedelta(), 0.0
     for instant in range(start + 60, end, 60):
-        passed = False
-        while reading(instant, zone) >= wanted:
-            passed = True
-            wanted = next(due)
-        if passed:
+        now, last = reading(instant, zone), reading(instant - 60, zone)
+        if now - last > timedelta(minutes=1):
+            gap = now - last - timedelta(minutes=1)
+            left = instant + gap.total_seconds()
+        delayed = instant < left and (now - gap).time() in day
+        if delayed or (now not in shown_before and now.time() in day):
             found.append(float(instant))
+        shown_before.add(now)
     return found
 
 
@@ -254,7 +264,7 @@ HOURS = _field(0, 23).filter(lambda text: not line_of(f"0 {text} * * *").hourly)
 @example("*/30", "2", 0)
 @example("15", "1-3", 5)
 def test_where_it_is_set_named_hours_run_once_for_each_reading(minute: str, hour: str, change: int) -> None:
-    """The documented difference to other crons: what is left out is made good at once, what is repeated runs once.
+    """The documented difference to other crons: what is left out comes as much later, what is repeated runs once.
 
     croniter and cronsim, as they are, drop or double such runs by where the stars stand; so the oracle here knows only
     readings of a calendar, and a clock that is looked at each minute says when each is reached first.
@@ -305,9 +315,7 @@ def test_every_hour_of_one_month_is_found_beyond_the_changes_of_half_a_century()
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(ZONES), STARTS, st.integers(0, 6), st.integers(-7200, 7200))
-def test_a_reading_has_one_instant_and_later_ones_are_not_earlier(
-    zone: tzinfo, start: int, change: int, near: int
-) -> None:
+def test_a_reading_has_one_instant_and_only_a_gap_delays(zone: tzinfo, start: int, change: int, near: int) -> None:
     for instant in (start, int(CHANGES[change % 6]) + near):
         one = reading(instant, zone)
         assert instant_of(one, zone) <= instant
@@ -315,6 +323,22 @@ def test_a_reading_has_one_instant_and_later_ones_are_not_earlier(
         following = instant_of(one + timedelta(seconds=1), zone)
         assert following >= instant_of(one, zone)
         assert reading(following, zone) >= one
+        assert due_at(one, zone) == instant_of(one, zone)  # a clock shows it, so no gap delays it
+        assert earliest_reading(instant, zone) <= one
+
+
+def test_what_a_gap_leaves_out_is_due_as_much_later() -> None:
+    """Berlin skips an hour, Lord Howe half of one, and Samoa once skipped a whole day."""
+    for zone, text, gap in (
+        (BERLIN, "2026-03-29T02:30", 3600),
+        (LORD_HOWE, "2026-10-04T02:15", 1800),
+        (ZoneInfo("Pacific/Apia"), "2011-12-30T12:00", 86400),
+    ):
+        skipped = datetime.fromisoformat(text)
+        due = due_at(skipped, zone)
+        assert reading(due, zone) - skipped == timedelta(seconds=gap)
+        assert earliest_reading(due, zone) == skipped
+        assert instant_of(skipped, zone) < due
 
 
 def test_people_read_times_in_their_zone_and_lengths_in_two_units() -> None:

@@ -15,7 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.scheduling.schedule import Calendar, Frequency
-from supervisord_py.pipes.scheduling.wall import instant_of, reading
+from supervisord_py.pipes.scheduling.wall import due_at, earliest_reading, instant_of, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +91,7 @@ class CalendarRule:
     # Days, weeks, months: readings of the clock on certain dates.
 
     def _day_after(self, instant: float) -> float:
-        begin = max(0, self._period_of(self._day(instant)))
+        begin = max(0, self._period_of(earliest_reading(instant, self.zone).date()))
         days = (self._at(day) for period in count(begin) for day in self._dates(period))
         return next(at for at in days if at > instant)  # there is one: the origin is wanted, so are its multiples
 
@@ -105,7 +105,7 @@ class CalendarRule:
         return None
 
     def _at(self, day: date) -> float:
-        return instant_of(datetime.combine(day, time(self.plan.at_hour, self.plan.at_minute)), self.zone)
+        return due_at(datetime.combine(day, time(self.plan.at_hour, self.plan.at_minute)), self.zone)
 
     def _period_of(self, day: date) -> int:
         """Return which period holds that day, or the last one before it; 0 is the origin's."""

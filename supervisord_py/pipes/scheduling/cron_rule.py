@@ -1,10 +1,10 @@
 """The instants of a cron expression. Pure; the search through the calendar is cronsim's.
 
 Law: an expression that names hours runs once for each reading of the clock that it names: what the zone leaves out
-runs at the first instant after it, what comes twice runs the first time. One that runs in every hour goes by elapsed
-time: it neither crowds nor pauses when the clock is set. So the library only searches a calendar without zones; its
-own rule (Debian's) depends on where stars stand, drops `*/30 2 * * *` on the day that has no 02:00, and leaves out a
-run of `30 * * * *` where the clock is set by half an hour.
+runs as much later as the clock was set, what comes twice runs the first time. One that runs in every hour goes by
+elapsed time: it neither crowds nor pauses when the clock is set. So the library only searches a calendar without zones;
+its own rule (Debian's) depends on where stars stand, drops `*/30 2 * * *` on the day that has no 02:00, and leaves out
+a run of `30 * * * *` where the clock is set by half an hour.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.scheduling.cron_fields import CronLine, line_of
-from supervisord_py.pipes.scheduling.wall import first_change, furthest_reading, instant_of, last_change, reading
+from supervisord_py.pipes.scheduling.wall import (
+    due_at,
+    earliest_reading,
+    first_change,
+    furthest_reading,
+    last_change,
+    reading,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,17 +45,34 @@ class CronRule:
         line = _cached_line(self.expression)
         if line.hourly:
             return self._elapsed_after(line, math.floor(instant))
-        due = (instant_of(found, self.zone) for found in _matches(line, reading(instant, self.zone), _Way.AHEAD))
-        return next((each for each in due if each > instant), None)
+        return self._first_after(line, instant)
 
     def latest(self, instant: float) -> float | None:
         """Return the last due instant at or before `instant`; None when there is none within 50 years."""
         line = _cached_line(self.expression)
         if line.hourly:
             return self._elapsed_upto(line, math.floor(instant))
-        start = furthest_reading(instant, self.zone) + _SECOND
-        due = (instant_of(found, self.zone) for found in _matches(line, start, _Way.BACK))
-        return next((each for each in due if each <= instant), None)
+        return self._last_upto(line, instant)
+
+    def _first_after(self, line: CronLine, instant: float) -> float | None:
+        best: float | None = None
+        for found in _matches(line, earliest_reading(instant, self.zone), _Way.AHEAD):
+            due = due_at(found, self.zone)
+            if due > instant:
+                best = due if best is None else min(best, due)
+                if reading(due, self.zone) == found:  # no gap delays it: nothing that follows comes before it
+                    return best
+        return best
+
+    def _last_upto(self, line: CronLine, instant: float) -> float | None:
+        best: float | None = None
+        for found in _matches(line, furthest_reading(instant, self.zone) + _SECOND, _Way.BACK):
+            due = due_at(found, self.zone)
+            if due <= instant:
+                best = due if best is None else max(best, due)
+                if earliest_reading(due, self.zone) == found:  # nothing before it was delayed beyond it
+                    return best
+        return best
 
     def _elapsed_after(self, line: CronLine, mark: float) -> float | None:
         """Return the first instant whose reading matches: reckoned until the clock is set, and from there again."""

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 from supervisord_py.pipes.scheduling.nearest import shown
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
-from supervisord_py.pipes.scheduling.wall import instant_of
+from supervisord_py.pipes.scheduling.wall import due_at
 
 _RFC3339 = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(Z|z|[+-][0-9]{2}:[0-9]{2})?)?"
@@ -41,4 +41,4 @@ def instant(text: str, timezone: str | None) -> float:
         return moment.timestamp()
     if timezone is None:
         raise ScheduleError(f"{shown(text)} has no offset, and there is no `timezone:`", hint=_HINT)
-    return instant_of(moment, ZoneInfo(timezone))
+    return due_at(moment, ZoneInfo(timezone))

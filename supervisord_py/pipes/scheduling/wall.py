@@ -1,8 +1,9 @@
 """Wall-clock readings and instants of one zone. Pure.
 
-Law: a reading that a zone leaves out (the clock was set forward) stands for the first instant after it, and a reading
-that comes twice (set back) for its first instant. So every reading of a calendar has exactly one instant, and of two
-readings the later one never has the earlier instant.
+Law: what is due at a reading that a zone leaves out (the clock was set forward) is due as much later as the clock was
+set, as in RFC 5545: at the end of as long a wait as on other days. A reading that comes twice (set back) stands for its
+first instant. So every reading of a calendar has exactly one instant; but what a gap delays may come after readings
+that follow the gap.
 """
 
 from __future__ import annotations
@@ -40,6 +41,21 @@ def furthest_reading(instant: float, zone: tzinfo) -> datetime:
     if not now.fold:
         return shown
     return shown + _offset(now.replace(fold=0)) - _offset(now)
+
+
+def earliest_reading(instant: float, zone: tzinfo) -> datetime:
+    """Return the reading beyond which everything is due later: while a gap's are made good, as if it were not set."""
+    shown = reading(instant, zone)
+    change = last_change(instant - _DAY, instant, zone)
+    if change is None:
+        return shown
+    gap = _offset_at(change, zone) - _offset_at(change - 1, zone)
+    return shown - gap if instant < change + gap.total_seconds() else shown
+
+
+def due_at(shown: datetime, zone: tzinfo) -> float:
+    """Return the instant at which what a calendar has at `shown` is due."""
+    return shown.replace(tzinfo=zone, fold=0).timestamp()  # in a gap: reckoned with the offset before it
 
 
 def instant_of(shown: datetime, zone: tzinfo) -> float:
