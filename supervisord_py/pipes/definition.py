@@ -23,6 +23,10 @@ class Fingerprint:
     digest: str
 
 
+COMMAND = "command"
+"""The agent that is a pipe's own program: its `command`. It needs no model."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
     """Why a file cannot be used: what, where, and the cure.
@@ -45,8 +49,13 @@ class ConfigProblem:
     @property
     def text(self) -> str:
         """`config_error` as it is shown: `pipe.md:3: <detail>; <hint>`."""
+        return f"{self.finding}; {self.hint}"
+
+    @property
+    def finding(self) -> str:
+        """The same without the cure, for those who show that apart."""
         place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.detail}; {self.hint}"
+        return f"{place}: {self.detail}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,10 @@ def test_where_programs_are_looked_for(tmp_path: Path) -> None:
     assert candidates("./x", path="", home="/h", folder=tmp_path) == (str(tmp_path / "x"),)
     with pytest.raises(CannotRunError, match=r"tried /nowhere/x$"):
         find_executable("/nowhere/x", path="", home="/h", folder=tmp_path, agent="x")
+    for agent, place in (("x", "agents.toml"), ("command", "`command` in pipe.md")):
+        with pytest.raises(CannotRunError) as caught:
+            find_executable("/nowhere/x", path="", home="/h", folder=tmp_path, agent=agent)
+        assert place in str(caught.value.hint)
 
 
 def test_a_program_finds_its_runtime_beside_it(tmp_path: Path) -> None:
@@ -368,7 +372,7 @@ async def test_versions_are_asked_once_for_each_file(house: House) -> None:
     assert (await cache.probe(spec, place, FakeAsk({"claude": Answer(0, None, "2.2.0")}))).text == "2.2.0"
     for number in range(MAX_REMEMBERED + 1):
         place = Place(f"/nowhere/{number}", house.root, {})
-        await cache.probe(spec, place, FakeAsk({str(number): Answer(0, None, "2.0")}))
+        await cache.probe(spec, place, FakeAsk({str(number): Answer(0, None, "2.1")}))
     assert len(cache._known) == MAX_REMEMBERED
 
 

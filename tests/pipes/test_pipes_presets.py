@@ -92,6 +92,12 @@ def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing() 
     assert resolved(pipe(), Presets(FILE)).preset == Preset()
 
 
+def test_the_default_is_not_for_programs_that_ask_no_model() -> None:
+    own = pipe(agent="command", command=("cat",), effort="low")
+    assert resolved(own) == Resolved(Preset(effort="low"))
+    assert resolved(pipe("fast", agent="command", command=("cat",))).preset.id == "fast", "but what it names is"
+
+
 def test_a_list_is_a_chain_and_the_star_is_all_others() -> None:
     found = resolved(pipe("local", "fast", "local"))
     assert [each.id for each in (found.preset, *found.fallbacks)] == ["local", "fast"]
@@ -150,11 +156,14 @@ def test_what_is_wrong_takes_only_its_own_preset_away(text: str, key: str, detai
     assert presets.names == PRESETS.names
     (problem,) = presets.problems
     assert problem.key == key
+    trouble = refused(pipe("bad"), presets)
+    assert problem.hint == trouble.hint
+    assert problem.hint not in trouble.message, "it is said once"
     assert detail in problem.detail
     assert hint in problem.hint
     assert problem.line == TEXT.count("\n") + 3
     assert "sk-123456789" not in problem.text
-    assert f"'bad' is broken: {problem.text}" in refused(pipe("bad"), presets).message
+    assert f"'bad' is broken: {problem.finding}" in refused(pipe("bad"), presets).message
 
 
 def test_names_and_defaults_that_cannot_be() -> None:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.definition import COMMAND
 from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.process.child_environment import DEFAULT_PATH
 
@@ -48,7 +49,8 @@ def find_executable(name: str, *, path: str, home: str, folder: Path, agent: str
     for each in tried:
         if os.path.isfile(each) and os.access(each, os.X_OK):
             return each
-    hint = f"install {name}, or write its full path as the first word of argv in agents.toml"
+    place = "`command` in pipe.md" if agent == COMMAND else "argv in agents.toml"
+    hint = f"install {name}, or write its full path as the first word of {place}"
     if any(os.path.isfile(each) for each in tried):
         hint = f"make it executable: chmod +x {next(each for each in tried if os.path.isfile(each))}"
     raise CannotRunError(

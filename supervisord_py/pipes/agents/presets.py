@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.agents.toml_table import TomlTable, line_of, nearest
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.definition import COMMAND, ConfigProblem
 from supervisord_py.pipes.execution import ErrorType, Preset
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def parse_presets(text: str, file: str) -> Presets:
 def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetProblem:
     """Say what a pipe runs with: its presets in order, else its own provider and model, else the default, else nothing.
 
-    With nothing the agent chooses; `"*"` stands for every preset not named before it.
+    With nothing the agent chooses; `"*"` stands for every preset not named before it. A pipe's own program asks no
+    model, so the default one is not for it: that file may say what it likes.
     """
     if definition.presets:
         return _named(definition, presets)
@@ -103,7 +104,7 @@ def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPr
     if provider or model:
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
         return Resolved(own, warnings=warnings)
-    if presets.default_id is not None:
+    if presets.default_id is not None and definition.agent != COMMAND:
         return Resolved(_with_effort(presets.by_id[presets.default_id], definition), warnings=warnings)
     return Resolved(Preset(effort=definition.effort), warnings=warnings)
 
@@ -128,7 +129,7 @@ def _meant(word: str, presets: Presets, before: list[str]) -> tuple[str, ...] | 
     """Return the presets that one word of a pipe's list stands for."""
     if presets.file_problem is not None:
         return PresetProblem(
-            f"the preset {word!r} cannot be had: {presets.file_problem.text}", presets.file_problem.hint
+            f"the preset {word!r} cannot be had: {presets.file_problem.finding}", presets.file_problem.hint
         )
     if word == EVERY:
         return tuple(name for name in presets.names if name not in before)
@@ -136,7 +137,7 @@ def _meant(word: str, presets: Presets, before: list[str]) -> tuple[str, ...] | 
         return (word,)
     if word in presets.broken:
         first = presets.broken[word][0]
-        return PresetProblem(f"the preset {word!r} is broken: {first.text}", first.hint)
+        return PresetProblem(f"the preset {word!r} is broken: {first.finding}", first.hint)
     if word in AUTO and presets.default_id is not None:
         return (presets.default_id,)
     return _absent(word, presets)
