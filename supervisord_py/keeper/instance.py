@@ -40,12 +40,13 @@ class Instance:
         report: Descriptor of the exec report, -1 once it is read.
         hold: How far its output may run ahead of its follower.
         cpu_limit: Soft and hard RLIMIT_CPU in seconds, if set.
+        memory_grace: Seconds between TERM and KILL when it is over its memory limit; 0 kills at once.
     """
 
     __slots__ = (
         "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "hold", "key", "log", "log_position",
-        "max_rss_bytes", "members", "memory_in_kernel", "outlets", "pid", "pidfd", "report", "start_time", "started_at",
-        "stopping", "tag", "tree_alive", "unit", "verdict",
+        "max_rss_bytes", "members", "memory_grace", "memory_in_kernel", "outlets", "pid", "pidfd", "report",
+        "start_time", "started_at", "stopping", "tag", "tree_alive", "unit", "verdict",
     )  # fmt: skip
 
     def __init__(self, key: str, unit: str, tag: str, log: UnitLog, boot_id: str) -> None:
@@ -70,6 +71,7 @@ class Instance:
         self.verdict: dict[str, Any] | None = None
         self.exit: dict[str, Any] | None = None
         self.max_rss_bytes: int | None = None
+        self.memory_grace = 0.0
         self.memory_in_kernel = False
         self.cpu_limit: tuple[int, int] | None = None
 

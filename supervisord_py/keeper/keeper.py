@@ -183,17 +183,19 @@ class Keeper:
         elif instance.exit is None and instance.max_rss_bytes is not None and not instance.memory_in_kernel:
             self.watchdog.watch(instance)
 
-    def _over_memory(self, instance: Instance, rss_bytes: int) -> None:
+    def _over_memory(self, instance: Instance, rss_bytes: int, grace: float) -> None:
         limit = instance.max_rss_bytes or 0
-        instance.condemn("memory_limit", "watchdog", signal.SIGKILL, rss_bytes, limit)
-        self._emit(over_memory_event(instance.key, rss_bytes, limit))
-        kill_all(instance, self.registry.census.members(instance))
+        instance.condemn("memory_limit", "watchdog", signal.SIGTERM if grace else signal.SIGKILL, rss_bytes, limit)
+        if grace or not instance.memory_grace:  # it is told once, also when it grows on
+            self._emit(over_memory_event(instance.key, rss_bytes, limit))
+        if not grace:
+            kill_all(instance, self.registry.census.members(instance))
 
         def done(survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback
             for row in survivors:
                 self.journal.error("survivor", unit=instance.unit, pid=row.pid, name=row.name, killed=killed)
 
-        self.ladder.stop(instance, 0.0, KILL_SECONDS, done)
+        self.ladder.stop(instance, grace, KILL_SECONDS, done)
 
     def _broken(self, error: Exception) -> None:
         lines = traceback.format_exception(error)

@@ -1,4 +1,6 @@
-"""Hold trees to their resident limit: look in time, be sure, write the verdict down, then kill.
+"""Hold trees to their resident limit: look in time, be sure, write the verdict down, then end them.
+
+A tree with a grace is asked to end first (SIGTERM), and killed at once when it grows on by a further quarter meanwhile.
 
 How often to look follows from what can happen meanwhile: memory cannot grow faster than GROWTH_BYTES_PER_SECOND, so the
 next look comes before the distance to the limit could be crossed, between MIN and MAX seconds (up to FLAT seconds for a
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from supervisord_py.keeper.instance import Instance
     from supervisord_py.keeper.loop import Loop, Timer
 
-    Over = Callable[[Instance, int], None]
+    Over = Callable[[Instance, int, float], None]
 
 GROWTH_BYTES_PER_SECOND = 2e9
 MIN_SECONDS = 0.005
@@ -28,6 +30,8 @@ MAX_SECONDS = 0.25
 FLAT_SECONDS = 1.0
 FLAT_BYTES = 1 << 20
 """Growth between two looks that still counts as none."""
+FURTHER = 1.25
+"""Times its limit: nobody who is to end may become so large."""
 COALESCE = 0.1
 """A look may come this share of its interval early, to share a wake-up."""
 
@@ -48,13 +52,14 @@ def interval(used: int, grown: int, limit: int) -> float:
 class Watched:
     """One limited tree: what was last seen of it."""
 
-    __slots__ = ("confirmed", "due", "instance", "period", "used")
+    __slots__ = ("asked", "confirmed", "due", "instance", "period", "used")
 
     def __init__(self, instance: Instance, due: float) -> None:
         self.instance = instance
         self.due = due
         self.period = MIN_SECONDS
         self.used = 0
+        self.asked = False
         self.confirmed: tuple[int, int] = (0, 0)
         """(sum of RSS, PSS) of the last confirmation: PSS grows no faster than the sum does."""
 
@@ -65,7 +70,8 @@ class Watchdog:
     Args:
         loop: For its clock and timers.
         census: Finds the members of a tree.
-        over: Told, once, of a tree over its limit, with its resident bytes.
+        over: Told of a tree over its limit, with its resident bytes and the seconds in which it may end; told again,
+            with none, when it grows on.
     """
 
     __slots__ = ("_census", "_loop", "_over", "_timer", "_watched")
@@ -105,19 +111,28 @@ class Watchdog:
         self._arm()
 
     def _look_at(self, one: Watched) -> None:
-        limit = one.instance.max_rss_bytes or 0
+        limit = round((one.instance.max_rss_bytes or 0) * (FURTHER if one.asked else 1.0))
         pids = self._census.member_pids(one.instance)
         total = sum(processes.resident(pid) for pid in pids)
         used = total
         if total > limit and len(pids) > 1:
             used = self._confirm(one, pids, total, limit)
         if used > limit:
-            self._watched.pop(one.instance.key, None)
-            self._over(one.instance, used)
-            return
-        one.period = interval(used, used - one.used, limit)
+            self._is_over(one, used)
+        else:
+            one.period = interval(used, used - one.used, limit)
         one.used = used
         one.due = self._loop.now() + one.period
+
+    def _is_over(self, one: Watched, used: int) -> None:
+        grace = one.instance.memory_grace
+        if one.asked or not grace:
+            self._watched.pop(one.instance.key, None)
+            self._over(one.instance, used, 0.0)
+        else:
+            one.asked = True
+            one.period = MIN_SECONDS
+            self._over(one.instance, used, grace)
 
     def _confirm(self, one: Watched, pids: list[int], total: int, limit: int) -> int:
         """Return what the tree uses with shared pages counted once, asking the kernel only when it may be too much."""

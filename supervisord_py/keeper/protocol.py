@@ -69,6 +69,8 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         grant_fds: [[child_fd, stored_name]],   child_fd >= 3; duplicated there, inheritable, before exec
         set_listen_pid: bool,            sets LISTEN_PID to the child's pid in its environment
         max_rss_bytes: int | null, tag: str,
+        memory_grace_seconds: number,    between TERM and KILL of a tree over max_rss_bytes, where the keeper enforces
+                                         it; absent = 0, KILL at once. A quarter more ends the grace.
         stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
         hold_bytes: int | null}          its pipes are read only while less than this much of what it wrote (with the
                                          index's records) lies beyond what was `seen`, which begins at log_position;

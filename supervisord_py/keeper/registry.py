@@ -136,6 +136,7 @@ class Registry:
     def _limit(self, instance: Instance, message: dict[str, Any], plan: Plan) -> None:
         limit = message.get("max_rss_bytes")
         instance.max_rss_bytes = int(limit) if limit else None
+        instance.memory_grace = max(0.0, order.number(message, "memory_grace_seconds", 0.0))
         instance.cpu_limit = order.cpu_limit(message)
         instance.hold = order.hold(message)
         plan.guarded = self._rungs.subreaper

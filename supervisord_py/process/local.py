@@ -45,6 +45,8 @@ class LocalPlacement:
         self._caps: Caps | None = None
         self._children: dict[str, Child] = {}
         self._exits = Exits()
+        self._emptied: set[str] = set()
+        """Held, and told to be gone with its tree: there is nothing to stop."""
         self._gone: Topic[str] = Topic("gone")
         self._over_memory: Topic[OverMemory] = Topic("over_memory")
         self._log_trouble: Topic[LogTrouble] = Topic("log_trouble")
@@ -196,8 +198,10 @@ class LocalPlacement:
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
 
-        An unknown key is already gone: an empty report.
+        An unknown key is already gone: an empty report. So is one of which the keeper has said so, without asking it.
         """
+        if key in self._emptied:
+            return StopReport(key)
         kill = self._timeouts.kill
         try:
             reply = await self._ask(
@@ -257,6 +261,7 @@ class LocalPlacement:
             if refusal.kind != "unknown_key":
                 raise error_of(refusal) from refusal
         self._children.pop(key, None)
+        self._emptied.discard(key)
         self._exits.forget(key)
 
     # -- descriptors -----------------------------------------------------------------------------------------------
@@ -372,7 +377,7 @@ class LocalPlacement:
             case "exit":
                 self._exited(messages.parse("exit", lambda it: messages.exit_record(it["record"]), event))
             case "gone":
-                self._gone.emit(messages.parse("gone", lambda it: str(it["key"]), event))
+                self._emptied_of(messages.parse("gone", lambda it: str(it["key"]), event))
             case "over_memory":
                 self._over_memory.emit(messages.parse("over_memory", messages.over_memory, event))
             case "log_degraded" | "log_recovered":
@@ -381,6 +386,11 @@ class LocalPlacement:
                 self._control.emit(messages.parse("control event", messages.control_event, event))
             case other:
                 _log.warning("keeper_event_unknown", keeper_event=other)
+
+    def _emptied_of(self, key: str) -> None:
+        if key in self._children:
+            self._emptied.add(key)
+        self._gone.emit(key)
 
     def _exited(self, record: ExitRecord) -> None:
         if (child := self._children.get(record.key)) is not None:

@@ -107,6 +107,7 @@ def spawn_members(key: str, spec: ChildSpec) -> JsonObject:
         "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
         "set_listen_pid": spec.listen_pid,
         "max_rss_bytes": spec.max_rss_bytes,
+        "memory_grace_seconds": spec.memory_grace_seconds,
         "tag": spec.tag,
         **_additions(spec),
     }

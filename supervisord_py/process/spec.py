@@ -81,6 +81,8 @@ class ChildSpec:
         grants: Descriptors beyond stdio.
         listen_pid: Set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it).
         max_rss_bytes: Resident limit of the whole tree, enforced by the keeper; None for none.
+        memory_grace_seconds: Between SIGTERM and SIGKILL of a tree over that limit; 0 kills at once, and so does growth
+            by a further quarter. Where the kernel enforces the limit (cgroup), it kills at once.
         tag: Opaque text that the keeper keeps with the child for a later control plane.
         stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
             read (/dev/null). It may be dropped after the spawn.
@@ -97,6 +99,7 @@ class ChildSpec:
     grants: tuple[GrantedFd, ...] = ()
     listen_pid: bool = False
     max_rss_bytes: int | None = None
+    memory_grace_seconds: float = 0.0
     umask: int = 0o077
     nice: int = 0
     tag: str = ""

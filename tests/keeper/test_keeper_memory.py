@@ -41,6 +41,35 @@ def test_a_runaway_is_killed_with_the_verdict_written_first(rung: Rig) -> None:
     assert link.event("gone", key=spec["key"])
 
 
+@pytest.mark.parametrize(("mode", "code", "signum"), [("polite", 7, None), ("deaf", None, signal.SIGKILL)])
+def test_a_child_with_a_grace_is_asked_to_end_first(linux_rung: Rig, mode: str, code: int, signum: int) -> None:
+    if not resident_rung(linux_rung):
+        pytest.skip("the kernel enforces memory here")
+    link = linux_rung.links[0]
+    grace = 600 if mode == "polite" else 0.2
+    eater = probe("eater", 1e9, 215 * MB, mode)
+    spec = linux_rung.spec(eater, max_rss_bytes=200 * MB, memory_grace_seconds=grace)
+    link.call("spawn", **spec)
+    record = link.exit(spec["key"])
+    assert (record["code"], record["signal"]) == (code, signum)
+    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", signum or signal.SIGTERM)
+    link.event("gone", key=spec["key"])
+    assert [event["event"] for event in link.events].count("over_memory") == 1
+
+
+def test_who_grows_on_in_its_grace_is_killed_at_once(linux_rung: Rig) -> None:
+    if not resident_rung(linux_rung):
+        pytest.skip("the kernel enforces memory here")
+    link = linux_rung.links[0]
+    spec = linux_rung.spec(probe("eater", 5e8, 4e9, "deaf"), max_rss_bytes=200 * MB, memory_grace_seconds=600)
+    link.call("spawn", **spec)
+    record = link.exit(spec["key"])
+    assert record["signal"] == signal.SIGKILL
+    assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("memory_limit", signal.SIGKILL)
+    link.event("gone", key=spec["key"])
+    assert [event["event"] for event in link.events].count("over_memory") == 1
+
+
 def test_the_whole_tree_counts_and_dies(linux_rung: Rig) -> None:
     if not resident_rung(linux_rung):
         pytest.skip("the kernel enforces memory here")
@@ -129,7 +158,7 @@ class FakeCensus:
 
 
 def fake_instance(limit: int) -> Any:
-    return type("Instance", (), {"key": f"k{limit}", "group": None, "max_rss_bytes": limit})()
+    return type("Instance", (), {"key": f"k{limit}", "group": None, "max_rss_bytes": limit, "memory_grace": 0.0})()
 
 
 def test_pss_is_asked_again_only_when_growth_may_have_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +166,7 @@ def test_pss_is_asked_again_only_when_growth_may_have_crossed(monkeypatch: pytes
     monkeypatch.setattr(processes, "resident", lambda _pid: rss // 2)
     monkeypatch.setattr(processes, "proportional", lambda pid: asked.append(pid) or pss // 2)
     loop, over = FakeLoop(), []
-    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used: over.append(used))  # type: ignore[arg-type]
+    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
     watchdog.watch(fake_instance(250 * MB))
     for _ in range(5):
         loop.jump()
@@ -155,7 +184,7 @@ def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(processes, "resident", lambda _pid: 150 * MB)
     monkeypatch.setattr(processes, "proportional", lambda _pid: None)
     loop, over = FakeLoop(), []
-    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used: over.append(used))  # type: ignore[arg-type]
+    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
     watchdog.watch(fake_instance(250 * MB))
     loop.jump()
     assert over == [300 * MB]

@@ -116,6 +116,7 @@ async def test_spawn_says_everything_and_adds_the_marks(keeper: FakeKeeper, conn
         "grant_fds": [[3, "tool:x/listen"]],
         "set_listen_pid": True,
         "max_rss_bytes": 99,
+        "memory_grace_seconds": 0.0,
         "tag": "note",
     }
 

@@ -1,6 +1,7 @@
 """Eats memory: `eater.py BYTES_PER_SECOND TOTAL [forked]`, page by page touched; `forked`: in three processes.
 
-`shared`: one parent with TOTAL touched bytes and two forked children that only share them.
+`shared`: one parent with TOTAL touched bytes and two forked children that only share them. `polite`: exits with 7 on
+SIGTERM; `deaf`: ignores it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ def eat(pace: float, total: int) -> list[bytes]:
 
 
 pace, total, mode = float(sys.argv[1]), int(float(sys.argv[2])), (sys.argv[3:] or [""])[0]
+if mode == "polite":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+if mode == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if mode == "forked":
     if os.fork() == 0 or os.fork() == 0:
         kept = eat(pace / 2, total // 2)
