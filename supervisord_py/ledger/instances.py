@@ -13,9 +13,11 @@ from supervisord_py.ledger.rows import from_json, select, to_json
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.ledger.store import Durability, Ledger
+
+    Operation = Callable[[sqlite3.Connection], object]
 
 INTERRUPTED = "interrupted"
 
@@ -84,18 +86,28 @@ class Ending:
 
 async def insert_starting(ledger: Ledger, row: Starting) -> Durability:
     """Record an instance that is about to be spawned; a key that is there already stays as it is."""
+    return await ledger.write(starting_of(row))
+
+
+def starting_of(row: Starting) -> Operation:
+    """Return what `insert_starting` writes, for a transaction that writes more."""
     sql = """INSERT INTO instances (key, unit, started_at, start_method, port, spec_digest) VALUES (?, ?, ?, ?, ?, ?)
              ON CONFLICT (key) DO NOTHING"""
     values = (row.key, row.unit, row.started_at, row.start_method, row.port, row.spec_digest)
-    return await ledger.write(lambda connection: connection.execute(sql, values))
+    return lambda connection: connection.execute(sql, values)
 
 
 async def spawned(ledger: Ledger, key: str, facts: Spawned) -> Durability:
     """Record which process it became."""
+    return await ledger.write(spawned_of(key, facts))
+
+
+def spawned_of(key: str, facts: Spawned) -> Operation:
+    """Return what `spawned` writes, for a transaction that writes more."""
     sql = """UPDATE instances SET pid = ?, start_time = ?, boot_id = ?, started_at = ?, log_position = ?
              WHERE key = ?"""
     values = (facts.pid, facts.start_time, facts.boot_id, facts.started_at, facts.log_position, key)
-    return await ledger.write(lambda connection: connection.execute(sql, values))
+    return lambda connection: connection.execute(sql, values)
 
 
 async def ready(ledger: Ledger, key: str, at: float) -> Durability:
@@ -106,6 +118,11 @@ async def ready(ledger: Ledger, key: str, at: float) -> Durability:
 
 async def ended(ledger: Ledger, key: str, ending: Ending) -> Durability:
     """Record how it ended; only the first end counts."""
+    return await ledger.write(ended_of(key, ending))
+
+
+def ended_of(key: str, ending: Ending) -> Operation:
+    """Return what `ended` writes, for a transaction that writes more."""
     sql = """UPDATE instances SET ended_at = ?, reason = ?, code = ?, signal = ?, verdict = ?, max_rss_bytes = ?,
              cpu_seconds = ?, log_end = ? WHERE key = ? AND ended_at IS NULL"""
     verdict = None if ending.verdict is None else to_json(ending.verdict)
@@ -120,7 +137,7 @@ async def ended(ledger: Ledger, key: str, ending: Ending) -> Durability:
         ending.log_end,
         key,
     )
-    return await ledger.write(lambda connection: connection.execute(sql, values))
+    return lambda connection: connection.execute(sql, values)
 
 
 async def close_interrupted(

@@ -1,7 +1,8 @@
 """Cells that were sent to kernels: one row each, written at the dispatch, closed once with how it ended.
 
-Law: a cell never waits for the ledger, its row follows in order; the first end that is recorded stands. The order of a
-session's history is the order of dispatch, whatever the wall clock did meanwhile.
+Law: the row of a cell is there before the cell is sent, except while the disk takes nothing: a cell never waits for a
+full disk, its row follows in order. The first end that is recorded stands. The order of a session's history is the
+order of dispatch, whatever the wall clock did meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping, Sequence
 
-    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.ledger.store import Durability, Ledger
 
 RUNNING = "running"
 KEPT = "kept"
@@ -113,10 +114,10 @@ _END = tuple(each.name for each in fields(CellEnd))
 _CLOSE = f"UPDATE kernel_cells SET {', '.join(f'{name} = ?' for name in _END)} WHERE id = ? AND ended_at IS NULL"  # noqa: S608  # as above
 
 
-def dispatch(ledger: Ledger, cell: Dispatched) -> None:
-    """Record a cell that is sent; an id that is there already stays as it is."""
+async def dispatch(ledger: Ledger, cell: Dispatched) -> Durability:
+    """Record a cell that is about to be sent; an id that is there already stays as it is."""
     values = [*(getattr(cell, name) for name in _SENT), RUNNING]
-    ledger.post(lambda connection: connection.execute(_INSERT, values))
+    return await ledger.write(lambda connection: connection.execute(_INSERT, values))
 
 
 def finish(ledger: Ledger, cell: str, end: CellEnd) -> None:

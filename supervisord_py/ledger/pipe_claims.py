@@ -47,6 +47,12 @@ def write_claim(connection: sqlite3.Connection, claim: Claim, execution: int | N
     return connection.execute(sql, values).rowcount == 1
 
 
+def is_claimed(connection: sqlite3.Connection, claim: Claim) -> bool:
+    """Say, within a transaction that writes, whether a claim is taken: until its end nobody else can take it."""
+    sql = "SELECT 1 FROM pipe_claims WHERE pipe_name = ? AND event_name = ? AND event_key = ?"
+    return connection.execute(sql, (claim.pipe_name, claim.event_name, claim.event_key)).fetchone() is not None
+
+
 async def claim(ledger: Ledger, wanted: Claim) -> bool:
     """Claim without an execution; return whether it was free.
 

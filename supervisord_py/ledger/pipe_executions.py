@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger.instants import to_text
-from supervisord_py.ledger.pipe_claims import write_claim
-from supervisord_py.ledger.pipe_rows import QUEUED, RUNNING, PipeExecutionRow, insert, listed, whole
+from supervisord_py.ledger.pipe_claims import is_claimed, write_claim
+from supervisord_py.ledger.pipe_rows import QUEUED, RUNNING, PipeExecutionRow, insert, listed, together, whole
 from supervisord_py.ledger.pipe_state import write_change
 from supervisord_py.ledger.store import Durability, LedgerDegradedError
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.ledger.pipe_claims import Claim
+    from supervisord_py.ledger.pipe_rows import Operation
     from supervisord_py.ledger.pipe_state import StateChange
     from supervisord_py.ledger.store import Ledger
 
@@ -45,12 +46,18 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is known when it leaves the queue; `instance` is the key that its process will have."""
+    """What is known when it leaves the queue.
+
+    Attributes:
+        instance: The key that its process will have.
+        progress: JSON text: what whoever takes it over must know while it runs.
+    """
 
     started_at: float
     queue_wait_ms: int | None = None
     instance: str | None = None
     timeout_seconds: float | None = None
+    progress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +151,26 @@ async def add(ledger: Ledger, build: Build, *, change: StateChange | None = None
 async def add_claimed(ledger: Ledger, build: Build, claim: Claim, *, change: StateChange | None = None) -> Added | None:
     """Record an execution that an event starts, once: the claim and the row are one transaction.
 
+    The id is taken inside of it, once the claim is granted, so that one that is refused leaves no hole in the numbers:
+    `build` is called in the writer's thread.
+
     Returns:
         None where the pipe has claimed this event before; nothing is written then.
 
     Raises:
         LedgerDegradedError: The disk takes nothing, so nobody can know whether it was claimed.
     """
+
+    def next_row() -> PipeExecutionRow:
+        return build(ledger.next_number(TABLE))
+
     while True:
-        row = build(ledger.next_number(TABLE))
         try:
-            free = await ledger.call(partial(_add_claimed, row, claim, change))
+            row = await ledger.call(partial(_add_claimed, next_row, claim, change))
         except _IdTakenError as taken:
             ledger.skip_numbers(TABLE, taken.greatest)
         else:
-            return Added(row, Durability.COMMITTED) if free else None
+            return None if row is None else Added(row, Durability.COMMITTED)
 
 
 def _add(row: PipeExecutionRow, change: StateChange | None, connection: sqlite3.Connection) -> None:
@@ -168,31 +181,38 @@ def _add(row: PipeExecutionRow, change: StateChange | None, connection: sqlite3.
 
 
 def _add_claimed(
-    row: PipeExecutionRow, claim: Claim, change: StateChange | None, connection: sqlite3.Connection
-) -> bool:
-    if not write_claim(connection, claim, row.id):
-        return False
+    next_row: Callable[[], PipeExecutionRow], claim: Claim, change: StateChange | None, connection: sqlite3.Connection
+) -> PipeExecutionRow | None:
+    if is_claimed(connection, claim):
+        return None
+    row = next_row()
+    write_claim(connection, claim, row.id)
     _add(row, change, connection)
-    return True
+    return row
 
 
 async def mark_running(
-    ledger: Ledger, number: int, running: Running, *, change: StateChange | None = None
+    ledger: Ledger,
+    number: int,
+    running: Running,
+    *,
+    change: StateChange | None = None,
+    also: Operation | None = None,
 ) -> Durability:
-    """Take an execution out of the queue, before its process is spawned; `change` is one step with it.
+    """Take an execution out of the queue, before its process is spawned; `change` and `also` are one step with it.
 
     Raises:
         ConflictError: Another one of its pipe runs (`execution` and `pid` name it), or it is not queued any more
             (`state` says what it is); nothing was written.
     """
-    return await ledger.write(partial(_mark_running, number, running, change))
+    return await ledger.write(together(partial(_mark_running, number, running, change), also))
 
 
 def _mark_running(number: int, running: Running, change: StateChange | None, connection: sqlite3.Connection) -> None:
     sql = """UPDATE pipe_executions SET status = ?, started_at = ?, queue_wait_ms = ?, instance = ?,
-             timeout_seconds = coalesce(?, timeout_seconds) WHERE id = ? AND status = ?"""
-    started = to_text(running.started_at)
-    facts = (RUNNING, started, running.queue_wait_ms, running.instance, running.timeout_seconds, number, QUEUED)
+             timeout_seconds = coalesce(?, timeout_seconds), progress = ? WHERE id = ? AND status = ?"""
+    known = (to_text(running.started_at), running.queue_wait_ms, running.instance, running.timeout_seconds)
+    facts = (RUNNING, *known, running.progress, number, QUEUED)
     try:
         changed = connection.execute(sql, facts).rowcount
     except sqlite3.IntegrityError:
@@ -229,14 +249,14 @@ def _not_queued(connection: sqlite3.Connection, number: int) -> ConflictError:
     )
 
 
-async def spawned(ledger: Ledger, number: int, facts: Spawned) -> Durability:
-    """Record which process it became, right after the spawn."""
+async def spawned(ledger: Ledger, number: int, facts: Spawned, *, also: Operation | None = None) -> Durability:
+    """Record which process it became, right after the spawn, and `also` in the same step."""
     sql = """UPDATE pipe_executions SET pid = ?, start_time = ?, boot_id = ?, started_at = ?,
              agent_version = coalesce(?, agent_version), session_path = coalesce(?, session_path)
              WHERE id = ? AND status = ?"""
     who = (facts.pid, facts.start_time, facts.boot_id, to_text(facts.started_at))
     values = (*who, facts.agent_version, facts.session_path, number, RUNNING)
-    return await ledger.write(lambda connection: connection.execute(sql, values))
+    return await ledger.write(together(lambda connection: connection.execute(sql, values), also))
 
 
 async def set_output(ledger: Ledger, number: int, output: Output) -> Durability:
@@ -256,14 +276,16 @@ def _set_output(connection: sqlite3.Connection, number: int, output: Output) -> 
     connection.execute(_OUTPUT, [*_output_values(output), number])
 
 
-async def finish(ledger: Ledger, number: int, end: Finish, *, change: StateChange | None = None) -> Ended:
+async def finish(
+    ledger: Ledger, number: int, end: Finish, *, change: StateChange | None = None, also: Operation | None = None
+) -> Ended:
     """Record how an execution ended, queued or running, and with it `change`, in one step; the first end counts.
 
     Returns:
-        Whether this end stands; where it does not, nothing was written, `change` included.
+        Whether this end stands; where it does not, nothing was written of it, `change` included; `also` was.
     """
     first = [True]
-    durability = await ledger.write(partial(_finish, number, end, change, first))
+    durability = await ledger.write(together(partial(_finish, number, end, change, first), also))
     return Ended(durability, first[0])
 
 
@@ -274,7 +296,8 @@ def _finish(
         connection.execute(_OUTPUT, [*_output_values(end.output), number])
     sql = """UPDATE pipe_executions SET status = ?, finished_at = ?, duration_ms = ?, exit_code = ?, signal = ?,
              error_type = ?, error_message = ?, incomplete = ?, session_path = coalesce(?, session_path),
-             agent_version = coalesce(?, agent_version) WHERE id = ? AND status IN ('queued', 'running')"""
+             agent_version = coalesce(?, agent_version), progress = NULL
+             WHERE id = ? AND status IN ('queued', 'running')"""
     message = None if end.error_message is None else end.error_message[:MESSAGE_MAX]
     how = (end.status, to_text(end.finished_at), end.duration_ms, end.exit_code, end.signal, end.error_type, message)
     values = (*how, int(end.incomplete), end.session_path, end.agent_version, number)

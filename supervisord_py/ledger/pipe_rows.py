@@ -13,9 +13,11 @@ from supervisord_py.ledger.instants import optional_text, to_seconds
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from supervisord_py.ledger.store import Ledger
+
+    Operation = Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class PipeExecutionRow:
         instance: The placement's key of its process; `pid`, `start_time`, `boot_id` are its identity.
         total_tokens, cost, turns: What was used so far; zero where nobody said.
         plan, preset_snapshot: JSON texts, frozen at the queueing.
-        progress: JSON text: up to where the output was followed.
+        progress: JSON text: what whoever takes it over must know while it runs; gone at its end.
         stdout, stderr: Text up to the cap.
     """
 
@@ -99,6 +101,18 @@ _ALL = ", ".join(f'"{name}"' for name in COLUMNS)
 _LISTED = ", ".join(f'"{name}"' for name in COLUMNS[: -len(BLOBS)])
 _INSERT = f"""INSERT INTO pipe_executions ({_ALL}) VALUES ({", ".join("?" * len(COLUMNS))})
     ON CONFLICT (id) DO NOTHING"""  # noqa: S608  # names of our own fields
+
+
+def together(operation: Operation, also: Operation | None) -> Operation:
+    """Return an operation that does both, or neither."""
+    if also is None:
+        return operation
+
+    def both(connection: sqlite3.Connection) -> None:
+        operation(connection)
+        also(connection)
+
+    return both
 
 
 def insert(connection: sqlite3.Connection, row: PipeExecutionRow) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -74,6 +75,7 @@ class Ledger:
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
         self._closed = False
         self._numbers = dict(opened.numbers)
+        self._numbering = threading.Lock()
         self._degraded_listeners: list[Callable[[str], None]] = []
         self._recovered_listeners: list[Callable[[int], None]] = []
         self._writer = Writer(opened.writing, limits, self._changed)
@@ -195,13 +197,15 @@ class Ledger:
             return await future
 
     def next_number(self, table: str) -> int:
-        """Return a fresh id for one of the numbered tables; asks nobody."""
-        self._numbers[table] += 1
-        return self._numbers[table]
+        """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
+        with self._numbering:
+            self._numbers[table] += 1
+            return self._numbers[table]
 
     def skip_numbers(self, table: str, beyond: int) -> None:
         """Have the next ids be greater: somebody else gave out ids of the same file."""
-        self._numbers[table] = max(self._numbers[table], beyond)
+        with self._numbering:
+            self._numbers[table] = max(self._numbers[table], beyond)
 
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 

@@ -251,20 +251,33 @@ class Writer:
         self._connection.execute("BEGIN IMMEDIATE")
         if not batch:
             _probe(self._connection)
+        alone = len(batch) == 1  # most are, and need no savepoint: the whole transaction is theirs to undo
         for job in batch:
             job.result = job.error = None
-            if job.dropped:
-                continue
-            self._connection.execute("SAVEPOINT job")
-            try:
-                job.result = job.operation(self._connection)
-            except Exception as error:
-                if is_retryable(error):
-                    raise
-                job.error = error
-                self._connection.execute("ROLLBACK TO job")
-            self._connection.execute("RELEASE job")
-        self._connection.execute("COMMIT")
+            if not job.dropped:
+                (self._run_alone if alone else self._run_among_others)(job)
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    def _run_alone(self, job: Job) -> None:
+        try:
+            job.result = job.operation(self._connection)
+        except Exception as error:
+            if is_retryable(error):
+                raise
+            job.error = error
+            self._connection.execute("ROLLBACK")
+
+    def _run_among_others(self, job: Job) -> None:
+        self._connection.execute("SAVEPOINT job")
+        try:
+            job.result = job.operation(self._connection)
+        except Exception as error:
+            if is_retryable(error):
+                raise
+            job.error = error
+            self._connection.execute("ROLLBACK TO job")
+        self._connection.execute("RELEASE job")
 
     def _roll_back(self) -> None:
         try:

@@ -74,8 +74,8 @@ async def test_sessions_are_listed_by_their_last_use_and_found_by_name(ledger: L
 async def test_a_forgotten_session_takes_its_history_with_it_and_no_other(ledger: Ledger) -> None:
     kernel_sessions.remember(ledger, SESSION)
     kernel_sessions.remember(ledger, replace(SESSION, id="other"))
-    kernel_cells.dispatch(ledger, sent(1))
-    kernel_cells.dispatch(ledger, sent(2, "other"))
+    await kernel_cells.dispatch(ledger, sent(1))
+    await kernel_cells.dispatch(ledger, sent(2, "other"))
     kernel_sessions.forget(ledger, SESSION.id)
     await ledger.flush()
     assert [it.id for it in await kernel_sessions.everything(ledger)] == ["other"]
@@ -85,7 +85,7 @@ async def test_a_forgotten_session_takes_its_history_with_it_and_no_other(ledger
 
 async def test_the_story_of_a_cell(ledger: Ledger) -> None:
     cell = Dispatched("00ff", "s", "c1", 2, "1/0", 10.0, 11.0, "0badc0de.1", "divide")
-    kernel_cells.dispatch(ledger, cell)
+    await kernel_cells.dispatch(ledger, cell)
     await ledger.flush()
     begun = await kernel_cells.get(ledger, "00ff")
     assert begun == KernelCellRow("00ff", "s", "c1", 2, "1/0", "running", 10.0, 11.0, "0badc0de.1", "divide")
@@ -94,7 +94,7 @@ async def test_the_story_of_a_cell(ledger: Ledger) -> None:
     end = CellEnd("error", 12.5, 1.5, 7, 4096, truncated=True, lossy=True, error=error, variables="lost", steps=steps)
     kernel_cells.finish(ledger, "00ff", end)
     kernel_cells.finish(ledger, "00ff", CellEnd("ok", 99.0))
-    kernel_cells.dispatch(ledger, replace(cell, code="another"))
+    await kernel_cells.dispatch(ledger, replace(cell, code="another"))
     await ledger.flush()
     row = await kernel_cells.get(ledger, "00ff")
     assert row is not None
@@ -106,8 +106,8 @@ async def test_the_story_of_a_cell(ledger: Ledger) -> None:
 
 async def test_a_history_is_paged_in_order_of_dispatch_whatever_the_clock_did(ledger: Ledger) -> None:
     for number, at in ((1, 50.0), (2, 40.0), (3, 60.0), (4, 10.0)):
-        kernel_cells.dispatch(ledger, sent(number, at=at))
-        kernel_cells.dispatch(ledger, sent(100 + number, "other", at))
+        await kernel_cells.dispatch(ledger, sent(number, at=at))
+        await kernel_cells.dispatch(ledger, sent(100 + number, "other", at))
     await ledger.flush()
     first = await kernel_cells.of_session(ledger, SESSION.id, limit=3)
     assert [it.code for it in first] == ["1+1", "2+1", "3+1"]
@@ -119,7 +119,7 @@ async def test_a_history_is_paged_in_order_of_dispatch_whatever_the_clock_did(le
 async def test_cells_that_were_running_when_everything_died_are_found_open(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for number in (1, 2, 3):
-        kernel_cells.dispatch(ledger, sent(number))
+        await kernel_cells.dispatch(ledger, sent(number))
     kernel_cells.finish(ledger, sent(1).id, CellEnd("ok", 5.0))
     await ledger.close()
     ledger = await open_ledger()
@@ -137,7 +137,7 @@ async def test_cells_that_were_running_when_everything_died_are_found_open(open_
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"a": 1}', "5"])
 async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> None:
-    kernel_cells.dispatch(ledger, sent(1))
+    await kernel_cells.dispatch(ledger, sent(1))
     kernel_sessions.remember(ledger, SESSION)
 
     def damage(connection: sqlite3.Connection) -> None:
@@ -154,7 +154,7 @@ async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> No
 
 
 async def test_what_json_does_not_know_is_written_as_text(ledger: Ledger) -> None:
-    kernel_cells.dispatch(ledger, sent(1))
+    await kernel_cells.dispatch(ledger, sent(1))
     kernel_cells.finish(ledger, sent(1).id, CellEnd("error", 2.0, steps=({"action": Path("/x")},)))
     await ledger.flush()
     row = await kernel_cells.get(ledger, sent(1).id)
@@ -165,7 +165,7 @@ async def test_what_json_does_not_know_is_written_as_text(ledger: Ledger) -> Non
 async def fill(ledger: Ledger) -> None:
     """Twenty cells, one a second, the last five open; ten sessions, the even ones stopped or failed."""
     for number in range(1, 21):
-        kernel_cells.dispatch(ledger, sent(number))
+        await kernel_cells.dispatch(ledger, sent(number))
         if number <= 15:
             kernel_cells.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
     for number in range(1, 11):
@@ -196,7 +196,7 @@ async def test_pruning_by_age_keeps_the_living_and_the_newest_row_for_its_order(
     gone = await retention.prune(ledger, old, now=1e6)
     assert gone.kernel_cells == 18
     assert [it.started_at for it in await kernel_cells.of_session(ledger, SESSION.id)] == [20]
-    kernel_cells.dispatch(ledger, sent(21))
+    await kernel_cells.dispatch(ledger, sent(21))
     await ledger.flush()
     assert [it.started_at for it in await kernel_cells.of_session(ledger, SESSION.id)] == [20, 21]
     states = {it.id: it.state for it in await kernel_sessions.everything(ledger)}
@@ -236,7 +236,7 @@ async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_en
     await instances.insert_starting(ledger, instances.Starting(key="k.2", unit="kernel:b", started_at=1.0))
     await instances.ended(ledger, "k.2", instances.Ending(ended_at=5.0, reason="signal", signal=11))
     for cell in (sent(1), replace(sent(2, "b"), instance="k.2"), sent(3), sent(0)):
-        kernel_cells.dispatch(ledger, cell)
+        await kernel_cells.dispatch(ledger, cell)
     await ledger.flush()
     assert await kernel_cells.newest_of_all(ledger) == {
         "default-3fa9c1": kernel_cells.Newest(sent(0).id),

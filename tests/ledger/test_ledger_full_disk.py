@@ -169,13 +169,12 @@ async def test_questions_that_never_cease_do_not_keep_the_writer_from_trying(led
             assert await units(ledger) == ["a"]
 
 
-async def test_those_who_ask_when_the_ledger_closes_are_answered_from_the_file(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger(StoreLimits(stall_seconds=60, close_seconds=30))
-    await broken(ledger)
-    ledger._writer._closing = True  # as `close` does first
-    assert await units(ledger) == []
-    ledger._writer._closing = False
-    mend(ledger)
+async def test_those_who_ask_a_writer_that_has_ended_are_told(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    await ledger.close()
+    told: list[BaseException | None] = []
+    ledger._writer.ask(writer.Job(insert("a"), lambda _, error: told.append(error), keeps=False))
+    assert isinstance(told[0], writer.DeferredError)
 
 
 class Broken:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import ConflictError
-from supervisord_py.ledger import pipe_claims, pipe_executions, pipe_history, pipe_state
+from supervisord_py.ledger import instances, pipe_claims, pipe_executions, pipe_history, pipe_state
 from supervisord_py.ledger.pipe_claims import Claim
 from supervisord_py.ledger.pipe_executions import Finish, Output, PipeExecutionRow, Running, Spawned, UsageRow
 from supervisord_py.ledger.pipe_state import PipeStateRow, StateChange
@@ -233,6 +233,24 @@ async def test_what_the_state_becomes_comes_with_the_row_or_not_at_all(
     assert await pipe_executions.open_rows(ledger) == []
 
 
+async def test_what_is_written_with_a_row_is_there_with_it_or_not_at_all(ledger: Ledger) -> None:
+    """The life of a process begins, has its pid and ends in the transactions of its execution's row."""
+    number, other = await add(ledger), await add(ledger)
+    begins, too_late = (instances.starting_of(instances.Starting(key, "pipe:report", NOW)) for key in ("k1", "k2"))
+    await pipe_executions.mark_running(ledger, number, Running(NOW, progress="{}"), also=begins)
+    with pytest.raises(ConflictError):
+        await pipe_executions.mark_running(ledger, other, Running(NOW), also=too_late)
+    assert (await whole(ledger, number)).progress == "{}"
+    became = instances.spawned_of("k1", instances.Spawned(7, 8, "b", NOW, 9))
+    await pipe_executions.spawned(ledger, number, Spawned(7, 8, "b", NOW), also=became)
+    end = instances.ended_of("k1", instances.Ending(NOW + 1, "exit", 0))
+    assert (await pipe_executions.finish(ledger, number, Finish("completed", NOW + 1), also=end)).first
+    assert [(it.key, it.pid, it.reason) for it in await instances.latest(ledger, "pipe:report", 9)] == [
+        ("k1", 7, "exit")
+    ]
+    assert (await whole(ledger, number)).progress is None, "nobody takes over what is over"
+
+
 async def test_an_event_starts_a_pipe_once_however_often_and_wherever_it_is_told(open_ledger: OpenLedger) -> None:
     one, two = await open_ledger(), await open_ledger()
     claim = Claim("report", "pipe_completed", "mail:7", NOW)
@@ -247,6 +265,14 @@ async def test_an_event_starts_a_pipe_once_however_often_and_wherever_it_is_told
     assert again is not None
     assert await pipe_executions.add_claimed(one, of("mail"), replace(claim, pipe_name="mail")) is not None
     assert (await pipe_state.everything(one))["report"].notified
+
+
+async def test_an_event_that_is_refused_leaves_no_hole_in_the_ids(open_ledger: OpenLedger) -> None:
+    ledger = await open_ledger()
+    claim = Claim("report", "pipe_completed", "mail:7", NOW)
+    told = await asyncio.gather(*(pipe_executions.add_claimed(ledger, of(), claim) for _ in range(3)))
+    assert [it is None for it in told] == [False, True, True]
+    assert await add(ledger, "mail") == 2
 
 
 async def fill_the_disk(ledger: Ledger) -> None:
