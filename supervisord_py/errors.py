@@ -7,7 +7,7 @@ ledger can never disagree. `problem()` gives the RFC 9457 problem document of CO
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -47,6 +47,12 @@ class PxError(Exception):
         self.hint = hint
         self.unit = unit
         self.extra = extra
+
+    def fresh(self) -> Self:
+        """Return a copy for one more who is to raise it: a traceback belongs to one raise."""
+        twin = type(self).__new__(type(self), *self.args)
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def problem(self) -> dict[str, Any]:
         """Return the problem document: JSON values only, RFC 9457 members first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from pxctl.failure import INACTIVE, Failure, Problem
+from pxctl.failure import INACTIVE, UNKNOWN_UNIT, Failure, Problem
 from pxctl.naming import expand, kernel_name, kernel_route
 
 TYPE_CHECKING = False
@@ -58,16 +58,48 @@ def kernel_id(client: Client, name: str, *, cwd: str | None = None) -> str:
     return str(find_kernel(client, name, cwd=cwd).document.get("id"))
 
 
-def kernel_units(client: Client, names: Sequence[str]) -> list[str]:
-    """Return the units that names and globs mean, each once."""
+def kernel_units(client: Client, names: Sequence[str], *, cwd: str | None = None) -> list[str]:
+    """Return the units that names and globs mean, each once.
+
+    Args:
+        client: Of the daemon.
+        names: As the user said them.
+        cwd: Whose sessions a glob means, all of them without it; of names as in `find_kernel`.
+    """
     found: list[str] = []
     for name in names:
         bare = kernel_name(name)
         if _GLOB_SIGNS.isdisjoint(bare):
-            found.append(f"kernel:{kernel_id(client, bare)}")
+            found.append(f"kernel:{kernel_id(client, bare, cwd=cwd)}")
         else:
-            found += expand(client, [f"kernel:{bare}"])
+            units = expand(client, [f"kernel:{bare}"])
+            found += units if cwd is None else _of_folder(client, units, cwd)
     return list(dict.fromkeys(found))
+
+
+def _of_folder(client: Client, units: Sequence[str], cwd: str) -> list[str]:
+    """Return those of the units that are sessions of a folder.
+
+    Raises:
+        Failure: None of them is.
+    """
+    folder = os.path.realpath(cwd)
+    kernels = client.get("/api/kernels").document.get("kernels", [])
+    there = {kernel.get("unit") for kernel in kernels if kernel.get("cwd") == folder}
+    if found := [unit for unit in units if unit in there]:
+        return found
+    raise Failure(
+        f"no session of {folder} is called so",
+        kind="unknown_unit",
+        hint="pxctl kernel list --all shows all sessions with their folders",
+        exit_code=UNKNOWN_UNIT,
+    )
+
+
+def failure_of(kernel: Mapping[str, Any]) -> str:
+    """Return why a session failed, in a sentence; its document has a whole problem. Empty where it did not."""
+    failure = kernel.get("failure")
+    return str(failure.get("detail") or "") if isinstance(failure, dict) else str(failure or "")
 
 
 def own_session(client: Client, env: Mapping[str, str], name: str, cwd: str, language: str) -> str | None:

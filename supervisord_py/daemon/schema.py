@@ -155,6 +155,7 @@ class KernelsSection(Section):
     output_keep_days: PositiveSeconds = Field(default=7.0, description="days after which outputs go")
     soft_memory_mb: Count = Field(default=1024, description="MiB beyond which a kernel is replaced after the cell")
     hard_memory_mb: Count = Field(default=4096, description="MiB beyond which the cell is ended; 0 is none")
+    memory_grace_seconds: Seconds = Field(default=2.0, description="from TERM to KILL of a kernel beyond it")
     open_files: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
     processes: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
     cpu_seconds: PositiveCount | None = Field(default=None, description="rlimit of a kernel")
@@ -163,6 +164,9 @@ class KernelsSection(Section):
     gateway_token_file: str | None = Field(
         default=None, description="file with its token, of mode 0600, where gateway_token says none"
     )
+    gateway_ca_file: str | None = Field(default=None, description="PEM file of who may certify the external gateway")
+    gateway_cert_file: str | None = Field(default=None, description="PEM file of our own certificate for it")
+    gateway_key_file: str | None = Field(default=None, description="PEM file of its key, where that is another one")
     gateway_kernel_name: str = Field(default="python3", description="kernelspec asked for at an external gateway")
     gateway_dir: str | None = Field(
         default=None, description="metadata, lock and log of the local gateway; beside the ledger by default"

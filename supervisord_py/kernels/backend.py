@@ -69,6 +69,7 @@ class Launch:
     kernelspec_argv: tuple[str, ...] | None = None
     limits: tuple[ResourceLimit, ...] = ()
     max_rss_bytes: int | None = None
+    memory_grace_seconds: float = 0.0
     overlay: str | None = None
     modules: tuple[str, ...] = ()
     prelude: bool = True

@@ -95,14 +95,31 @@ class ProcessLimits:
     Attributes:
         soft_memory_bytes: Beyond it the kernel is replaced after the cell, with a notice.
         hard_memory_bytes: Beyond it the cell is ended by the ladder from SIGTERM.
+        memory_grace_seconds: From that SIGTERM to SIGKILL; who grows on by a quarter is killed at once.
         open_files, processes, cpu_seconds: rlimits.
     """
 
     soft_memory_bytes: int | None = 1024 * MIB
     hard_memory_bytes: int | None = 4096 * MIB
+    memory_grace_seconds: float = 2.0
     open_files: int | None = None
     processes: int | None = None
     cpu_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayCertificates:
+    """PEM files for a gateway's TLS.
+
+    Attributes:
+        ca: Who may have certified the server; None: whoever this system trusts.
+        cert: Our own certificate, where the server wants one.
+        key: Its key; None: it is in the same file.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +130,7 @@ class GatewayConfig:
         url: Of the external gateway; None where there is none.
         token: For it.
         token_setting: Which setting the token came from, or is to be put into.
+        certificates: For it.
         kernel_name: Kernelspec that is asked for at an external gateway.
         dir: Where the local gateway's metadata, lock, kernelspecs and log lie; daemons that share it share the gateway.
         cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
@@ -123,6 +141,7 @@ class GatewayConfig:
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
+    certificates: GatewayCertificates = GatewayCertificates()
     kernel_name: str = "python3"
     cull_idle_seconds: float = 3600.0
     start_seconds: float = 30.0

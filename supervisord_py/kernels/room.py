@@ -13,22 +13,23 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import call_rules, spares
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.backends import Backends
-from supervisord_py.kernels.calls import Call, CallPlan
+from supervisord_py.kernels.calls import call_rules
+from supervisord_py.kernels.calls.calls import Call, CallPlan
+from supervisord_py.kernels.calls.cells_house import CellsHouse
+from supervisord_py.kernels.calls.kernel_adoption import KernelAdoption
 from supervisord_py.kernels.cell import CellStatus, Step
-from supervisord_py.kernels.cells_house import CellsHouse
-from supervisord_py.kernels.foreign_watch import HOLD_SECONDS
-from supervisord_py.kernels.kernel_adoption import KernelAdoption
-from supervisord_py.kernels.kernel_chronicle import KernelChronicle
-from supervisord_py.kernels.kernel_pool import KernelPool
-from supervisord_py.kernels.launching import check_folder
-from supervisord_py.kernels.memory_watch import MemoryWatch
+from supervisord_py.kernels.hosting import spares
+from supervisord_py.kernels.hosting.foreign_watch import HOLD_SECONDS
+from supervisord_py.kernels.hosting.kernel_pool import KernelPool
+from supervisord_py.kernels.hosting.launching import check_folder
+from supervisord_py.kernels.hosting.session_register import SessionRegister
+from supervisord_py.kernels.hosting.sessions_choosing import SessionsChoosing
+from supervisord_py.kernels.hosting.shell_rows import ShellRows
+from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
+from supervisord_py.kernels.lives.memory_watch import MemoryWatch
 from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
-from supervisord_py.kernels.session_register import SessionRegister
-from supervisord_py.kernels.sessions_choosing import SessionsChoosing
-from supervisord_py.kernels.shell_rows import ShellRows
+from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.process import clock
 from supervisord_py.process.spec import Reason
 
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choosing.capabilities import CapabilityReport
     from supervisord_py.kernels.choosing.explanation import Explanation
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.live_session import LiveSession
+    from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.kernels.session import BackendName, SessionView
-    from supervisord_py.kernels.session_events import Standing
+    from supervisord_py.kernels.sessions.session_events import Standing
     from supervisord_py.ledger.kernel_cells import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream

@@ -99,6 +99,9 @@ def test_a_name_of_another_kind_is_a_usage_error(px: Px, daemon: FakeDaemon) -> 
 # -- list and show ----------------------------------------------------------------------------------------------------
 
 
+PROBLEM = {"type": "urn:px:problem:start_failed", "status": 503, "detail": "it died twice"}
+
+
 def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, daemon: FakeDaemon) -> None:
     off = [
         kernel(f"old{at}-a", state="stopped", pid=None, reason="evicted_ttl", last_used=f"2026-01-0{at}T00:00:00Z")
@@ -106,13 +109,14 @@ def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, dae
     ]
     everything = {
         "schema": "px.kernels/1",
-        "kernels": [*off, kernel(), kernel("broken-b", state="failed", failure="no")],
+        "kernels": [*off, kernel(), kernel("broken-b", state="failed", failure=PROBLEM)],
     }
     daemon.on("GET /api/kernels", document(everything))
     ended = px("kernel", "list")
     names = [line.split()[0] for line in ended.lines]
     assert names == ["ID", ID, "broken-b", "old8-a", "old7-a", "old6-a", "old5-a", "old4-a"]
     assert ended.lines[1].split()[1:4] == ["idle", "17", "1.0K"]
+    assert ended.lines[2].endswith("it died twice"), "a sentence, not the whole problem"
     assert ended.err == "… 3 stopped sessions more: pxctl kernel list --all\n"
     assert len(px("kernel", "list", "--all").lines) == 11
     assert len(px("kernel", "list", "-q").lines) == 10
@@ -132,6 +136,14 @@ def test_show_tells_what_there_is_and_json_everything(px: Px, daemon: FakeDaemon
     assert facts["notice"] == "An older Python was passed over."
     assert "reason" not in facts
     assert px("kernel", "show", "default", "--json").json()["id"] == ID
+    assert "failure" not in facts
+
+
+def test_a_session_that_failed_says_why_in_a_sentence(px: Px, daemon: FakeDaemon) -> None:
+    broken = kernel("broken-b", state="failed", failure=PROBLEM)
+    daemon.on("GET /api/kernels", document({"kernels": [broken]})).on("GET /api/kernels/broken-b", document(broken))
+    facts = dict(line.split(None, 1) for line in px("kernel", "show", "broken-b").lines)
+    assert facts["failure"] == "it died twice"
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
@@ -146,6 +158,22 @@ def test_stop_takes_names_and_globs(px: Px, daemon: FakeDaemon) -> None:
     ended = px("kernel", "stop", "default", "w*")
     assert ended.lines == [f"kernel:{ID} stopped", "kernel:work-a stopped"]
     assert daemon.asked("GET /api/units")[0].query == [("name", "kernel:w*")]
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: FakeDaemon, verb: str) -> None:
+    """Among several of one name that of --cwd, and of a glob only those that are there."""
+    here, there = kernel("default-a", cwd=os.path.realpath(px.folder)), kernel("default-b", cwd="/")
+    several(daemon, here, there)
+    daemon.on("GET /api/units", document({"units": [{"unit": here["unit"]}, {"unit": there["unit"]}]}))
+    done = there if verb == "restart" else {"units": [{"unit": there["unit"], "state": "stopped"}], "survivors": []}
+    daemon.on(f"POST /api/kernels/default-b/{verb}", document(done))
+    for name in ("default", "def*"):
+        ended = px("kernel", verb, name, "--cwd", "/")
+        assert (ended.code, len(ended.lines)) == (0, 1)
+        assert ended.text.startswith("kernel:default-b ")
+    ended = px("kernel", verb, "def*", "--cwd", "/nowhere")
+    assert (ended.code, "no session of /nowhere" in ended.err) == (4, True)
 
 
 def test_what_survives_a_stop_is_named(px: Px, daemon: FakeDaemon) -> None:

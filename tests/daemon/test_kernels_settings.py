@@ -78,6 +78,11 @@ def test_the_places_of_kernels() -> None:
     assert PATHS.kernel_run_dir == PATHS.run_dir / "k"
 
 
+def _file(path: Path | None) -> str | None:
+    """Return the path of a file as it was written beside the settings."""
+    return path and str(path).removeprefix("/h/")
+
+
 CHANGES: dict[str, tuple[Any, Callable[[KernelsConfig], Any]]] = {
     "expose": ("bash", lambda config: config.expose.value),
     "backend": ("gateway-local", lambda config: config.backend.value),
@@ -117,10 +122,14 @@ CHANGES: dict[str, tuple[Any, Callable[[KernelsConfig], Any]]] = {
     "output_keep_days": (8.0, lambda config: config.output.keep_days),
     "soft_memory_mb": (10, lambda config: (config.limits.soft_memory_bytes or 0) >> 20),
     "hard_memory_mb": (5000, lambda config: (config.limits.hard_memory_bytes or 0) >> 20),
+    "memory_grace_seconds": (2.5, lambda config: config.limits.memory_grace_seconds),
     "open_files": (99, lambda config: config.limits.open_files),
     "processes": (98, lambda config: config.limits.processes),
     "cpu_seconds": (97, lambda config: config.limits.cpu_seconds),
     "gateway_url": ("http://g:1", lambda config: config.gateway.url),
+    "gateway_ca_file": ("ca.pem", lambda config: _file(config.gateway.certificates.ca)),
+    "gateway_cert_file": ("cert.pem", lambda config: _file(config.gateway.certificates.cert)),
+    "gateway_key_file": ("key.pem", lambda config: _file(config.gateway.certificates.key)),
     "gateway_kernel_name": ("ir", lambda config: config.gateway.kernel_name),
     "gateway_dir": ("shared", lambda config: str(config.gateway.dir).removeprefix("/h/")),
     "gateway_cull_idle_seconds": (3601.0, lambda config: config.gateway.cull_idle_seconds),
@@ -172,6 +181,10 @@ def test_a_change_needs_no_restart() -> None:
         (
             'backend = "gateway-external"',
             "kernels.backend is gateway-external, but kernels.gateway_url says no address",
+        ),
+        (
+            'gateway_key_file = "k"',
+            "kernels.gateway_key_file is the key of a certificate, but kernels.gateway_cert_file names none",
         ),
         ('gateway_url = "ftp://x"', "kernels.gateway_url must begin with http:// or https://"),
         ('expose = "r"', "kernels.expose: expected 'both', 'python' or 'bash', got 'r'"),

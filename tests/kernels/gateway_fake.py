@@ -13,6 +13,7 @@ from aiohttp import WSMsgType, web
 from supervisord_py.kernels.gateway import wire
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 SPECS = {"default": "python3", "kernelspecs": {"python3": {"name": "python3", "spec": {"language": "python"}}}}
@@ -29,8 +30,11 @@ class FakeServer:
         state: `execution_state` of its kernel; None: it has no such kernel.
         v1: It knows the v1 subprotocol.
         is_mute: It lets websockets wait for ever.
+        silent: How its first kernels never answer: `"websocket"` waits for ever, `"shell"` is never heard.
         on_execute: What it does with an execute_request.
+        before_info: What it does before it answers a kernel_info_request.
         sockets: Websockets that are open.
+        started: Ids of the kernels that were asked for.
         executed: Codes of the execute_requests that came.
     """
 
@@ -40,7 +44,10 @@ class FakeServer:
     state: str | None = "idle"
     v1: bool = False
     is_mute: bool = False
+    silent: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
     on_execute: Callable[[FakeServer, wire.Message], Awaitable[None]] | None = None
+    before_info: Callable[[FakeServer], Awaitable[None]] | None = None
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
     executed: list[str] = field(default_factory=list)
     url: str = ""
@@ -64,13 +71,15 @@ class FakeServer:
                 return web.json_response(SPECS)
             case "POST /api/kernels":
                 body = await request.json()
+                self.started.append(body["kernel_id"])
+                self.state = self.state or "idle"
                 return web.json_response({"id": body["kernel_id"], "execution_state": "starting"}, status=201)
         return self._kernel(request)
 
     def _kernel(self, request: web.Request) -> web.StreamResponse:
         if self.state is None:
             return web.json_response({"message": "Kernel does not exist"}, status=404)
-        if request.method == "DELETE":
+        if request.method == "DELETE" and request.path.endswith(tuple(self.started[-1:]) or ""):
             self.state = None
         if request.method == "GET":
             return web.json_response({"id": request.path.rpartition("/")[2], "execution_state": self.state})
@@ -79,13 +88,14 @@ class FakeServer:
     async def _channels(self, request: web.Request) -> web.StreamResponse:
         if self.state is None:
             return web.Response(status=404)
-        if self.is_mute:
+        how = dict(zip(self.started, self.silent, strict=False)).get(request.path.split("/")[-2])
+        if self.is_mute or how == "websocket":
             await asyncio.Event().wait()
         channel = web.WebSocketResponse(protocols=(wire.V1,) if self.v1 else (), max_msg_size=0)
         await channel.prepare(request)
         self.sockets.append(channel)
         async for frame in channel:
-            if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+            if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY) and how is None:
                 await self._hear(wire.unpack_v1(frame.data) if self.v1 else wire.unpack_json(frame.data))
         with suppress(ValueError):
             self.sockets.remove(channel)
@@ -93,7 +103,10 @@ class FakeServer:
 
     async def _hear(self, message: wire.Message) -> None:
         if message.type == "kernel_info_request":
+            if self.before_info is not None:
+                await self.before_info(self)
             await self.say("kernel_info_reply", {"language_info": {"name": "python"}}, to=message, channel="shell")
+            await self.say("status", {"execution_state": "idle"}, to=message)
         elif message.content.get("silent"):
             await self.say("execute_reply", {"status": "ok", "user_expressions": {}}, to=message, channel="shell")
         else:
@@ -138,16 +151,16 @@ class FakeServer:
 
 
 @asynccontextmanager
-async def fake_server(**how: Any) -> AsyncIterator[FakeServer]:
+async def fake_server(tls: ssl.SSLContext | None = None, **how: Any) -> AsyncIterator[FakeServer]:
     """Serve on loopback."""
     server = FakeServer(**how)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lean_module import lean_module
+from ports import free_port
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.gateway.client import GatewayClient
 
@@ -59,7 +59,7 @@ class Peer:
 
     async def start(self) -> None:
         """Start it, and wait until it answers."""
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{self.kind}.log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -140,9 +140,3 @@ async def _answers(client: GatewayClient) -> bool:
     except PxError:
         return False
     return True
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

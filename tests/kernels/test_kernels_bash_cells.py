@@ -106,6 +106,16 @@ async def test_messages_read_as_those_of_a_plain_shell_and_the_wrapper_is_not_se
     )
 
 
+async def test_a_mistake_in_the_code_is_shown_in_the_users_own_words(shell: Shell) -> None:
+    code = "import time; time.sleep(30)"
+    said = await shell.said(code)
+    assert "syntax error" in said
+    assert [line.partition("line 1: ")[2] for line in said.splitlines()][-1] == f"`{code}'"
+    assert "PX" not in said.upper()
+    assert await shell.said("-x") == "bash: line 1: -x: command not found\n"
+    assert await shell.said('echo "$BASH_EXECUTION_STRING"') == 'echo "$BASH_EXECUTION_STRING"\n'
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -167,7 +167,7 @@ async def test_what_a_stock_kernel_loses_is_told(short_tmp: Path, monkeypatch: p
         assert reply.notice is not None
         assert "missing" in reply.notice
         with monkeypatch.context() as deaf:
-            deaf.setattr(cell_end, "IDLE_SECONDS", 0.05)
+            deaf.setattr(cell_end, "UNHEARD_SECONDS", 0.05)
             deaf.setattr(Message, "is_status", lambda *_: False)
             reply, _ = await stock.run("1")
         assert (reply.status, reply.lossy, reply.iopub_lost) == (CellStatus.OK, True, True)

@@ -149,15 +149,15 @@ async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(kernel: Kernel, n
 
 
 async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(kernel: Kernel) -> None:
-    """An idle kernel ignores the signal: it is sent once the records of the cell are there, which foreign ones lack."""
-    for _ in range(5 if kernel.handle.capabilities.kernel_spool else 0):
+    """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or messages say."""
+    for _ in range(3):
         request = kernel.rig.request(kernel.launch, "import time; time.sleep(600)")
         running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
         await asyncio.sleep(0)  # sent, and not a moment later
         assert await kernel.handle.interrupt() == "sigint+nudge"
         reply = await ended(running)
         assert reply.error is not None
-        assert reply.error.name == "KeyboardInterrupt"
+        assert reply.error.name in {"KeyboardInterrupt", "CancelledError", "NoReply"}  # where it just begins
 
 
 async def test_a_loop_in_c_never_yields_and_is_terminated(kernel: Kernel) -> None:

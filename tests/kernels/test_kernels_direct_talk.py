@@ -21,7 +21,7 @@ from supervisord_py.kernels.direct.line import Line, NotSentError
 from supervisord_py.kernels.direct.readiness import Readiness
 from supervisord_py.kernels.direct.recording import CELLS_KEPT, Recording
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.recorder import CellRecorder
+from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -122,6 +122,30 @@ async def test_an_end_of_output_that_never_comes_is_told(tmp_path: Path, hurried
     await cell_end.wait_for_end(exchange, died)
     reply = await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
     assert (reply.status, reply.iopub_lost) == (CellStatus.OK, True)
+
+
+async def test_an_end_of_output_is_waited_for_while_output_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood that a slow machine still reads is not lossy: its end comes behind it, however long that takes."""
+    talk, patience = Conversation("px-k"), list[float | None]()
+    exchange, died, wait = talk.open("c", "shell"), never(), asyncio.wait
+
+    async def late_news(signs: set[asyncio.Future[Any]], *, return_when: str, timeout: float | None = None) -> Any:
+        if exchange.reply.done():
+            patience.append(timeout)
+            talk.hear("iopub", said("stream", "c", text="more") if len(patience) < 9 else idle("c"))
+        return await wait(signs, timeout=0, return_when=return_when)
+
+    talk.hear("shell", said("execute_reply", "c", **OK))
+    monkeypatch.setattr(asyncio, "wait", late_news)
+    await cell_end.wait_for_end(exchange, died)
+    assert exchange.idle.done()
+    assert sum(filter(None, patience)) > cell_end.IDLE_SECONDS
+    monkeypatch.undo()
+    monkeypatch.setattr(cell_end, "BACKLOG_SECONDS", 0.0)
+    exchange = talk.open("d", "shell")
+    talk.hear("shell", said("execute_reply", "d", **OK))
+    await cell_end.wait_for_end(exchange, died)  # somebody who prints for ever is not waited for
+    assert not exchange.idle.done()
 
 
 async def test_a_kernel_that_is_idle_without_an_answer_is_not_waited_for(tmp_path: Path, hurried: None) -> None:

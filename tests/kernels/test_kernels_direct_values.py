@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels import end_record, launch_command, replies, start_failure
+from supervisord_py.kernels import launch_command, start_failure
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.direct import mailbox, message
@@ -24,6 +24,7 @@ from supervisord_py.kernels.direct.mailbox import Gap, Letter, Mailbox
 from supervisord_py.kernels.direct.message import Message
 from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.kernels.output import end_record, replies
 from supervisord_py.process.spec import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
@@ -43,7 +44,7 @@ def made(kind: str = "stream", parent: str = "p", size: int = 0) -> Message:
 def test_importing_the_backend_is_cheap() -> None:
     """The control plane imports it at its start: zmq and jupyter_client come with the first kernel."""
     code = (
-        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.recorder; "
+        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.output.recorder; "
         "print(*sorted({'zmq', 'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -21,7 +21,7 @@ from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.gateway import conversation, handle, websocket
 from supervisord_py.kernels.gateway.external import GatewayExternal
 from supervisord_py.kernels.gateway.pulse import Pulse
-from supervisord_py.kernels.recorder import CellRecorder
+from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

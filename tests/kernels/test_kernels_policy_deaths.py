@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from policy_room import NOW, Room
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.session_events import Death, FailureKind, Fault, Refusal, StartCause, WaitsFor
+from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.sessions.session_events import Death, FailureKind, Fault, Refusal, StartCause, WaitsFor
 from supervisord_py.process.spec import Reason
 
 # -- deaths and failed starts ------------------------------------------------------------------------------------------

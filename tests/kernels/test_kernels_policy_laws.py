@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.kernels import session_events as ev
-from supervisord_py.kernels import session_laws
 from supervisord_py.kernels.config import SessionLimits
-from supervisord_py.kernels.session_events import Failure, FailureKind, Phase, StartCause
-from supervisord_py.kernels.session_laws import LawBrokenError
-from supervisord_py.kernels.session_set import SessionSet
-from supervisord_py.kernels.session_slot import Running, Slot
+from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.sessions import session_laws
+from supervisord_py.kernels.sessions.session_events import Failure, FailureKind, Phase, StartCause
+from supervisord_py.kernels.sessions.session_laws import LawBrokenError
+from supervisord_py.kernels.sessions.session_set import SessionSet
+from supervisord_py.kernels.sessions.session_slot import Running, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from policy_room import NOW, Room
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.session_events import Fault, Refusal, StartCause, WaitsFor
+from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.sessions.session_events import Fault, Refusal, StartCause, WaitsFor
 from supervisord_py.process.spec import Reason
 
 # -- the ordinary life -------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels import call_rules
-from supervisord_py.kernels.call_rules import NAME, Stopped, Timeout
+from supervisord_py.kernels.calls import call_rules
+from supervisord_py.kernels.calls.call_rules import NAME, Stopped, Timeout
 from supervisord_py.kernels.cell import Cell, CellStatus, Step, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 

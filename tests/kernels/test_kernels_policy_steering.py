@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from policy_room import NOW, Room
-from supervisord_py.kernels import session_events as ev
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.session_events import Refusal, StartCause, WaitsFor
+from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.kernels.sessions.session_events import Refusal, StartCause, WaitsFor
 from supervisord_py.process.spec import Reason
 
 # -- reset, start, restart, stop ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.kernels.recorder import CellRecorder
+from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels import kernel_chronicle
+from supervisord_py.kernels.lives import kernel_chronicle
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.cell_folder import log_of, writer_of
-from supervisord_py.kernels import cut_off_cells
+from supervisord_py.kernels.calls import cut_off_cells
+from supervisord_py.kernels.calls.cut_off_cells import Seen, closing
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cut_off_cells import Seen, closing
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.output.records import End, Place
 from supervisord_py.ledger import instances, kernel_cells, kernel_sessions
@@ -96,16 +96,16 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
         ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy")
     )
 
-    def sent(cell: str, instance: str | None, session: str = "s-1") -> None:
-        kernel_cells.dispatch(ledger, Dispatched(cell, session, "call", 0, "1", 90.0, 100.0, instance))
+    async def sent(cell: str, instance: str | None, session: str = "s-1") -> None:
+        await kernel_cells.dispatch(ledger, Dispatched(cell, session, "call", 0, "1", 90.0, 100.0, instance))
         writer_of(tmp_path, cell).close()
 
-    sent("followed", "k1")
-    sent("recorded", "k1")
-    sent("found", "k2")
-    sent("unknown", None)
-    sent("living", "k2")
-    sent("shell", "life", "sh-1")
+    await sent("followed", "k1")
+    await sent("recorded", "k1")
+    await sent("found", "k2")
+    await sent("unknown", None)
+    await sent("living", "k2")
+    await sent("shell", "life", "sh-1")
     (tmp_path / "living.jsonl").unlink()
     await ledger.flush()
     found: dict[str, Any] = {"k2": KernelEnd(Reason.REPLACED)}

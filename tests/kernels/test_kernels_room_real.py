@@ -195,6 +195,39 @@ async def test_over_the_hard_limit_the_cell_is_ended_and_the_error_names_it(shor
         assert row.reason == "memory_limit"
 
 
+async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> None:
+    """The ladder begins with SIGTERM: who wants to save something can; who grows on by a quarter cannot."""
+    limits = ProcessLimits(soft_memory_bytes=None, hard_memory_bytes=200 * MIB, memory_grace_seconds=600)
+    async with room_house(short_tmp, limits=limits) as house:
+        saves = f"open({str(short_tmp / 'saved')!r}, 'w').close(); os._exit(9)"
+        await house.run(f"import os, signal, time\ndef save(*_): {saves}\nsignal.signal(signal.SIGTERM, save)")
+        eats = "while int(open('/proc/self/statm').read().split()[1]) < 53000: held.append(b'1' * 100_000)"
+        result = await house.run(f"held = []\n{eats}\nwhile True: time.sleep(0.01)")  # 207 MiB, and no more
+        assert result.cells[0].status is CellStatus.ERROR
+        assert (short_tmp / "saved").exists()
+        row = await house.ended_row(str(result.instance))
+        assert (row.reason, row.code) == ("memory_limit", 9)
+
+
+async def test_what_is_asked_for_while_everything_ends_is_dropped(house: RoomHouse) -> None:
+    """A task that is cancelled wants to clear up behind itself, when nothing can be begun any more."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def last() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            with pytest.raises(asyncio.CancelledError):
+                house.room.pool.run_task(asyncio.sleep(0))
+            ended.set()
+
+    house.room.pool.run_task(last())
+    await began.wait()
+    await house.room.pool.let_go()
+    assert ended.is_set()
+
+
 async def test_memory_is_shown_after_a_cell(house: RoomHouse) -> None:
     await house.run("1")
     assert (house.room.snapshot()[0].rss_bytes or 0) > 10 * MIB

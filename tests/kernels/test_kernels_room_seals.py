@@ -14,8 +14,8 @@ from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_seal import seal
 from supervisord_py.kernels.config import LadderTimes
+from supervisord_py.kernels.output.cell_seal import seal
 from supervisord_py.kernels.output.records import End, Unreadable
 from supervisord_py.kernels.session import SessionState
 
@@ -59,8 +59,8 @@ async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_k
 async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.cell_work.END_SECONDS", 0.1)
-    monkeypatch.setattr("supervisord_py.kernels.kernel_lives.TRY_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr("supervisord_py.kernels.calls.cell_work.END_SECONDS", 0.1)
+    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.TRY_AGAIN_SECONDS", 0.5)
     call = asyncio.ensure_future(house.run("immortal", timeout_seconds=1.0))
     await backend.held.wait()
     backend.handle.survivors = (4711,)

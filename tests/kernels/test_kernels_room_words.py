@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels import cell_ending, kernel_endings, kernel_tags
+from supervisord_py.kernels import kernel_endings
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.call_rules import Stopped
+from supervisord_py.kernels.calls import cell_ending
+from supervisord_py.kernels.calls.call_rules import Stopped
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.cell_run import CellEnd
 from supervisord_py.kernels.kernel_endings import KernelEnd
-from supervisord_py.kernels.kernel_tags import KernelTag
+from supervisord_py.kernels.lives import kernel_tags
+from supervisord_py.kernels.lives.cell_run import CellEnd
+from supervisord_py.kernels.lives.kernel_tags import KernelTag
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 

@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
 from supervisord_py.errors import ConfigError
-from supervisord_py.kernels import spares
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.hosting import spares
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import ResourceLimit
 

@@ -16,7 +16,7 @@ from supervisord_py.process.spec import ResourceLimit
 
 ENV = {"HOME": "/home/u", "PATH": "/venv/bin:/bin", "LANG": "C.UTF-8", "PI_MODE": "x", "PYTHONHASHSEED": "7"}
 LAUNCH = Launch("s-000000", "key", "/venv/bin/python", "/work", ENV, Path("/cells"), tag="t")
-RECIPES = tuple(Recipe(f"/{name}/bin/python", None, (), None, ()) for name in "abc")
+RECIPES = tuple(Recipe(f"/{name}/bin/python", None, (), None, 0.0, ()) for name in "abc")
 
 
 def recipe(**changes: object) -> Recipe:

@@ -13,11 +13,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from supervisord_py.kernels import end_record
 from supervisord_py.kernels.bash.shell_cell import ShellFiles
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.replies import reply_of_end
+from supervisord_py.kernels.output import end_record
+from supervisord_py.kernels.output.replies import reply_of_end
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest, Reply

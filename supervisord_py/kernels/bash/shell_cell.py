@@ -1,8 +1,9 @@
 """What one shell cell is started with, and what its exit says. Pure.
 
 The code lies in a file and never in argv, where every user of the machine could read it. The wrapper is bash itself: it
-appends stdout and stderr to the cell's file, reads the code into a variable and evaluates it, so that messages read as
-those of `bash -c` (`bash: line 3: …`) and nothing is left of the wrapper when the code runs.
+appends stdout and stderr to the cell's file, reads the code and evaluates it alone, so that messages read as those of
+`bash -c` (`bash: line 3: …`) and show no word that the user did not write. The variable is the one in which `bash -c`
+itself has its code; nothing else is left of the wrapper when the code runs.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
 WRAPPER = (
     'exec >>"$2" 2>&1 </dev/null; '
-    '{ IFS= read -rd "" PX_CODE || :; } <"$1" || exit 126; '
-    'set --; eval "unset PX_CODE BASH_EXECUTION_STRING; $PX_CODE"'
+    '{ IFS= read -rd "" BASH_EXECUTION_STRING || :; } <"$1" || exit 126; '
+    'set --; eval -- "$BASH_EXECUTION_STRING"'
 )
 
 
@@ -45,6 +46,7 @@ def child_spec(launch: Launch, shell: str, files: ShellFiles) -> ChildSpec:
         _environment(launch.env),
         limits=launch.limits,
         max_rss_bytes=launch.max_rss_bytes,
+        memory_grace_seconds=launch.memory_grace_seconds,
         tag=launch.tag,
     )
 

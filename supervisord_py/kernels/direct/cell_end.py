@@ -11,11 +11,11 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.kernels import end_record
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
-from supervisord_py.kernels.replies import reply_of, reply_of_end
+from supervisord_py.kernels.output import end_record
+from supervisord_py.kernels.output.replies import reply_of, reply_of_end
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
 
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
     Died = asyncio.Future[ExitRecord | None]
 
 IDLE_SECONDS = 1.0
-"""How long the end of output may come after the reply."""
+"""How long after the reply nothing may be heard until the end of output is given up: the files have it all."""
+UNHEARD_SECONDS = 5.0
+"""The same for a kernel of whose output there are only messages; one may be large, and the machine busy."""
+BACKLOG_SECONDS = 30.0
+"""How long the end of output may come after the reply where output that waited is still coming."""
 REPLY_SECONDS = 2.0
 """How long a reply may come after the end of output: it is sent before it."""
 LAST_WORDS_SECONDS = 0.05
@@ -37,16 +41,34 @@ PROBE_SECONDS = 1.0
 """How long the files may lag behind a shell that has worked off all requests before ours."""
 
 
-async def wait_for_end(exchange: Exchange, died: Died) -> None:
-    """Return when the reply and the end of output came, or one of them and the other is late, or the kernel died."""
+async def wait_for_end(exchange: Exchange, died: Died, idle_seconds: float | None = None) -> None:
+    """Return when the reply and the end of output came, or one of them and the other is late, or the kernel died.
+
+    Args:
+        exchange: Of the cell.
+        died: As in the handle.
+        idle_seconds: How long nothing may be heard behind the reply; IDLE_SECONDS where it is not given.
+    """
     either: set[asyncio.Future[Any]] = {exchange.reply, exchange.idle, died}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     late: list[asyncio.Future[Any]] = [it for it in (exchange.reply, exchange.idle) if not it.done()]
     if died.done():
         await asyncio.wait({exchange.reply}, timeout=LAST_WORDS_SECONDS)
     elif late:
-        patience = IDLE_SECONDS if exchange.reply.done() else REPLY_SECONDS
-        await asyncio.wait({*late, died}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        idle = IDLE_SECONDS if idle_seconds is None else idle_seconds
+        await _wait_for_rest(exchange, {*late, died}, idle if exchange.reply.done() else REPLY_SECONDS)
+
+
+async def _wait_for_rest(exchange: Exchange, signs: set[asyncio.Future[Any]], patience: float) -> None:
+    """Return when one of the signs came, or is late: it comes behind all output that is still on its way."""
+    loop = asyncio.get_running_loop()
+    over_by = loop.time() + BACKLOG_SECONDS
+    heard = -1
+    while heard != exchange.heard and loop.time() < over_by:
+        heard = exchange.heard
+        done, _ = await asyncio.wait(signs, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if done:
+            return
 
 
 async def reply_in_files(request: ExecuteRequest) -> Reply | None:

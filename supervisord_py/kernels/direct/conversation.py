@@ -30,9 +30,10 @@ class Exchange:
         channel: On which it was sent.
         reply: The reply's content, once it came.
         idle: Done when the kernel said that all output of it was sent.
+        heard: How many messages of its output came so far.
     """
 
-    __slots__ = ("channel", "id", "idle", "overhear", "reply")
+    __slots__ = ("channel", "heard", "id", "idle", "overhear", "reply")
 
     def __init__(self, msg_id: str, channel: str, overhear: Overhear | None) -> None:
         loop = asyncio.get_running_loop()
@@ -41,6 +42,7 @@ class Exchange:
         self.reply: asyncio.Future[dict[str, Any]] = loop.create_future()
         self.idle: asyncio.Future[None] = loop.create_future()
         self.overhear = overhear
+        self.heard = 0
 
     @property
     def over(self) -> bool:
@@ -113,6 +115,7 @@ class Conversation:
             self.close(exchange)
 
     def _overheard(self, exchange: Exchange, message: Message) -> None:
+        exchange.heard += 1
         if exchange.overhear is not None:
             exchange.overhear(message)
         if message.is_status("idle"):

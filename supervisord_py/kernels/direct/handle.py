@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.kernels.backend import Capabilities
 from supervisord_py.kernels.direct import cell_end, place
+from supervisord_py.kernels.direct.beginning import Beginning
 from supervisord_py.kernels.direct.recording import Recording
 from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.replies import reply_of
+from supervisord_py.kernels.output.replies import reply_of
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply, Started
     from supervisord_py.kernels.direct.conversation import Exchange
     from supervisord_py.kernels.direct.line import Line
+    from supervisord_py.kernels.direct.message import Message
     from supervisord_py.kernels.direct.spare_pool import Activity
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import ExitRecord
@@ -35,9 +37,6 @@ GONE = "gone"
 _GAP = "output may be missing: the control plane was replaced while the cell ran"
 RECORD_SECONDS = 5.0
 """How long the exit record of a tree that is gone, and whoever waits for a cell of it, may take."""
-BEGIN_SECONDS = 0.5
-"""How long an interrupt waits for the cell to begin; the next rung of the ladder does not."""
-BEGIN_LOOK_SECONDS = 0.002
 LINGER_SECONDS = 0.2
 """How long the sockets to a dead kernel are read on."""
 
@@ -68,7 +67,7 @@ class DirectHandle:
         if self._recording is not None:
             line.talk.late = self._recording.take
         self._in_flight: set[asyncio.Future[None]] = set()
-        self._sent: CellLog | None = None
+        self._sent: Beginning | None = None
         self._watch = asyncio.create_task(self._watch_process())
 
     # -- what it is ------------------------------------------------------------------------------------------------
@@ -126,10 +125,14 @@ class DirectHandle:
         if self._died.done():
             raise cell_end.gone(self._unit, self._died)
         with self._counted():
-            self._sent = CellLog(request.cells_dir, request.cell_id)
-            exchange = await self._expect(request, wake, begin=True)
-            self._line.send_cell(request, recorded_there=self._recording is None)
-            await cell_end.wait_for_end(exchange, self._died)
+            files = CellLog(request.cells_dir, request.cell_id) if self._recording is None else None
+            sent = self._sent = Beginning(files)
+            try:
+                exchange = await self._expect(request, wake, sent)
+                self._line.send_cell(request, recorded_there=self._recording is None)
+                await self._until_end(exchange)
+            finally:
+                sent.over()
             return await self._conclude(exchange, request)
 
     async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
@@ -138,7 +141,7 @@ class DirectHandle:
         A kernel that does not record by itself may have said things meanwhile that nobody heard: the reply is lossy.
         """
         with self._counted():
-            exchange = await self._expect(request, wake, begin=False)
+            exchange = await self._expect(request, wake, None)
             probe = self._line.ask("shell", "kernel_info_request")
             try:
                 return await self._follow(exchange, probe, request)
@@ -152,9 +155,13 @@ class DirectHandle:
         signs: set[asyncio.Future[Any]] = {exchange.reply, exchange.idle, probe.reply, self._died}
         await asyncio.wait(signs, return_when=asyncio.FIRST_COMPLETED)
         if not probe.reply.done():
-            await cell_end.wait_for_end(exchange, self._died)
+            await self._until_end(exchange)
         reply = await self._conclude(exchange, request)
         return replace(reply, lossy=True, notice=_GAP)
+
+    async def _until_end(self, exchange: Exchange) -> None:
+        patience = cell_end.IDLE_SECONDS if self._recording is None else cell_end.UNHEARD_SECONDS
+        await cell_end.wait_for_end(exchange, self._died, patience)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -168,13 +175,21 @@ class DirectHandle:
             self._in_flight.discard(done)
             done.set_result(None)
 
-    async def _expect(self, request: ExecuteRequest, wake: Callable[[], None], *, begin: bool) -> Exchange:
-        if self._recording is None:
+    async def _expect(self, request: ExecuteRequest, wake: Callable[[], None], sent: Beginning | None) -> Exchange:
+        """Listen for a cell; `sent` is told what is heard of it, and is None where an earlier control plane sent it."""
+        recording = self._recording
+        if recording is None:
             return self._line.talk.open(request.cell_id, "shell", lambda _message: wake())
         child = self._started.child
         pid = child.identity.pid if child else None
-        await self._recording.open(request, wake, begin=begin, pid=pid)
-        return self._line.talk.open(request.cell_id, "shell", self._recording.take)
+        await recording.open(request, wake, begin=sent is not None, pid=pid)
+
+        def overhear(message: Message) -> None:
+            if sent is not None:
+                sent.hear(message)
+            recording.take(message)
+
+        return self._line.talk.open(request.cell_id, "shell", overhear)
 
     async def _conclude(self, exchange: Exchange, request: ExecuteRequest) -> Reply:
         if self._recording is None:
@@ -216,7 +231,8 @@ class DirectHandle:
 
         The nudge is any request on shell: it wakes a loop that took the signal but sleeps on (ipykernel #881).
         """
-        await self._until_begun()
+        if self._sent is not None:
+            await self._sent.wait(self._died)
         if self._launch.interrupt_mode == "message":
             self._line.ask("control", "interrupt_request")
             return "interrupt_request"
@@ -225,15 +241,6 @@ class DirectHandle:
         await asyncio.sleep(self._nudge_seconds)
         self._line.ask("shell", "kernel_info_request")
         return "sigint+nudge"
-
-    async def _until_begun(self) -> None:
-        """Wait, for a moment, until the cell that was sent last has begun: an idle kernel ignores SIGINT."""
-        if self._sent is None or self._recording is not None:
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(BEGIN_SECONDS):
-                while not self._sent.exists() and not self._died.done():  # noqa: ASYNC110 - the kernel makes the file
-                    await asyncio.sleep(BEGIN_LOOK_SECONDS)
 
     async def terminate(self) -> str:
         """SIGTERM to the process group."""

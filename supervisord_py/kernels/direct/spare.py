@@ -94,6 +94,7 @@ class Spare:
             limits=recipe.limits,
             grants=(GrantedFd(FD, STORED),),
             max_rss_bytes=recipe.max_rss_bytes,
+            memory_grace_seconds=recipe.memory_grace_seconds,
         )
         self._born = marked(self.key, self._unit, spec.env)
         try:

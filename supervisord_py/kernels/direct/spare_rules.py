@@ -39,7 +39,7 @@ class Recipe:
     """What a spare is started from; equal ones do for each other.
 
     Attributes:
-        interpreter, overlay, limits, max_rss_bytes: As in `Launch`.
+        interpreter, overlay, limits, max_rss_bytes, memory_grace_seconds: As in `Launch`.
         env: The variables that act at the start, sorted; values are not in repr.
         path: PATH for the time until the order: an interpreter may be a script that looks for another one.
     """
@@ -48,6 +48,7 @@ class Recipe:
     overlay: str | None
     limits: tuple[ResourceLimit, ...]
     max_rss_bytes: int | None
+    memory_grace_seconds: float
     env: tuple[tuple[str, str], ...] = field(repr=False)
     path: str = field(default="", compare=False, repr=False)
 
@@ -65,6 +66,7 @@ def recipe_of(launch: Launch) -> Recipe | None:
         overlay=launch.overlay,
         limits=launch.limits,
         max_rss_bytes=launch.max_rss_bytes,
+        memory_grace_seconds=launch.memory_grace_seconds,
         env=tuple(sorted((name, value) for name, value in launch.env.items() if acts_at_start(name))),
         path=launch.env.get("PATH", ""),
     )

@@ -115,6 +115,7 @@ class Startup:
             env=launch.env,
             limits=launch.limits,
             max_rss_bytes=launch.max_rss_bytes,
+            memory_grace_seconds=launch.memory_grace_seconds,
             tag=launch.tag,
         )
         return await self._placement.spawn(launch.instance, spec)

@@ -1,8 +1,8 @@
 """How far one cell has come, as far as a server's messages tell. Pure.
 
-Law: a cell is over when its reply and its `idle` were both seen; the reply alone is enough after a pause, and then it
-is said that the end of the output was not seen. A server that holds output back says so in a text of its own, which is
-no output of the cell; from then on the output counts as incomplete.
+Law: a cell is over when its reply and its `idle` were both seen; the reply alone is enough where the `idle` is lost,
+and then it is said that the end of the output was not seen. A server that holds output back says so in a text of its
+own, which is no output of the cell; from then on the output counts as incomplete.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from supervisord_py.kernels.gateway import wire
 from supervisord_py.kernels.gateway.refusals import Place, refused, shown_url, unreachable
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
 PREFLIGHT_SECONDS = 5.0
@@ -50,7 +51,14 @@ class GatewayClient:
     """One server."""
 
     def __init__(
-        self, url: str, token: str | None, token_setting: str, *, is_ours: bool = False, trust_env: bool = False
+        self,
+        url: str,
+        token: str | None,
+        token_setting: str,
+        *,
+        is_ours: bool = False,
+        trust_env: bool = False,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Make a client; nothing is sent yet.
 
@@ -60,6 +68,7 @@ class GatewayClient:
             token_setting: Which setting it came from.
             is_ours: It is the gateway of this machine's daemon.
             trust_env: Use the proxy that the environment names.
+            tls: How to speak TLS; None: with the system's certificates.
 
         Raises:
             ConfigError: The address is none.
@@ -70,6 +79,7 @@ class GatewayClient:
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._headers = {"Authorization": credentials} if credentials else {}
         self._trust_env = trust_env
+        self._tls: ssl.SSLContext | bool = tls or True
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
         self.place = Place(url, token_setting, has_token=credentials is not None, is_ours=is_ours)
@@ -146,7 +156,7 @@ class GatewayClient:
         except aiohttp.WSServerHandshakeError as error:
             raise refused(self.place, error.status, "", "open the kernel's websocket") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise unreachable(self.place, _why(error, seconds)) from None
+            raise unreachable(self.place, self._why(error, seconds)) from None
 
     async def close(self) -> None:
         """Let go of it, for good: later calls fail."""
@@ -162,9 +172,17 @@ class GatewayClient:
         if self._is_closed:
             raise unreachable(self.place, "we have let go of it")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0, ssl=self._tls)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=self._trust_env)
         return self._session
+
+    def _why(self, error: BaseException, seconds: float) -> str:
+        """Say why a call did not come through; with TLS 1.3 a client is refused only after its first words."""
+        why = _why(error, seconds)
+        hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+        if self._root.scheme == "https" and hung_up and not isinstance(error, aiohttp.ClientConnectorError):
+            why += "; so does one that wants another certificate of ours: kernels.gateway_cert_file"
+        return why
 
     async def _about(self, seconds: float) -> Mapping[str, Any]:
         """Return the server's version document; what hides it has none."""
@@ -181,7 +199,7 @@ class GatewayClient:
             async with asyncio.timeout(seconds):
                 status, text = await self._ask(method, path, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise unreachable(self.place, _why(error, seconds)) from None
+            raise unreachable(self.place, self._why(error, seconds)) from None
         if status not in _SUCCESS:
             raise refused(self.place, status, text, doing)
         try:

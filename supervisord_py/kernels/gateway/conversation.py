@@ -24,7 +24,7 @@ from supervisord_py.kernels.gateway.cell_progress import CellProgress, Heard, st
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.kernels.recorder import CellRecorder
+    from supervisord_py.kernels.output.recorder import CellRecorder
 
 REMEMBERED_CELLS = 16
 """Cells whose late output is still recorded."""
@@ -43,6 +43,7 @@ class CellTalk:
         changed: Set whenever something came that may end it.
         sent_after: How many breaks there had been when it was sent; None before, -1 when another control plane did.
         is_unheard: It is over, and its reply is lost.
+        is_passed: What the kernel published after it was heard.
         backlog: What came before anybody listened for it, not yet dealt with.
     """
 
@@ -52,6 +53,7 @@ class CellTalk:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     sent_after: int | None = None
     is_unheard: bool = False
+    is_passed: bool = False
     backlog: deque[wire.Message] = field(default_factory=deque)
 
 
@@ -97,6 +99,7 @@ class Conversation:
         self._on_back = on_back
         self._answers: dict[str, asyncio.Future[wire.Message]] = {}
         self._cells: dict[str, CellTalk] = {}
+        self._marks: dict[str, CellTalk] = {}
         self._lost: str | None = None
 
     def request(self, kind: str, content: Mapping[str, Any], msg_id: str = "", channel: str = "shell") -> wire.Message:
@@ -116,6 +119,14 @@ class Conversation:
         self._answers[msg_id] = answer
         answer.add_done_callback(lambda _: self._answers.pop(msg_id, None))
         return answer
+
+    def mark(self, message: wire.Message, talk: CellTalk) -> None:
+        """What the kernel publishes of this request, which is about to be sent, comes behind all of the cell."""
+        self._marks[str(message.header["msg_id"])] = talk
+
+    def unmark(self, message: wire.Message) -> None:
+        """Nobody waits for that any more."""
+        self._marks.pop(str(message.header["msg_id"]), None)
 
     async def begin(self, msg_id: str, wake: Callable[[], None], recorder: CellRecorder | None) -> CellTalk:
         """Listen for a cell that is about to be sent."""
@@ -158,6 +169,9 @@ class Conversation:
                 talk.backlog.append(message)
             else:
                 await self._hear_cell(talk, message)
+        elif message.channel == "iopub" and (passed := self._marks.pop(message.parent_id, None)) is not None:
+            passed.is_passed = True
+            passed.changed.set()
         elif message.type.endswith("_reply") and (answer := self._answers.get(message.parent_id)) is not None:
             answer.set_result(message)
         elif self.unclaimed is not None and message.parent.get("session") == self._session:

@@ -2,6 +2,10 @@
 
 Law: nothing is spawned here, and no file of ours is expected there. The server owns its processes: we interrupt and
 delete through it, and what it cannot promise, whole output above all, is said with the result.
+
+Jupyter's servers look for free TCP ports first and have the kernel bind them seconds later. Where somebody else took
+one of them meanwhile, the kernel lives and never says a word, and the server waits a minute before it says so itself.
+So one that is silent for long is deleted and another one asked for, once.
 """
 
 from __future__ import annotations
@@ -10,24 +14,32 @@ import asyncio
 import difflib
 import getpass
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import structlog
+
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError
+from supervisord_py.kernels.gateway.certificates import tls_context
 from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.init_code import init_code, kernel_variables
+from supervisord_py.kernels.gateway.opening import SilentKernelError
 from supervisord_py.kernels.gateway.roster import KernelRoster, Start
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from supervisord_py.kernels.backend import Launch, Started
-    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.config import GatewayCertificates, KernelsConfig
     from supervisord_py.kernels.gateway.client import Preflight
     from supervisord_py.kernels.gateway.handle import GatewayKernel
     from supervisord_py.process.spec import Child
 
+SILENT_SECONDS = 15.0
+"""How long a kernel may say nothing before another one is started in its place."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = structlog.get_logger(__name__)
 
 
 class GatewayExternal:
@@ -40,7 +52,7 @@ class GatewayExternal:
 
     def __init__(self, config: KernelsConfig, *, daemon: str) -> None:
         self._roster = KernelRoster(config, daemon, "external")
-        self._clients: dict[tuple[str, str | None], GatewayClient] = {}
+        self._clients: dict[tuple[str, str | None, GatewayCertificates], GatewayClient] = {}
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for kernels to come."""
@@ -57,7 +69,7 @@ class GatewayExternal:
             OverloadedError: It has as many kernels as it may.
             StartFailedError, ReadinessTimeoutError: It is not reachable, or failed.
         """
-        client = self._client()
+        client = await self._client()
         began = time.monotonic()
         server = await client.preflight()
         phases = {"preflight": time.monotonic() - began}
@@ -69,7 +81,7 @@ class GatewayExternal:
             body["env"] = await asyncio.to_thread(_variables, launch)
         code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
         start = Start(launch, body, code, spool=False, deadline=deadline, on_spawned=on_spawned)
-        kernel = await self._roster.start(client, start, phases)
+        kernel = await self._start(client, start, phases)
         kernel.notice = _where(client, launch, kernel)
         return kernel
 
@@ -78,7 +90,7 @@ class GatewayExternal:
         held = await self._roster.find(child.key)
         if held is None or launch.instance != child.key:
             return None
-        client = self._client()
+        client = await self._client()
         return await self._roster.attach(client, held, spool=False) if held.url == client.place.shown else None
 
     async def held(self) -> tuple[Child, ...]:
@@ -92,21 +104,21 @@ class GatewayExternal:
     async def sweep(self) -> int:
         """Delete the kernels of this daemon that no handle has; returns how many were."""
         forgotten = await self._roster.forgotten()
-        client = self._client() if forgotten else None
+        client = await self._client() if forgotten else None
         ours = [each for each in forgotten if client is not None and each.url == client.place.shown]
         return sum([await self._roster.delete(client, each) for each in ours]) if client is not None else 0
 
     async def health(self) -> str | None:
         """Say why the server cannot be used, None when it can."""
         try:
-            await self._client().preflight()
+            await (await self._client()).preflight()
         except PxError as error:
             return error.detail
         return None
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs of the server."""
-        return (await self._client().preflight()).specs
+        return (await (await self._client()).preflight()).specs
 
     async def close(self, *, stop: bool) -> None:  # noqa: ARG002 - nothing runs here for itself
         """Let go of all connections."""
@@ -115,17 +127,26 @@ class GatewayExternal:
         for client in clients.values():
             await client.close()
 
-    def _client(self) -> GatewayClient:
+    async def _start(self, client: GatewayClient, start: Start, phases: dict[str, float]) -> GatewayKernel:
+        try:
+            return await self._roster.start(client, replace(start, patience_seconds=SILENT_SECONDS), phases)
+        except SilentKernelError as error:
+            _log.warning("gateway_kernel_silent", unit=f"kernel:{start.launch.session_id}", detail=error.detail)
+        return await self._roster.start(client, start, phases)
+
+    async def _client(self) -> GatewayClient:
         gateway = self._roster.config.gateway
         if gateway.url is None:
             raise ConfigError(
                 "The backend gateway-external needs the address of a server, and kernels.gateway_url is not set.",
                 hint="Set kernels.gateway_url, or PX_KERNELS__GATEWAY_URL, to http://host:port",
             )
-        key = (gateway.url, gateway.token)
+        key = (gateway.url, gateway.token, gateway.certificates)
         if key not in self._clients:
+            tls = await asyncio.to_thread(tls_context, gateway.certificates)
             far = urlsplit(gateway.url).hostname not in _LOOPBACK
-            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
+            made = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far, tls=tls)
+            self._clients.setdefault(key, made)  # somebody else may have made one meanwhile: this holds nothing yet
         return self._clients[key]
 
 

@@ -17,17 +17,18 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError, TimedOutError, UnknownUnitError
-from supervisord_py.kernels import end_record
 from supervisord_py.kernels.backend import Capabilities, KernelGoneError, Started
 from supervisord_py.kernels.gateway.cell_request import content_of, metadata_of
 from supervisord_py.kernels.gateway.client import CALL_SECONDS
 from supervisord_py.kernels.gateway.conversation import CellTalk, Conversation
 from supervisord_py.kernels.gateway.outcome import outcome_of, outcome_unknown
+from supervisord_py.kernels.gateway.output_end import await_end
 from supervisord_py.kernels.gateway.pulse import Pulse
 from supervisord_py.kernels.gateway.refusals import GatewayUnreachableError
 from supervisord_py.kernels.gateway.websocket import KernelSocket
-from supervisord_py.kernels.recorder import CellRecorder
-from supervisord_py.kernels.replies import reply_of_end
+from supervisord_py.kernels.output import end_record
+from supervisord_py.kernels.output.recorder import CellRecorder
+from supervisord_py.kernels.output.replies import reply_of_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.spec import ExitRecord
 
 IDLE_SECONDS = 1.0
-"""How long after a reply its `idle` may come."""
+"""How long after a reply its `idle` may come before the kernel is asked for it."""
 LAST_WORDS_SECONDS = 0.25
 """How long after a process ended its reply may come, which takes the longer way."""
 DELETE_PAUSES = (0.3, 0.6, 1.2, 2.4)
@@ -220,11 +221,7 @@ class GatewayKernel:
                 return await self._unheard(talk, request)
             await talk.changed.wait()
             talk.changed.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_SECONDS):
-                while not talk.progress.is_over and not self._died.done():
-                    await talk.changed.wait()
-                    talk.changed.clear()
+        await await_end(talk, self.talk, self._socket.send, self._died, IDLE_SECONDS)
         if talk.recorder is not None:
             await asyncio.to_thread(talk.recorder.end, talk.progress.reply)
         return outcome_of(talk.progress, spool=self.plan.spool, broken=self.talk.is_broken(talk))

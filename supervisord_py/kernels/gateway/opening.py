@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
 from supervisord_py.kernels.gateway.conversation import Unclaimed
 from supervisord_py.kernels.gateway.handle import GatewayKernel
 from supervisord_py.kernels.gateway.init_code import FACTS, fact
+from supervisord_py.kernels.gateway.refusals import GatewayUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,12 +36,18 @@ class EndedEarlyError(StartFailedError):
     """A kernel ended before it was ready."""
 
 
+class SilentKernelError(ReadinessTimeoutError):
+    """A kernel was started and has not said a word; nothing of ours was run in it."""
+
+
 def remaining(deadline: float) -> float:
     """Return the seconds until a loop time, at least a little: whoever gets them then times out at once."""
     return max(0.05, deadline - asyncio.get_running_loop().time())
 
 
-async def open_new(plan: KernelPlan, code: str | None, deadline: float, phases: dict[str, float]) -> GatewayKernel:
+async def open_new(
+    plan: KernelPlan, code: str | None, deadline: float, phases: dict[str, float], first_word_by: float | None = None
+) -> GatewayKernel:
     """Return the handle of a kernel that was just started, when it answers.
 
     Args:
@@ -48,17 +55,19 @@ async def open_new(plan: KernelPlan, code: str | None, deadline: float, phases: 
         code: Python to be run silently first; None for a kernel of another language.
         deadline: Loop time.
         phases: Gets `connect` and `init`, seconds.
+        first_word_by: Loop time at which it must have answered once; None where only the deadline counts.
 
     Raises:
+        SilentKernelError: It had not answered by then.
         PxError: It does not answer, or its server does not; nothing is left open then, but the kernel is not deleted.
     """
     kernel = GatewayKernel(plan, phases)
     try:
         began = time.monotonic()
-        await _connect(kernel, deadline)
+        is_python = await _first_contact(kernel, deadline, first_word_by)
         phases["connect"] = time.monotonic() - began
         began = time.monotonic()
-        facts = await _first_words(kernel, code, deadline)
+        facts = await _facts(kernel, code, remaining(deadline)) if is_python and code is not None else ()
         phases["init"] = time.monotonic() - began
     except BaseException:
         await kernel.close()
@@ -88,6 +97,21 @@ async def open_again(plan: KernelPlan) -> GatewayKernel | None:
     return None
 
 
+async def _first_contact(kernel: GatewayKernel, deadline: float, first_word_by: float | None) -> bool:
+    """Reach it and learn its language; return whether that is Python."""
+    limit = deadline if first_word_by is None else min(first_word_by, deadline)
+    try:
+        await _connect(kernel, limit)
+        about = await kernel.ask("kernel_info_request", {}, remaining(limit))
+    except (GatewayUnreachableError, TimedOutError) as error:
+        if limit == deadline or asyncio.get_running_loop().time() < limit:
+            raise
+        where = kernel.plan.client.place.shown
+        raise SilentKernelError(f"The kernel at {where} does not answer.", reason="readiness_timeout") from error
+    language = about.content.get("language_info")
+    return isinstance(language, dict) and language.get("name") == "python"
+
+
 async def _connect(kernel: GatewayKernel, deadline: float) -> None:
     """Open the websocket. A server lets that wait for a kernel that has died already: so it is asked meanwhile."""
     connecting = asyncio.create_task(kernel.connect(remaining(deadline)))
@@ -110,21 +134,6 @@ async def _is_dead(kernel: GatewayKernel) -> bool:
     except PxError:
         return False
     return model is None or model.get("execution_state") == "dead"
-
-
-async def _first_words(kernel: GatewayKernel, code: str | None, deadline: float) -> tuple[str, ...]:
-    """Learn the kernel's language, run the first code, and return which process it is."""
-    try:
-        about = await kernel.ask("kernel_info_request", {}, remaining(deadline))
-        language = about.content.get("language_info")
-        is_python = isinstance(language, dict) and language.get("name") == "python"
-        if code is None or not is_python:
-            return ()
-        return await _facts(kernel, code, remaining(deadline))
-    except TimeoutError:
-        raise ReadinessTimeoutError(
-            f"The kernel at {kernel.plan.client.place.shown} did not answer in time.", reason="readiness_timeout"
-        ) from None
 
 
 async def _facts(kernel: GatewayKernel, code: str, seconds: float) -> tuple[str, ...]:

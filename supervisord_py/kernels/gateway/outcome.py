@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.replies import reply_of
+from supervisord_py.kernels.output.replies import reply_of
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.cell_progress import CellProgress

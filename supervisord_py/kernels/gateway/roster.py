@@ -45,6 +45,7 @@ class Start:
         code: Python to be run silently first.
         spool: The kernel will write the files of its cells.
         wanted_id: Id to propose to the server, "" for any.
+        patience_seconds: How long the kernel may say nothing, of the time that is left at most half; None is all of it.
     """
 
     launch: Launch
@@ -54,6 +55,7 @@ class Start:
     deadline: float
     on_spawned: Callable[[Started], Awaitable[None]]
     wanted_id: str = ""
+    patience_seconds: float | None = None
 
 
 class KernelRoster:
@@ -74,6 +76,7 @@ class KernelRoster:
         """Have a kernel started and return it when it answers.
 
         Raises:
+            SilentKernelError: The server has started it, and it says nothing; another one may.
             PxError: It did not come up; nothing of it is left, as far as the server can be reached.
         """
         wanted = start.wanted_id or str(uuid.uuid4())
@@ -85,7 +88,7 @@ class KernelRoster:
             await self._write(held)
             await start.on_spawned(Started(None, phases))
             plan = self._plan(client, held, spool=start.spool)
-            kernel = await open_new(plan, start.code, start.deadline, phases)
+            kernel = await open_new(plan, start.code, start.deadline, phases, _first_word_by(start))
         except BaseException:
             self._undo(client, start.launch.instance, kernel_id)
             raise
@@ -192,7 +195,18 @@ class KernelRoster:
     async def _delete_left(self, client: GatewayClient, instance: str, kernel: str) -> None:
         with contextlib.suppress(PxError):
             await client.delete(kernel, UNDO_SECONDS)
-            await asyncio.to_thread(self._notes.remove, instance)
+            async with self._writing:
+                # The instance may have another kernel by now.
+                held = await asyncio.to_thread(self._notes.read, instance)
+                if held is not None and held.kernel == kernel:
+                    await asyncio.to_thread(self._notes.remove, instance)
+
+
+def _first_word_by(start: Start) -> float | None:
+    if start.patience_seconds is None:
+        return None
+    left = remaining(start.deadline)
+    return start.deadline - left + min(start.patience_seconds, left / 2)
 
 
 def _proposing(body: Mapping[str, object], kernel: str) -> dict[str, object]:

@@ -126,11 +126,12 @@ class CellWriter:
         with self._lock:
             if stream != self._stream:
                 self._turn_to(stream)
-            room = 0 if self._lost else max(self._cap - self._total, 0)
             kept = 0
             try:
-                if room and not (self._ended and self._swept_away()):
-                    kept = self._out.append(data if len(data) <= room else memoryview(data)[:room])
+                if not (self._lost or self._ended) and len(data) <= self._cap - self._total:
+                    kept = self._out.append(data)  # every print of a cell passes here
+                elif (room := self._room_for_output()) > 0:
+                    kept = self._out.append(memoryview(data)[:room])
             except BaseException:
                 self._total = self._out.size()  # interrupted between the write and the sum
                 raise
@@ -250,6 +251,12 @@ class CellWriter:
         if self._out.fd >= 0:
             self._total = self._out.size()
         return self._total
+
+    def _room_for_output(self) -> int:
+        """Return how many bytes may still be written: none behind a hole, none where the files were swept away."""
+        if self._lost or (self._ended and self._swept_away()):
+            return 0
+        return self._cap - self._total
 
     def _swept_away(self) -> bool:
         """Say whether the cell's files are there no more: what was swept away stays away."""

@@ -116,7 +116,8 @@ class Capture:
     def __init__(self, rest: Sink) -> None:
         self.pid = os.getpid()
         self.original = {stream: os.dup(number) for stream, number in NUMBERS.items()}
-        self._turn = threading.Condition(threading.RLock())
+        self._lock = threading.RLock()
+        self._turn = threading.Condition(self._lock)
         self._asked = 0
         self._served = 0
         self._bell, self._button = os.pipe()
@@ -163,7 +164,7 @@ class Capture:
         if self._current.waiting():
             self.settle()
         else:
-            with self._turn:
+            with self._lock:  # not by way of the condition: every print passes here
                 pass  # the reading thread may hold what it has just taken out, and has its turn until that is done
 
     def settle(self) -> None:

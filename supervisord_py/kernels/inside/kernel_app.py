@@ -27,6 +27,7 @@ from .cell_writer import STATUS_MIME  # noqa: TID252
 from .descriptors import flush_native  # noqa: TID252
 from .interrupts import GATE  # noqa: TID252
 from .live_cell import LiveCell, Publisher  # noqa: TID252
+from .shell_lines import nobody_answers  # noqa: TID252
 from .streams import NOT_TO_BE_LEFT, WIRING  # noqa: TID252
 from .threads import attribute, parent_of_this_thread  # noqa: TID252
 
@@ -150,7 +151,8 @@ class IPythonKernel(ipkernel.IPythonKernel):
             cell.number = self.execution_count
             cell.pipes = None if WIRING.capture is None else WIRING.capture.claim(cell)
             WIRING.put_right(parent)
-            await super().execute_request(stream, ident, parent)
+            with nobody_answers(self.shell, parent):
+                await super().execute_request(stream, ident, parent)
         except _ANYTHING as error:  # ipykernel logs it, and the client waits for ever
             if not cell.replied:
                 self._answer_for(error, stream, ident, parent, cell.number)

@@ -128,15 +128,15 @@ def _wait(process: subprocess.Popen[Any], until: float | None) -> bool:
     try:
         process.wait(None if until is None else max(until - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
-        _end_group(process)
+        end_group(process)
         return True
     except BaseException:
-        _end_group(process)
+        end_group(process)
         raise
     return False
 
 
-def _end_group(process: subprocess.Popen[Any]) -> None:
+def end_group(process: subprocess.Popen[Any]) -> None:
     """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
     try:
         os.killpg(process.pid, signal.SIGINT)

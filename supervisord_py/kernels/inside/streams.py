@@ -36,7 +36,12 @@ class Wiring:
         self.cells = Cells()
         self.capture: Capture | None = None
         self.streams: dict[str, Any] = {}
+        self.forked = False
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")(errors="replace") for name in NUMBERS}
+
+    def note_fork(self) -> None:
+        """Know that this process is a child of the kernel."""
+        self.forked = True
 
     def start_capture(self) -> Capture:
         """Take descriptors 1 and 2, once."""
@@ -70,6 +75,7 @@ class Wiring:
 
 
 WIRING = Wiring()
+os.register_at_fork(after_in_child=WIRING.note_fork)
 
 
 class OutStream(Stock):
@@ -81,13 +87,14 @@ class OutStream(Stock):
         super().__init__(session, pub_thread, name, *args, watchfd=False, **kwargs)
         self._bytes = _Bytes(self)
         self._lines = Lines(NUMBERS[name])
+        self._last: tuple[Any, LiveCell | None] = ({}, None)
         WIRING.streams[name] = self
         if watchfd:
             self._original_stdstream_copy = WIRING.start_capture().original[name]
 
     def write(self, string: Any) -> int | None:  # type: ignore[override] # as ipykernel's
         """Write text; return the number of characters."""
-        cell = WIRING.cells.get(self.parent_header)
+        cell = self._cell()
         if cell is None or not isinstance(string, str):
             return super().write(string)  # which also finds the words for what is no text
         if len(string) <= SLICE:
@@ -99,9 +106,18 @@ class OutStream(Stock):
             GATE.let_in()
         return len(string)
 
+    def _cell(self) -> LiveCell | None:
+        """Return the cell that the caller's output belongs to; each print asks, and most mean the one of the last."""
+        header = self.parent_header
+        known, cell = self._last
+        if header is not known or cell is None:
+            cell = WIRING.cells.get(header)
+            self._last = header, cell
+        return cell
+
     def write_bytes(self, cell: LiveCell, data: bytes) -> None:
         """Write what was encoded, or never was text."""
-        if _is_forked():
+        if WIRING.forked:
             self._lines.write(data)  # the file has one writer, the kernel
             return
         if WIRING.capture is not None:
@@ -114,7 +130,7 @@ class OutStream(Stock):
         if cell is None:
             super().flush()
             return
-        if _is_forked():
+        if WIRING.forked:
             self._lines.flush()
         else:
             cell.flush()
@@ -210,10 +226,6 @@ class _Bytes(io.BufferedIOBase):
 
 NOT_TO_BE_LEFT = (OutStream.write, OutStream.flush, _Bytes.write)
 """What user code calls here; locks are held and bytes are counted in it."""
-
-
-def _is_forked() -> bool:
-    return os.getpid() != WIRING.cells.pid
 
 
 def _encoded(text: str) -> bytes:

@@ -6,6 +6,7 @@ import click
 
 from pxctl import wording
 from pxctl.commanding import READS, declare
+from pxctl.kernels import failure_of
 from pxctl.printing import print_table
 from pxctl.style import BY_STATE
 from pxctl.table import Cell, Column
@@ -85,7 +86,7 @@ def _row(kernel: dict[str, Any], now: float) -> list[Cell]:
         Cell(_text(kernel.get("cwd"))),
         Cell(_text(kernel.get("interpreter"))),
         Cell(_text(kernel.get("backend"))),
-        Cell(_text(kernel.get("failure") if failed else kernel.get("reason")), "red" if failed else None),
+        Cell(failure_of(kernel) if failed else _text(kernel.get("reason")), "red" if failed else None),
     ]
 
 

@@ -7,7 +7,7 @@ import click
 from pxctl import wording
 from pxctl.commanding import READS, declare
 from pxctl.completing import kernel_names
-from pxctl.kernels import find_kernel
+from pxctl.kernels import failure_of, find_kernel
 from pxctl.printing import print_facts
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pxctl.invocation import Invocation
 
 _FACTS = (
-    "state", "reason", "failure", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
+    "state", "reason", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
     "owner", "restarts", "start_method", "cold_start_ms", "connection_file", "jupyter_id",
 )  # fmt: skip
 
@@ -36,6 +36,8 @@ def command(invocation: Invocation, kernel: str, cwd: str | None) -> None:
         return
     facts = [("unit", str(document.get("unit")))]
     facts += [(name.replace("_", " "), str(document[name])) for name in _FACTS if document.get(name)]
+    if failed := failure_of(document):
+        facts.append(("failure", failed))
     for name in ("started_at", "last_used"):
         if document.get(name):
             facts.append((name.replace("_", " "), wording.ago(document[name], invocation.now())))

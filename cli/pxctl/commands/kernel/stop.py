@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from pxctl.commanding import declare
@@ -19,14 +21,21 @@ if TYPE_CHECKING:
 @declare(
     "stop",
     effect="modifying: ends the kernel's whole process tree; its variables are lost",
-    examples=["pxctl kernel stop default", "pxctl kernel stop 'work*'", "pxctl kernel stop default --no-wait"],
+    examples=["pxctl kernel stop default", "pxctl kernel stop 'work*'", "pxctl kernel stop default --cwd ~/other"],
 )
 @click.argument("kernels", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
+@click.option("--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder.")
 @click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
-def command(invocation: Invocation, kernels: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
+def command(
+    invocation: Invocation,
+    kernels: tuple[str, ...],
+    cwd: str | None,
+    timeout: float | None,
+    no_wait: bool,  # noqa: FBT001 - click
+) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left.
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
     """
-    return steer(invocation, kernels, stop_act(timeout, wait=not no_wait), find=kernel_units)
+    return steer(invocation, kernels, stop_act(timeout, wait=not no_wait), find=partial(kernel_units, cwd=cwd))

@@ -1,0 +1,1 @@
+"""Calls and their cells: asked for, sent, followed, judged, written down, taken over."""

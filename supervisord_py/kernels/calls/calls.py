@@ -1,0 +1,303 @@
+"""One call: its wait for the kernel, its cells in order, its answer. Run by a task of the room, never by the client's.
+
+Law: one deadline for everything, from the arrival. A cell that was sent is never sent again. What a client is told
+while it waits carries no output, and a client that is gone changes nothing but that nobody is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
+from supervisord_py.kernels.calls import call_rules
+from supervisord_py.kernels.calls.call_rules import Stopped
+from supervisord_py.kernels.calls.cell_ending import sentence
+from supervisord_py.kernels.calls.cell_work import Audience, CellWork
+from supervisord_py.kernels.cell import (
+    CallResult,
+    CellDone,
+    CellError,
+    CellNews,
+    CellResult,
+    CellStarted,
+    CellStatus,
+    Variables,
+)
+from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.sessions import session_events as ev
+from supervisord_py.ledger.kernel_cells import Dispatched
+from supervisord_py.process import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.kernels.calls.call_rules import Timeout
+    from supervisord_py.kernels.calls.cell_work import CellHouse, CellOutcome
+    from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
+    from supervisord_py.kernels.hosting.kernel_pool import Granted
+    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.lives.cell_run import CellRun
+    from supervisord_py.kernels.lives.kernel_life import KernelLife
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """A call of which everything is known before it waits. `deadline` is loop time."""
+
+    id: str
+    session: LiveSession
+    request: CallRequest
+    timeout: Timeout
+    deadline: float
+    queued_at: float
+    caller: int | None
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Course:
+    """How a call goes."""
+
+    results: list[CellResult] = field(default_factory=list)
+    variables: Variables = Variables.KEPT
+    message: str | None = None
+    notices: list[str] = field(default_factory=list)
+    over_memory: bool = False
+
+
+class Call:
+    """One call. `work` runs it; `answer` is what the client waits for."""
+
+    def __init__(self, house: CellHouse, plan: CallPlan, tell: Callable[[CallEvent], None]) -> None:
+        self.plan = plan
+        self.answer: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
+        self.task: asyncio.Task[None] | None = None
+        self._house = house
+        self._teller: Callable[[CallEvent], None] | None = tell
+        self._run: CellRun | None = None
+        self._ticket = house.pool.new_ticket()
+        self._granted = False
+        self._cancelled = False
+
+    # -- from outside ------------------------------------------------------------------------------------------------
+
+    def cancel(self, *, rungs: int = 1) -> None:
+        """End it: a call that waits leaves the line, one that runs a cell has it ended by the ladder."""
+        self._cancelled = True
+        if self._run is not None:
+            self._run.cut(CellStatus.CANCELLED, rungs=rungs)
+        elif not self._granted and self.task is not None:
+            self.task.cancel()
+
+    def leave(self) -> None:
+        """Nobody listens any more."""
+        self._teller = None
+        self.answer.add_done_callback(_retrieved)
+
+    def cut_off(self, error: PxError) -> None:
+        """The control plane is replaced: answer now; the cell goes on without us."""
+        self._teller = None
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.add_done_callback(_retrieved)
+
+    def _tell(self, event: CallEvent) -> None:
+        if self._teller is not None:
+            try:
+                self._teller(event)
+            except Exception:  # noqa: BLE001 - a listener's defect must not decide what becomes of a kernel
+                _log.exception("call_listener_failed", call=self.plan.id)
+                self._teller = None
+
+    # -- its course --------------------------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Run it to its end and answer."""
+        try:
+            result = await self._go()
+        except PxError as error:
+            self._settle(error)
+        except asyncio.CancelledError:
+            self._settle(_cancelled(self.plan))
+            raise
+        except Exception as error:
+            self._settle(PxError(f"pxd failed: {error!r}", unit=self.plan.session.unit))
+            raise
+        else:
+            self._settle(result)
+
+    def _settle(self, outcome: CallResult | PxError) -> None:
+        self._teller = None
+        if self.answer.done():
+            return
+        if isinstance(outcome, CallResult):
+            self.answer.set_result(outcome)
+        else:
+            self.answer.set_exception(outcome)
+
+    async def _go(self) -> CallResult:
+        granted = await self._wait_for_kernel()
+        course = _Course(notices=[*self.plan.notices, *self._greetings(granted)])
+        try:
+            await self._run_cells(granted.life, course)
+        finally:
+            self._conclude(granted.life, course)
+        return self._answer(granted, course)
+
+    async def _wait_for_kernel(self) -> Granted:
+        plan, request = self.plan, self.plan.request
+        loop = asyncio.get_running_loop()
+        asked = ev.Asked(
+            self._ticket,
+            plan.session.id,
+            clock.now() + (plan.deadline - loop.time()),
+            reset=request.reset,
+            per_call=request.per_call,
+            caller=plan.caller,
+        )
+        granted = await self._house.pool.acquire(asked, plan.session, self._tell)
+        self._granted = True
+        if loop.time() >= plan.deadline or self._cancelled:
+            self._house.pool.report(ev.Ended(self._ticket))
+            if self._cancelled:
+                raise _cancelled(plan)
+            raise TimedOutError(
+                call_rules.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
+                hint="Ask again: it is ready now.",
+                unit=plan.session.unit,
+            )
+        return granted
+
+    def _greetings(self, granted: Granted) -> list[str]:
+        """Return what the first call on a kernel is told about it."""
+        session = self.plan.session
+        found = list(session.notices) if granted.cold else []
+        if granted.life.cell is None and session.lost is not None:
+            found.append(session.lost)
+            session.lost = None
+        return found
+
+    async def _run_cells(self, life: KernelLife, course: _Course) -> None:
+        cells = self.plan.request.cells
+        for index, cell in enumerate(cells):
+            where = Stopped(index, len(cells), cell.title, self._is_own)
+            if self._is_over():
+                course.results.append(self._not_run_in_time(cell))
+                course.message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
+                break
+            if not await self._run_cell(where, cell, life, course):
+                break
+        for cell in cells[len(course.results) :]:
+            course.results.append(CellResult(secrets.token_hex(8), cell.title, CellStatus.ABORTED))
+
+    @property
+    def _is_own(self) -> bool:
+        """Whether the variables of the session end with this call."""
+        return self.plan.session.owner is Owner.PER_CALL and self.plan.session.keeps_variables
+
+    def _is_over(self) -> bool:
+        return asyncio.get_running_loop().time() >= self.plan.deadline
+
+    @staticmethod
+    def _not_run_in_time(cell: Cell) -> CellResult:
+        error = CellError("TimedOut", "The call's time was over before this cell began; it was not run.")
+        return CellResult(secrets.token_hex(8), cell.title, CellStatus.TIMED_OUT, error=error)
+
+    async def _run_cell(self, where: Stopped, cell: Cell, life: KernelLife, course: _Course) -> bool:
+        """Run one cell; return whether the next one is to be run."""
+        done = await self._send(self._dispatched(where, cell, life), life, where.index)
+        result, judged = done.result, done.judged
+        course.results.append(result)
+        course.over_memory = done.over_memory
+        if judged.variables is Variables.LOST:
+            course.variables = Variables.LOST
+        if result.status is CellStatus.OK:
+            self._house.pool.report(ev.Succeeded(self._ticket))
+        after = asyncio.get_running_loop().time() - self.plan.request.arrived_at
+        course.message = sentence(where, judged, done.end, life.ended, after)
+        self._tell(CellDone(result))
+        if judged.stops_the_call:
+            return False
+        if self._cancelled or done.end.cut is not None:
+            course.message = course.message or f"The call was cancelled.{where.left_out}"
+            return False
+        return True
+
+    def _dispatched(self, where: Stopped, cell: Cell, life: KernelLife) -> Dispatched:
+        return Dispatched(
+            id=secrets.token_hex(8),
+            session=self.plan.session.id,
+            call=self.plan.id,
+            ordinal=where.index,
+            code=cell.code,
+            queued_at=self.plan.queued_at,
+            started_at=time.time(),
+            instance=life.key,
+            title=cell.title,
+        )
+
+    async def _send(self, sent: Dispatched, life: KernelLife, index: int) -> CellOutcome:
+        house, deadline = self._house, self.plan.deadline
+        if life.handle is None:
+            raise AssertionError(life)
+        work = CellWork(house, self.plan.session, life, life.handle)
+        run = self._run = work.begin(sent, deadline, self._tell)
+        count = len(self.plan.request.cells)
+        started = CellStarted(index, sent.id, sent.title, sent.session, code=sent.code, count=count)
+        news = CellNews(sent.id)
+        audience = Audience(sent=lambda: self._tell(started), wake=lambda: self._tell(news))
+        try:
+            return await work.perform(run, sent, deadline, audience)
+        finally:
+            self._run = None
+
+    def _conclude(self, life: KernelLife, course: _Course) -> None:
+        """Give the kernel back; one that the code left, or that is too large, is on its way out from now on."""
+        pool, session = self._house.pool, self.plan.session
+        session.last_used = time.time()
+        if course.over_memory and course.variables is Variables.KEPT and life.wanted is None:
+            pool.report(ev.RecycleAsked(session.id, life.serial))
+            pool.chronicle.say("recycled", life, rss_bytes=life.rss_bytes)
+            course.notices.append(call_rules.RECYCLED)
+            course.variables = Variables.LOST
+        pool.report(ev.Ended(self._ticket))
+        if life.exiting:
+            pool.life_died(life)
+        pool.register.used(session)
+
+    def _answer(self, granted: Granted, course: _Course) -> CallResult:
+        plan, key = self.plan, self.plan.session.key
+        if plan.timeout.notice is not None:
+            course.notices.insert(0, plan.timeout.notice)
+        return CallResult(
+            session_id=key.id,
+            cwd=key.cwd,
+            interpreter=key.interpreter,
+            backend=key.backend,
+            variables=Variables.LOST if self._is_own else course.variables,
+            cells=tuple(course.results),
+            timeout_seconds=plan.timeout.seconds,
+            clamped=plan.timeout.clamped,
+            cold_start_ms=granted.life.cold_start_ms if granted.cold else None,
+            instance=granted.life.key,
+            notices=tuple(course.notices),
+            message=course.message,
+        )
+
+
+def _cancelled(plan: CallPlan) -> PxError:
+    return CancelledRunError("The call was cancelled before its first cell began.", unit=plan.session.unit)
+
+
+def _retrieved(answer: asyncio.Future[CallResult]) -> None:
+    """Take note of an error that nobody waits for any more, so that the loop does not complain."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,197 @@
+"""One cell from its dispatch to its result: sent, followed or ended, judged, measured, written down.
+
+Law: the same for a cell of a call and for one that an earlier control plane sent. While a session has a cell under way
+it is the session's `run`, which is what an interrupt finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from supervisord_py.kernels.backend import ExecuteRequest
+from supervisord_py.kernels.calls.cell_ending import judge
+from supervisord_py.kernels.cell import Variables
+from supervisord_py.kernels.lives.cell_run import CellRun
+from supervisord_py.process import clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.kernels.backend import KernelHandle
+    from supervisord_py.kernels.calls.cell_ending import Judgement
+    from supervisord_py.kernels.calls.cells_house import CellsHouse
+    from supervisord_py.kernels.cell import CallEvent, CellResult
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.hosting.kernel_pool import KernelPool
+    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.lives.memory_watch import MemoryWatch
+    from supervisord_py.ledger.kernel_cells import Dispatched
+
+NOTE_SECONDS = 0.05
+"""A cell that takes longer is noted with the keeper; until then its row in the ledger says what runs."""
+END_SECONDS = 15.0
+"""How long a cell waits for the word on how its kernel ended."""
+_log = structlog.get_logger(__name__)
+
+
+class CellHouse(Protocol):
+    """What cells need from around them: the room."""
+
+    @property
+    def pool(self) -> KernelPool:
+        """The sessions."""
+
+    @property
+    def cells_house(self) -> CellsHouse:
+        """Rows and files of cells."""
+
+    @property
+    def memory(self) -> MemoryWatch:
+        """Who measures."""
+
+    @property
+    def config(self) -> KernelsConfig:
+        """Settings in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOutcome:
+    """A cell that is over.
+
+    Attributes:
+        result: For whoever asked.
+        judged, end: What it means.
+        over_memory: The kernel is over its soft limit now.
+    """
+
+    result: CellResult
+    judged: Judgement
+    end: CellEnd
+    over_memory: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Audience:
+    """Who is told of a cell.
+
+    Attributes:
+        sent: Called right before it is sent: its row is there.
+        wake: Called when there is news in its files.
+    """
+
+    sent: Callable[[], None]
+    wake: Callable[[], None]
+
+
+class CellWork:
+    """Performs cells on one kernel of one session."""
+
+    def __init__(self, house: CellHouse, session: LiveSession, life: KernelLife, handle: KernelHandle) -> None:
+        self._house = house
+        self._session = session
+        self._life = life
+        self._handle = handle
+        self._noting: asyncio.TimerHandle | None = None
+
+    def begin(self, sent: Dispatched, deadline: float, tell: Callable[[CallEvent], None]) -> CellRun:
+        """Note that a cell is under way, here and with the keeper; `deadline` is loop time."""
+        life = self._life
+        loop = asyncio.get_running_loop()
+        left = deadline - loop.time()
+        life.cell, life.cell_deadline, life.busy = sent.id, clock.now() + left, True
+        life.judged.clear()
+        self._noting = loop.call_later(NOTE_SECONDS, self._house.pool.note, life)
+        self._session.has_cells = True
+        run = self._session.run = CellRun(life, self._handle, sent.id, tell)
+        return run
+
+    async def perform(
+        self, run: CellRun, sent: Dispatched, deadline: float, audience: Audience | None = None
+    ) -> CellOutcome:
+        """Send a cell and wait for its end, or make it end; return what came of it.
+
+        Args:
+            run: Its run.
+            sent: The cell.
+            deadline: Loop time after which it is made to end.
+            audience: None for a cell that an earlier control plane sent: it is only followed, and how long it took, its
+                own files tell.
+        """
+        try:
+            end, duration = await self._see_end(run, sent, deadline, audience)
+            if end.steps:
+                self._say_climbed(sent, end)
+            await self._until_known(end)
+            judged = judge(end, self._life.ended)
+            self._life.exiting = self._life.exiting or judged.exited
+        finally:
+            self._life.busy = False
+            self._life.judged.set()
+        is_over = self._life.is_over
+        rss, result = await asyncio.gather(  # the keeper measures while we read
+            self._house.memory.measure(self._life),
+            self._house.cells_house.finish(sent, judged, end, duration, kernel_is_over=is_over),
+        )
+        if end.gone is not None and not is_over:
+            self._house.pool.run_task(self._seal_later(sent, result))
+        judged = replace(judged, error=result.error) if judged.error is not None else judged
+        return CellOutcome(result, judged, end, self._house.memory.is_over(rss))
+
+    async def _see_end(
+        self, run: CellRun, sent: Dispatched, deadline: float, audience: Audience | None
+    ) -> tuple[CellEnd, float | None]:
+        """Return how it ended, and after how many seconds."""
+        loop, times = asyncio.get_running_loop(), self._house.config.ladder
+        try:
+            if audience is None:
+                return await run.run(self._handle.follow(self._request(sent), _nobody), deadline, times), None
+            await self._house.cells_house.dispatch(sent)
+            audience.sent()
+            began = loop.time()
+            end = await run.run(self._handle.execute(self._request(sent), audience.wake), deadline, times)
+            return end, loop.time() - began
+        finally:
+            self._session.run = None
+            if self._noting is not None:
+                self._noting.cancel()
+
+    async def _seal_later(self, sent: Dispatched, result: CellResult) -> None:
+        """Close the files of a cell that was given up once its kernel is over, too."""
+        await self._life.told.wait()
+        await self._house.cells_house.seal(sent, result)
+
+    def _say_climbed(self, sent: Dispatched, end: CellEnd) -> None:
+        cut = end.cut.value if end.cut else None
+        steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
+        chronicle, kept = self._house.pool.chronicle, end.variables.value
+        chronicle.say("interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept)
+
+    def _request(self, sent: Dispatched) -> ExecuteRequest:
+        config = self._house.config
+        output = config.output
+        folder = config.cells_dir / sent.session
+        return ExecuteRequest(sent.id, sent.code, folder, output.preview_bytes, output.cell_bytes)
+
+    async def _until_known(self, end: CellEnd) -> None:
+        """Of a kernel that is gone or doomed: tell the set, and wait for the word on how it ended."""
+        if not self._life.ending:
+            if end.gone is None and end.variables is Variables.KEPT:
+                return
+            if end.is_stateless and not self._handle.died.done():
+                return  # only the process of this cell ended
+            self._house.pool.life_died(self._life)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._life.told.wait()
+        except TimeoutError:
+            _log.warning("kernel_end_unknown", unit=self._life.unit, instance=self._life.key)
+
+
+def _nobody() -> None:
+    """Nobody follows the output of a cell whose client is gone."""

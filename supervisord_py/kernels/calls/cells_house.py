@@ -1,0 +1,206 @@
+"""Where cells are kept: their rows in the ledger, their files, and how both become an answer or a history.
+
+Law: a row is written before the cell is sent and closed once; the files tell what it gave, whoever reads them later.
+Code may remove any file of its own user, ours too: each cell finds its folder there, whatever the one before it did,
+and a cell whose end is told but not on disk has lost output, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from supervisord_py.kernels.calls import cut_off_cells
+from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.hosting.launching import folder_of_cells
+from supervisord_py.kernels.hosting.session_register import unknown
+from supervisord_py.kernels.output import sweep
+from supervisord_py.kernels.output.cell_log import CellLog
+from supervisord_py.kernels.output.cell_seal import error_members, seal
+from supervisord_py.kernels.output.result import CellOutput, cell_result, show
+from supervisord_py.ledger import kernel_cells
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from supervisord_py.kernels.backend import Reply
+    from supervisord_py.kernels.calls.cell_ending import Judgement
+    from supervisord_py.kernels.cell import CellResult
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.kernel_endings import KernelEnd
+    from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.ledger.kernel_cells import Dispatched, KernelCellRow
+    from supervisord_py.ledger.store import Ledger
+
+SWEEP_SECONDS = 300.0
+ROW_SECONDS = 1.0
+"""How long a cell waits for a disk that neither takes its row nor refuses it."""
+SMALL_BYTES = 16 * 1024
+_PAGE = 1000
+_log = structlog.get_logger(__name__)
+
+
+class CellsHouse:
+    """Rows and files of cells."""
+
+    def __init__(self, ledger: Ledger, config: Callable[[], KernelsConfig]) -> None:
+        self._ledger = ledger
+        self._config = config
+
+    def log(self, session_id: str, cell_id: str) -> CellLog:
+        """Return the files of a cell."""
+        return CellLog(self._config().cells_dir / session_id, cell_id)
+
+    async def dispatch(self, cell: Dispatched) -> None:
+        """Write the row of a cell that is to be sent, and see to its folder.
+
+        A control plane that dies between the sending and the row would leave a cell that ran and that nobody knows of.
+        """
+        try:
+            async with asyncio.timeout(ROW_SECONDS):
+                await kernel_cells.dispatch(self._ledger, cell)
+        except TimeoutError:
+            _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
+        except Exception:  # noqa: BLE001 - code that no row can hold is run all the same
+            _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
+        try:
+            folder_of_cells(self._config().cells_dir, cell.session)
+        except OSError as error:  # the cell runs all the same; that nothing is kept of it is told with its end
+            _log.warning("cells_folder_not_made", session=cell.session, errno=error.errno)
+
+    async def finish(
+        self,
+        sent: Dispatched,
+        judged: Judgement,
+        end: CellEnd,
+        duration_seconds: float | None,
+        *,
+        kernel_is_over: bool,
+    ) -> CellResult:
+        """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot."""
+        output = await self._shown(sent)
+        reply = end.reply
+        unkept = self._unkept(sent, reply) if output.end is None and not output.lossy else None
+        result = cell_result(
+            sent.id,
+            sent.title,
+            output,
+            status=judged.status,
+            error=judged.error,
+            duration_seconds=duration_seconds,
+            execution_count=reply.execution_count if reply else None,
+            steps=end.steps,
+            lossy=unkept is not None or bool(reply and reply.lossy),
+            notices=(*judged.notices, *filter(None, [unkept])),
+        )
+        at = time.time()
+        if duration_seconds is None and output.end is not None:
+            at = max(sent.started_at, output.end.place.time)  # it was followed: it ended when its files say so
+        closing = _closing(result, judged, at)
+        if end.gone is not None and kernel_is_over:
+            await asyncio.to_thread(seal, self.log(sent.session, sent.id), closing.error, at)
+        kernel_cells.finish(self._ledger, sent.id, closing)
+        return result
+
+    async def _shown(self, sent: Dispatched) -> CellOutput:
+        """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
+        log, limits = self.log(sent.session, sent.id), self._config().output
+        try:
+            if _weight(log) <= SMALL_BYTES:
+                return show(log, limits)
+            return await asyncio.to_thread(show, log, limits)
+        except OSError as error:
+            return CellOutput(lossy=True, notices=(f"Its output cannot be read: {error}.",))
+
+    def _unkept(self, sent: Dispatched, reply: Reply | None) -> str | None:
+        """Say that the kernel ended a cell of whose end nothing is on disk; None where it never told of one."""
+        if reply is None or reply.lossy or reply.status is CellStatus.ABORTED:
+            return None
+        folder = self._config().cells_dir / sent.session
+        return f"Output of this cell is lost: its files in {folder} were removed, or could not be written."
+
+    async def seal(self, sent: Dispatched, result: CellResult) -> None:
+        """Close the files of a cell whose kernel is over by now and did not."""
+        await asyncio.to_thread(seal, self.log(sent.session, sent.id), error_members(result.error), time.time())
+
+    async def history(self, session_id: str) -> Sequence[KernelCellRow]:
+        """Return all cells of a session, in order of dispatch."""
+        rows: list[KernelCellRow] = []
+        while page := await kernel_cells.of_session(
+            self._ledger, session_id, after=rows[-1].id if rows else None, limit=_PAGE
+        ):
+            rows += page
+            if len(page) < _PAGE:
+                break
+        return rows
+
+    async def close_cut_off(self, followed: Collection[str], ends: Mapping[str, KernelEnd]) -> None:
+        """Close the rows that an earlier control plane left open and nobody follows; `ends` of kernels by instance."""
+        await cut_off_cells.close(self._ledger, lambda row: self.log(row.session, row.id), followed, ends, time.time())
+
+    async def row(self, cell_id: str) -> KernelCellRow | None:
+        """Return the row of a cell."""
+        return await kernel_cells.get(self._ledger, cell_id)
+
+    async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
+        """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
+        found = await kernel_cells.open_cells(self._ledger, session_id)
+        return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
+
+    def existing_log(self, session_id: str, cell_id: str) -> CellLog:
+        """Return the files of a cell that are there. Blocking.
+
+        Raises:
+            UnknownUnitError: There are none.
+        """
+        log = self.log(session_id, cell_id)
+        if not log.exists():
+            raise unknown(f"{session_id}, cell {cell_id}")
+        return log
+
+    async def export(self, session: LiveSession) -> dict[str, Any]:
+        """Return a session's history as a notebook (nbformat 4.5)."""
+        rows = await self.history(session.id)
+
+        def make() -> dict[str, Any]:
+            from supervisord_py.kernels.output import notebook  # noqa: PLC0415 - nbformat, not needed at the start
+
+            facts = notebook.NotebookSession(session.id, session.language, session.kernelspec)
+            return notebook.export(rows, lambda row: self.log(session.id, row.id), facts, self._config().output)
+
+        return await asyncio.to_thread(make)
+
+    async def sweep(
+        self, running: Callable[[], Collection[tuple[str, str]]], known: Callable[[], Collection[str]]
+    ) -> None:
+        """Keep the files within their limits, now and every few minutes."""
+        while True:
+            config = self._config()
+            await sweep.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known())
+            await asyncio.sleep(SWEEP_SECONDS)
+
+
+def _weight(log: CellLog) -> int:
+    """Return the size of a cell's files, in bytes."""
+    return sum(path.stat().st_size for path in (log.out_path, log.records_path) if path.exists())
+
+
+def _closing(result: CellResult, judged: Judgement, ended_at: float) -> kernel_cells.CellEnd:
+    return kernel_cells.CellEnd(
+        status=result.status.value,
+        ended_at=ended_at,
+        duration_seconds=result.duration_seconds,
+        execution_count=result.execution_count,
+        total_bytes=result.total_bytes,
+        truncated=result.truncated,
+        lossy=result.lossy,
+        error=error_members(result.error),
+        variables=judged.variables.value,
+        steps=tuple(
+            {"action": it.action, "after_seconds": it.after_seconds, "detail": it.detail} for it in result.steps
+        ),
+    )

@@ -1,0 +1,146 @@
+"""Cells that an earlier control plane sent and nobody follows: closed by what their files and their kernel's end tell.
+
+Law: `aborted` means that a cell was not run. One that ended says so in its files, whoever was there to hear it; one
+that had begun ended with its kernel, as it would have before our eyes; only one that never began was not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.calls.cell_ending import Judgement, judge
+from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
+from supervisord_py.kernels.lives.cell_run import CellEnd
+from supervisord_py.kernels.output.cell_seal import error_members, seal
+from supervisord_py.kernels.output.records import Begin
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.ledger import instances, kernel_cells, kernel_sessions
+from supervisord_py.process.spec import ExitRecord, Identity, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from supervisord_py.kernels.output.cell_log import CellLog
+    from supervisord_py.kernels.output.records import End
+    from supervisord_py.ledger.instances import InstanceRow
+    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the files of a cell tell. `size` in bytes of stream output."""
+
+    has_begun: bool = False
+    end: End | None = None
+    size: int = 0
+
+
+async def close(
+    ledger: Ledger,
+    log_of: Callable[[KernelCellRow], CellLog],
+    followed: Collection[str],
+    ends: Mapping[str, KernelEnd],
+    now: float,
+) -> None:
+    """Close every open row of a cell that nobody follows.
+
+    Args:
+        ledger: Where the rows are.
+        log_of: Returns the files of a cell.
+        followed: Ids of cells that are gone on with.
+        ends: How kernels ended that were found dead or are being stopped, by instance.
+        now: Unix seconds.
+    """
+    for row in await kernel_cells.open_cells(ledger):
+        if row.id in followed:
+            continue
+        kernel_end = ends.get(row.instance or "")
+        if kernel_end is None and row.instance is not None:
+            kernel_end = _end_in(await instances.get(ledger, row.instance))
+        session = await kernel_sessions.get(ledger, row.session)
+        is_shell = session is not None and session.backend == BackendName.BASH
+        seen = await asyncio.to_thread(_look, log_of(row))
+        closed = closing(row, seen, kernel_end, is_shell=is_shell, now=now)
+        if seen.has_begun and seen.end is None:
+            await asyncio.to_thread(seal, log_of(row), closed.error, closed.ended_at)
+        kernel_cells.finish(ledger, row.id, closed)
+
+
+def closing(
+    row: KernelCellRow, seen: Seen, kernel_end: KernelEnd | None, *, is_shell: bool, now: float
+) -> kernel_cells.CellEnd:
+    """Say how a cell ended of which only its traces are left.
+
+    Args:
+        row: The cell.
+        seen: Its files.
+        kernel_end: How its kernel ended; None where nobody knows.
+        is_shell: It ran in a shell of its own: there were no variables to lose.
+        now: Unix seconds.
+    """
+    if seen.end is not None:
+        return _ended(row, seen, seen.end, is_shell=is_shell)
+    kept = Variables.KEPT if is_shell else Variables.LOST
+    if not seen.has_begun:
+        return kernel_cells.CellEnd(CellStatus.ABORTED.value, now, variables=kept.value)
+    judged = _judged(kernel_end, is_shell=is_shell)
+    record = kernel_end.record if kernel_end else None
+    at = max(row.started_at, record.ended_at if record else now)
+    return kernel_cells.CellEnd(
+        status=judged.status.value,
+        ended_at=at,
+        duration_seconds=at - row.started_at,
+        total_bytes=seen.size,
+        error=error_members(judged.error),
+        variables=kept.value,
+    )
+
+
+def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_cells.CellEnd:
+    at = max(row.started_at, end.place.time)
+    is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
+    kept = is_shell or not (end.asked_exit or is_uncounted)
+    return kernel_cells.CellEnd(
+        status=end.status.value,
+        ended_at=at,
+        duration_seconds=at - row.started_at if end.duration is None else end.duration,
+        execution_count=end.execution_count,
+        total_bytes=seen.size,
+        error=error_members(end.error),
+        variables=(Variables.KEPT if kept else Variables.LOST).value,
+    )
+
+
+def _judged(kernel_end: KernelEnd | None, *, is_shell: bool) -> Judgement:
+    end = kernel_end or KernelEnd(Reason.INTERRUPTED)
+    if is_shell:
+        text = f"The shell {how_it_ended(end)} while the cell ran. The cell is not run again."
+        return Judgement(CellStatus.ERROR, Variables.KEPT, CellError("KernelDied", text))
+    gone = KernelGoneError("The kernel is gone.")
+    return judge(CellEnd(None, gone, None, Variables.LOST), end)
+
+
+def _end_in(row: InstanceRow | None) -> KernelEnd | None:
+    """Return the end that the row of an instance tells, None where it tells none."""
+    if row is None or row.ended_at is None or row.reason not in set(Reason):
+        return None
+    if row.code is None and row.signal is None:
+        return KernelEnd(Reason(row.reason))
+    who = Identity(row.pid or 0, row.start_time or 0, row.boot_id or "")
+    record = ExitRecord(row.key, row.unit, who, row.started_at, row.ended_at, row.code, row.signal, 0.0, 0.0, 0, 0, 0)
+    return KernelEnd(Reason(row.reason), record)
+
+
+def _look(log: CellLog) -> Seen:
+    """Read what the files tell. Blocking."""
+    try:
+        has_begun = any(isinstance(record, Begin) for record in log.records_from()[0])
+        return Seen(has_begun, log.ended(), log.size())
+    except (UnknownUnitError, OSError):
+        return Seen()

@@ -1,0 +1,262 @@
+"""Every session that is known: living ones, and those that are remembered from before.
+
+Law: a session is found by its id, or by its name where that means one only; what it last was is in the ledger, and
+nothing there decides anything. Sessions that belong to one call are forgotten with it, and those that a front end of
+Jupyter has ended are soon: it will never name them again, and there is nothing in them to look at.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
+from supervisord_py.kernels.hosting.live_session import LiveSession
+from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
+from supervisord_py.kernels.room_requests import Owner
+from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.shortened import shortened
+from supervisord_py.ledger import kernel_cells, kernel_sessions
+from supervisord_py.process.spec import ExitRecord, Identity, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.kernels.sessions.session_events import Standing
+    from supervisord_py.ledger.kernel_cells import Newest
+    from supervisord_py.ledger.kernel_sessions import KernelSessionRow
+    from supervisord_py.ledger.store import Ledger
+
+CUT_OFF = "The session's last kernel was cut off with the daemon; its variables are gone."
+_SHORT = {Reason.EXIT: "exited", Reason.SIGNAL: "was killed by a signal"}
+"""Ends of which only a record could tell more."""
+_AT_REST = frozenset({SessionState.STOPPED.value, SessionState.FAILED.value})
+REMEMBER_SECONDS = 1.0
+"""The time of last use is written at most that often."""
+REMEMBERED_MAX = 200
+"""Stopped sessions that are shown; older ones are found in the ledger's history only."""
+FORGET_SECONDS = 60.0
+"""So long a session that its front end ended is still shown: whoever watched it sees how it ended."""
+
+
+class SessionRegister:
+    """Sessions by id.
+
+    Args:
+        ledger: Where they are remembered.
+        standing: The set's word on a session.
+    """
+
+    def __init__(self, ledger: Ledger, standing: Callable[[str], Standing | None]) -> None:
+        self._ledger = ledger
+        self._standing = standing
+        self._sessions: dict[str, LiveSession] = {}
+        self._unsettled: list[KernelSessionRow] = []
+        self._written: dict[str, float] = {}
+
+    async def open(self) -> None:
+        """Read what earlier control planes remembered."""
+        newest = await kernel_cells.newest_of_all(self._ledger)
+        for number, row in enumerate(await kernel_sessions.everything(self._ledger)):
+            if row.state not in _AT_REST:
+                self._unsettled.append(row)
+            session = _session(row)
+            if number < REMEMBERED_MAX and session is not None and session.owner is not Owner.PER_CALL:
+                if (cell := newest.get(row.id)) is not None:
+                    session.newest, session.has_cells = cell, True
+                    session.lost = how_lost(cell, row.reason) if session.keeps_variables else None
+                self._sessions.setdefault(session.id, session)
+
+    def settle_the_rest(self) -> None:
+        """Once it is known what lives: what was alive when it was written down last, and is not, was cut off."""
+        for row in self._unsettled:
+            session = self._sessions.get(row.id)
+            if session is not None and session.life is not None:
+                continue
+            if session is not None:
+                session.reason = session.reason or Reason.INTERRUPTED
+                session.lost = session.lost or (CUT_OFF if session.keeps_variables else None)
+            state, reason = SessionState.STOPPED.value, row.reason or Reason.INTERRUPTED.value
+            kernel_sessions.remember(self._ledger, replace(row, state=state, reason=reason))
+        self._unsettled.clear()
+
+    def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
+        """Return the session of a key, made where there is none."""
+        session = self._sessions.get(key.id)
+        if session is None:
+            session = self._sessions[key.id] = LiveSession(key, language, time.time(), owner)
+            self._shrink()
+        return session
+
+    def get(self, session_id: str) -> LiveSession | None:
+        """Return a session by its id."""
+        return self._sessions.get(session_id)
+
+    def known(self, session_id: str) -> LiveSession:
+        """Return a session by its id.
+
+        Raises:
+            UnknownUnitError: There is none.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise unknown(session_id)
+        return session
+
+    def find(self, name: str, cwd: str | None = None) -> LiveSession:
+        """Return the session that a user means by an id, a Jupyter id or a name.
+
+        Args:
+            name: What the user said.
+            cwd: Real path; decides between sessions of one name.
+
+        Raises:
+            UnknownUnitError: There is none.
+            AmbiguousNameError: There are several; `candidates` lists their ids.
+        """
+        if (session := self._sessions.get(name)) is not None:
+            return session
+        found = [it for it in self._sessions.values() if name in {it.key.name, it.key.jupyter_id}]
+        if len(found) > 1 and cwd is not None:
+            found = [it for it in found if it.key.cwd == cwd]
+        if len(found) > 1:
+            found = [it for it in found if it.life is not None] or found
+        if not found:
+            raise unknown(name)
+        if len(found) > 1:
+            ids = sorted(it.id for it in found)
+            raise AmbiguousNameError(
+                f"{name} names {len(found)} sessions: {', '.join(ids)}.",
+                hint="Use an id: `pxctl kernel list` shows them with their folders.",
+                candidates=[f"kernel:{each}" for each in ids],
+            )
+        return found[0]
+
+    def everything(self) -> tuple[LiveSession, ...]:
+        """Return all sessions."""
+        return tuple(self._sessions.values())
+
+    def ids(self) -> frozenset[str]:
+        """Return all ids."""
+        return frozenset(self._sessions)
+
+    def view(self, session: LiveSession) -> SessionView:
+        """Return a session as it is shown now."""
+        return session.view(self._standing(session.id))
+
+    def write(self, session: LiveSession) -> None:
+        """Write down what a session is now."""
+        kernel_sessions.remember(self._ledger, _row(session, self.view(session)))
+
+    def used(self, session: LiveSession) -> None:
+        """Note the end of a call; written now and then only."""
+        now = time.monotonic()
+        if now - self._written.get(session.id, 0.0) >= REMEMBER_SECONDS:
+            self._written[session.id] = now
+            self.write(session)
+
+    def flush(self) -> None:
+        """Write down what every living session is now."""
+        for session in self._sessions.values():
+            if session.life is not None:
+                self.write(session)
+
+    def settle(self, session: LiveSession) -> None:
+        """A kernel of a session is gone: write down what is left of it, or forget it where it was one call's own."""
+        if session.owner is Owner.PER_CALL and session.life is None and self._standing(session.id) is None:
+            self._sessions.pop(session.id, None)
+            self._written.pop(session.id, None)
+        session.rested_at = time.time()
+        self.write(session)
+
+    def _forget(self, session: LiveSession) -> None:
+        """Drop a session without history."""
+        self._sessions.pop(session.id, None)
+        self._written.pop(session.id, None)
+        kernel_sessions.forget(self._ledger, session.id)
+
+    def _is_over(self, session: LiveSession) -> bool:
+        """Say whether a front end has ended it, and nobody has run a cell of ours there."""
+        if not session.owner.is_front_end or session.has_cells or session.reason is not Reason.STOPPED:
+            return False
+        return time.time() - session.rested_at > FORGET_SECONDS
+
+    def _shrink(self) -> None:
+        idle = [it for it in self._sessions.values() if it.life is None and self._standing(it.id) is None]
+        for session in [it for it in idle if self._is_over(it)]:
+            idle.remove(session)
+            self._forget(session)
+        for session in idle[: max(0, len(self._sessions) - REMEMBERED_MAX)]:
+            self._sessions.pop(session.id)
+
+
+def unknown(name: str) -> UnknownUnitError:
+    """Return the error for a name that is no session's."""
+    name = shortened(name)
+    return UnknownUnitError(
+        f"There is no kernel session {name}.",
+        hint="`pxctl kernel list` shows them; `pxctl kernel start` makes one.",
+        unit=f"kernel:{name}",
+    )
+
+
+def how_lost(newest: Newest, session_reason: str | None) -> str:
+    """Say where the variables of a session's last cells went, from how their kernel or else its session ended."""
+    reason = newest.reason or session_reason
+    if reason is None or reason == Reason.INTERRUPTED or reason not in set(Reason):
+        return CUT_OFF
+    ended = Reason(reason)
+    if newest.code is None and newest.signal is None:
+        how = _SHORT.get(ended) or how_it_ended(KernelEnd(ended))
+    else:
+        how = how_it_ended(KernelEnd(ended, _record(newest)))
+    return f"The session's last kernel {how}; its variables are gone."
+
+
+def _record(newest: Newest) -> ExitRecord:
+    """Return what is left of the exit record of a kernel."""
+    nobody = Identity(0, 0, "")
+    return ExitRecord(newest.instance or "", "", nobody, 0.0, 0.0, newest.code, newest.signal, 0.0, 0.0, 0, 0, 0)
+
+
+def _row(session: LiveSession, view: SessionView) -> KernelSessionRow:
+    key = session.key
+    return kernel_sessions.KernelSessionRow(
+        id=key.id,
+        name=key.name,
+        cwd=key.cwd,
+        interpreter=key.interpreter,
+        backend=key.backend.value,
+        language=session.language,
+        owner=session.owner.value,
+        created_at=session.created,
+        state=view.state.value,
+        kernelspec=session.kernelspec,
+        last_used=session.last_used,
+        reason=view.reason.value if view.reason else None,
+        restarts=view.restarts,
+        instance=view.instance,
+        failure=view.failure,
+    )
+
+
+def _session(row: KernelSessionRow) -> LiveSession | None:
+    """Return the session of a row; None for one that this version does not understand."""
+    try:
+        key = SessionKey(row.name, row.cwd, row.interpreter, BackendName(row.backend))
+        cut_off = row.reason == Reason.INTERRUPTED and key.backend is not BackendName.BASH
+        return LiveSession(
+            key,
+            row.language,
+            row.created_at,
+            Owner(row.owner),
+            kernelspec=row.kernelspec,
+            last_used=row.last_used,
+            reason=Reason(row.reason) if row.reason else None,
+            restarts=row.restarts,
+            lost=CUT_OFF if cut_off else None,
+        )
+    except ValueError:
+        return None

@@ -1,0 +1,90 @@
+"""What the room has to do with kernels that are started ahead: shows them, begins with one, and ends leftovers.
+
+Law: a spare is no session: it is in no list of them, takes nobody's place, and whatever becomes of it is nobody's loss.
+Which one is made and who gets it is the direct backend's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from supervisord_py.errors import PxError
+from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.hosting.launching import resource_limits
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from supervisord_py.kernels.backend import SpareView
+    from supervisord_py.kernels.backends import Backends
+    from supervisord_py.kernels.hosting.kernel_pool import KernelPool
+    from supervisord_py.kernels.hosting.live_session import LiveSession
+    from supervisord_py.kernels.hosting.sessions_choosing import SessionsChoosing
+
+UNITS = "kernel-spare:"
+"""How the units of spares begin."""
+FIRST_SECONDS = 3.0
+"""From the opening of the room to the first spare: those who waited for the daemon come first."""
+LATELY_SECONDS = 24 * 3600.0
+_log = structlog.get_logger(__name__)
+
+
+def spares_of(backends: Backends) -> tuple[SpareView, ...]:
+    """Return the spares there are."""
+    direct: Any = backends.present().get(BackendName.DIRECT)
+    pool = getattr(direct, "spares", None)
+    return () if pool is None else pool.views()
+
+
+async def end_left_over(pool: KernelPool) -> None:
+    """End the spares of an earlier control plane; they end by themselves, but their records are to be released."""
+    for child in await pool.placement.list(UNITS):
+        pool.run_task(_end(pool, child.key))
+
+
+async def _end(pool: KernelPool, key: str) -> None:
+    report = await pool.placement.stop(key, grace_seconds=0.0, reason=Reason.REPLACED.value)
+    if not report.survivors:
+        await pool.placement.release(key)
+
+
+async def begin(pool: KernelPool, choosing: SessionsChoosing) -> None:
+    """Have a spare for the interpreter that was used last, if that was not long ago."""
+    await asyncio.sleep(FIRST_SECONDS)
+    session = _last_used(pool)
+    if session is None or not pool.config.spares:
+        return
+    try:
+        launch = await _launch(pool, choosing, session)
+        backend: Any = await pool.backend(BackendName.DIRECT)
+        backend.expect(launch)
+        await backend.preload()
+    except (PxError, OSError) as error:
+        _log.info("no_first_spare", session=session.id, why=str(error))
+
+
+def _last_used(pool: KernelPool) -> LiveSession | None:
+    fitting = [it for it in pool.register.everything() if it.key.backend is BackendName.DIRECT and not it.kernelspec]
+    newest = max(fitting, key=lambda it: it.last_used or 0.0, default=None)
+    return newest if newest is not None and time.time() - (newest.last_used or 0.0) <= LATELY_SECONDS else None
+
+
+async def _launch(pool: KernelPool, choosing: SessionsChoosing, session: LiveSession) -> Launch:
+    choice = await choosing.prospect(session)
+    config = pool.config
+    return Launch(
+        session_id=session.id,
+        instance="",
+        interpreter=choice.interpreter,
+        cwd=choice.cwd,
+        env=choice.env,
+        cells_dir=config.cells_dir,
+        limits=resource_limits(config.limits),
+        max_rss_bytes=config.limits.hard_memory_bytes,
+        memory_grace_seconds=config.limits.memory_grace_seconds,
+        overlay=choice.overlay,
+    )

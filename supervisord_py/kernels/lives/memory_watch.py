@@ -1,0 +1,58 @@
+"""How large kernels are: measured at the end of each cell, and once a second while cells run.
+
+Law: the hard limit is the keeper's, which sleeps for nobody; here is only the soft one, and what is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import KeeperLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.process.placement import Placement
+
+PERIOD_SECONDS = 1.0
+
+
+class MemoryWatch:
+    """Measures kernels; `lives` are those that are there."""
+
+    def __init__(
+        self, placement: Placement, lives: Callable[[], Collection[KernelLife]], config: Callable[[], KernelsConfig]
+    ) -> None:
+        self._placement = placement
+        self._lives = lives
+        self._config = config
+
+    async def measure(self, *lives: KernelLife) -> int | None:
+        """Measure kernels; return the largest, in bytes, None where nothing of them is ours to measure."""
+        keys = {it.key: it for it in lives if it.is_ours} | {shell: it for it in lives for shell in it.shells}
+        if not keys:
+            return None
+        try:
+            stats = await self._placement.stat(tuple(keys))
+        except KeeperLostError:
+            return None
+        for key, stat in stats.items():
+            keys[key].rss_bytes = stat.rss_bytes
+        return max((stat.rss_bytes for stat in stats.values()), default=None)
+
+    def is_over(self, rss_bytes: int | None) -> bool:
+        """Say whether that is more than the soft limit."""
+        limit = self._config().limits.soft_memory_bytes
+        return limit is not None and rss_bytes is not None and rss_bytes > limit
+
+    async def keep_watch(self, also: Callable[[], None]) -> None:
+        """Measure what runs, once a second, and look at what else is to be seen; nearly free while nothing runs."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            also()
+            busy = [it for it in self._lives() if it.busy]
+            if busy:
+                await self.measure(*busy)

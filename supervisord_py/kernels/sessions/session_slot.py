@@ -1,0 +1,227 @@
+"""What the set knows of one session. Values and what follows from them; the set alone changes them.
+
+Law: a hard failure stands until somebody asks; deaths count only while no cell has succeeded between them, failed
+starts only within their window and while none succeeded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.sessions.session_events import Asked, Failure, FailureKind, Phase, Standing, StartCause
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from supervisord_py.kernels.config import SessionLimits
+    from supervisord_py.kernels.sessions import session_events as ev
+
+LIVE = (Phase.STARTING, Phase.READY)
+_BY_ITSELF = frozenset({StartCause.RESTARTED, StartCause.RECYCLED})
+_STATES = {Phase.STARTING: SessionState.STARTING, Phase.STOPPING: SessionState.STOPPING}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The call that has the kernel, and which kernel's cell made it."""
+
+    ticket: int
+    caller: int | None = None
+
+
+@dataclass(slots=True)
+class Slot:
+    """All that is known of one session.
+
+    Attributes:
+        line: Calls that wait, in order of arrival. `askers`: requests to start or restart that wait.
+        cold: Those of them that waited for the present kernel's start.
+        fresh: Nothing has run on the present kernel yet.
+        recycle: It is to be replaced once nothing runs on it.
+        revival: Why it is to be started again once it is gone, although maybe nobody waits.
+        after: (session, serial) of the kernel whose end the next start waits for.
+        held: A front end holds its place.
+        retried: The start under way is the second one after a lack of descriptors.
+        stays: The start under way is not for its waiters alone: it goes on when nobody waits any more.
+    """
+
+    session: str
+    phase: Phase = Phase.COLD
+    serial: int = 0
+    running: Running | None = None
+    line: dict[int, ev.Asked] = field(default_factory=dict)
+    askers: dict[int, ev.StartAsked | ev.RestartAsked] = field(default_factory=dict)
+    cold: set[int] = field(default_factory=set)
+    fresh: bool = False
+    recycle: bool = False
+    revival: StartCause | None = None
+    after: tuple[str, int] | None = None
+    retried: bool = False
+    stays: bool = False
+    foreign_busy: bool = False
+    held: bool = False
+    last_used: float | None = None
+    stopping_for: Reason | None = None
+    deaths: int = 0
+    start_failures: tuple[float, ...] = ()
+    restarts: int = 0
+    failure: Failure | None = None
+    per_call: bool = False
+    forgotten: bool = False
+
+    @property
+    def is_awaited(self) -> bool:
+        """True while somebody waits for it."""
+        return bool(self.line or self.askers)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when stopping its kernel would disturb nobody: who waits in line of a ready kernel waits for a call."""
+        return self.phase is Phase.READY and self.running is None and not self.foreign_busy
+
+    @property
+    def is_hungry(self) -> bool:
+        """True while somebody waits for a kernel that is not even starting."""
+        return self.is_awaited and self.phase not in LIVE
+
+    @property
+    def is_given_up(self) -> bool:
+        """True when it starts, or is to be tried again, for calls only, and each of them has given up."""
+        starts = self.phase is Phase.STARTING or self.revival is StartCause.RETRIED
+        return starts and not self.stays and not self.is_awaited
+
+    @property
+    def is_forgettable(self) -> bool:
+        """True when a slot made anew would be as good."""
+        if self.phase is not Phase.COLD or self.is_awaited or self.revival is not None:
+            return False
+        return self.per_call or self.forgotten or not (self.failure or self.deaths or self.start_failures)
+
+    @property
+    def head(self) -> ev.Asking:
+        """Who waits longest; only while somebody does."""
+        return min((next(iter(line.values())) for line in (self.line, self.askers) if line), key=lambda it: it.ticket)
+
+    @property
+    def present(self) -> int | None:
+        """The kernel that is there, also while it starts or stops."""
+        return None if self.phase is Phase.COLD else self.serial
+
+    def waiting(self) -> Iterator[ev.Asking]:
+        """Yield who waits, calls in their order, then requests."""
+        yield from self.line.values()
+        yield from self.askers.values()
+
+    def expires_at(self, idle_seconds: float) -> float:
+        """Return when an idle kernel is too old; infinity for one that is not idle."""
+        return math.inf if not self.is_idle or self.last_used is None else self.last_used + idle_seconds
+
+    def retires_for(self, now: float, idle_seconds: float) -> Reason | None:
+        """Return why its kernel is to go though nobody asked for that; None when it is not."""
+        if self.per_call and self.phase in LIVE and self.running is None and not self.is_awaited:
+            return Reason.STOPPED
+        if self.phase is Phase.STARTING and self.is_given_up:
+            return Reason.CANCELLED
+        return Reason.EVICTED_TTL if self.expires_at(idle_seconds) <= now else None
+
+    def use(self, at: float) -> None:
+        """Note a use; one that is told late does not turn the clock back."""
+        self.last_used = at if self.last_used is None else max(self.last_used, at)
+
+    def serve(self, asked: ev.Asked) -> None:
+        """Give the kernel to a call."""
+        self.running, self.fresh = Running(asked.ticket, asked.caller), False
+
+    def release(self, ticket: int, now: float) -> None:
+        """Take the kernel back from a call, if it has it."""
+        if self.is_run_by(ticket):
+            self.running = None
+            self.use(now)
+
+    def is_run_by(self, ticket: int) -> bool:
+        """Say whether a call has the kernel."""
+        return self.running is not None and self.running.ticket == ticket
+
+    def use_elsewhere(self, at: float) -> None:
+        """Note that a client that is not ours used it."""
+        self.use(at)
+        self.fresh = False
+
+    def work_elsewhere(self, now: float, *, busy: bool) -> None:
+        """Note whether a client that is not ours has work on it."""
+        if self.foreign_busy is not busy:
+            self.foreign_busy, self.fresh = busy, False
+            self.use(now)
+
+    def adopt(self, event: ev.Adopted) -> None:
+        """Become a kernel that an earlier control plane started."""
+        self.phase = Phase.READY if event.is_ready else Phase.STARTING
+        self.serial, self.fresh, self.last_used, self.stays = event.serial, False, event.last_used, True
+        self.running = None if event.ticket is None else Running(event.ticket)
+
+    def begin(self, serial: int) -> StartCause:
+        """Become a starting kernel; return why."""
+        cause = self.revival
+        if cause is None:
+            cause = StartCause.CALL if isinstance(self.head, Asked) else StartCause.ASKED
+        self.restarts += cause is StartCause.RESTARTED
+        self.retried = cause is StartCause.RETRIED
+        self.stays = cause in _BY_ITSELF or bool(self.askers) or not self.line or (self.retried and self.stays)
+        self.phase, self.serial, self.fresh = Phase.STARTING, serial, True
+        self.revival = self.after = self.stopping_for = None
+        return cause
+
+    def end(self, reason: Reason | None) -> None:
+        """Become a stopping kernel that nobody uses."""
+        self.phase, self.stopping_for, self.running = Phase.STOPPING, reason, None
+        self.foreign_busy = self.held = self.recycle = False
+
+    def age(self, now: float, limits: SessionLimits) -> None:
+        """Forget failed starts that lie behind their window."""
+        since = now - limits.start_failure_seconds
+        self.start_failures = tuple(at for at in self.start_failures if at > since)
+
+    def absolve(self) -> None:
+        """Forget failures: somebody asks for it explicitly."""
+        self.failure, self.deaths, self.start_failures = None, 0, ()
+
+    def count_death(self, now: float, limits: SessionLimits, problem: Mapping[str, object] | None) -> None:
+        """Note a crash: come back by itself, or fail hard when there were too many in a row."""
+        self.deaths += 1
+        if self.deaths > limits.restarts:
+            self.failure = Failure(FailureKind.DEATHS, self.deaths, now, self.serial, problem)
+        else:
+            self.revival = StartCause.RESTARTED
+
+    def count_failed_start(self, now: float, limits: SessionLimits, problem: Mapping[str, object] | None) -> None:
+        """Note a start that failed by its own fault."""
+        self.age(now, limits)
+        self.start_failures = (*self.start_failures, now)
+        if len(self.start_failures) >= limits.start_failures:
+            self.failure = Failure(FailureKind.STARTS, len(self.start_failures), now, self.serial, problem)
+
+    def standing(self) -> Standing:
+        """Return it as it is shown."""
+        return Standing(
+            session=self.session,
+            state=self._state(),
+            serial=self.present,
+            queued=len(self.line),
+            running=None if self.running is None else self.running.ticket,
+            last_used=self.last_used,
+            stopping_for=self.stopping_for,
+            restarts=self.restarts,
+            failure=self.failure,
+            per_call=self.per_call,
+        )
+
+    def _state(self) -> SessionState:
+        if self.phase is Phase.READY:
+            return SessionState.BUSY if self.running or self.foreign_busy else SessionState.IDLE
+        if self.phase is Phase.COLD:
+            return SessionState.FAILED if self.failure else SessionState.STOPPED
+        return _STATES[self.phase]

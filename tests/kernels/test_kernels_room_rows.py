@@ -1,0 +1,107 @@
+"""The row of a cell is there before the cell is sent, and holds no cell up: a death at that moment loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from kernels.fake_backend import FakeBackend
+from kernels.room_house import eventually, room_house
+from supervisord_py.kernels.calls import cells_house
+from supervisord_py.kernels.cell import CellStarted, CellStatus
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from kernels.room_house import RoomHouse
+    from supervisord_py.kernels.backend import ExecuteRequest, Reply
+
+
+@pytest.fixture
+async def backend() -> FakeBackend:
+    """Kernels that behave as told."""
+    return FakeBackend()
+
+
+@pytest.fixture
+async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
+    """A room whose kernels behave as told."""
+    async with room_house(short_tmp, backend.make) as made:
+        yield made
+
+
+async def test_the_row_is_on_disk_when_the_cell_is_sent(house: RoomHouse, backend: FakeBackend) -> None:
+    """Another process would find it: a control plane that dies right after the sending leaves a cell that is known."""
+    await house.run("ok")
+    found: list[list[Any]] = []
+    execute, disk = backend.handle.execute, sqlite3.connect(house.ledger.path)
+
+    async def looking(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+        found.append(disk.execute("SELECT status FROM kernel_cells WHERE id = ?", (request.cell_id,)).fetchall())
+        return await execute(request, wake)
+
+    backend.handle.execute = looking  # type: ignore[method-assign]
+    for _ in range(3):
+        await house.run("ok")
+    disk.close()
+    assert found == [[("running",)]] * 3
+
+
+async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: RoomHouse) -> None:
+    disk, found = sqlite3.connect(house.ledger.path), list[list[Any]]()
+
+    def tell(event: object) -> None:
+        if isinstance(event, CellStarted):
+            found.append(disk.execute("SELECT code FROM kernel_cells WHERE id = ?", (event.id,)).fetchall())
+
+    await house.run("ok", "say x", tell=tell)
+    disk.close()
+    assert found == [[("ok",)], [("say x",)]]
+
+
+@pytest.mark.parametrize(("problem", "told"), [("stalls", "cell_row_late"), ("refuses", "cell_row_not_written")])
+async def test_a_row_that_cannot_be_written_holds_no_cell_up(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch, problem: str, told: str
+) -> None:
+    async def dispatch(*_: object) -> None:
+        if problem == "stalls":
+            await asyncio.get_running_loop().create_future()
+        "\ud800".encode()
+
+    monkeypatch.setattr(cells_house, "ROW_SECONDS", 0.01)
+    monkeypatch.setattr(cells_house.kernel_cells, "dispatch", dispatch)
+    with capture_logs() as logs:
+        result = await house.run("ok")
+    assert result.cells[0].status is CellStatus.OK
+    assert told in [it["event"] for it in logs]
+
+
+async def test_a_cancel_while_the_row_is_written_ends_the_cell(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not lost between two chairs: the cell is sent, and the ladder climbed at once."""
+    await house.run("ok")
+    waiting, go = asyncio.Event(), asyncio.Event()
+
+    async def dispatch(*_: object) -> None:
+        waiting.set()
+        await go.wait()
+
+    monkeypatch.setattr(cells_house.kernel_cells, "dispatch", dispatch)
+    running = asyncio.ensure_future(house.run("hold"))
+    await waiting.wait()
+    session = house.room.register.known(house.room.find("default").id)
+    run = session.run
+    assert run is not None
+    cancelling = asyncio.ensure_future(house.room.interrupt(session.id))
+    await eventually(lambda: run._cut is not None, "the cancel")
+    go.set()
+    (cell,) = (await running).cells
+    await cancelling
+    assert cell.status is CellStatus.CANCELLED
+    assert backend.handle.rungs == ["interrupt"]
