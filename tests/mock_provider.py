@@ -1,4 +1,4 @@
-"""A model provider for real agents in tests: OpenAI's chat completions, streamed, on loopback. It does as it is told.
+"""A model provider for real agents in tests: OpenAI's chat completions on loopback. It does as it is told.
 
 What it does with a request is chosen by the model's name:
 
@@ -6,7 +6,10 @@ What it does with a request is chosen by the model's name:
     tool           a call of the shell tool, then an answer          tool-loop      such calls for ever
     401 404 429 500  that error          429-hint       with Retry-After        quota    429 insufficient_quota
     hang           the request is taken and never answered            drop           the connection is cut
-    garbage        a stream that is no JSON
+    garbage        a stream that is no JSON         429-once       a 429 to its first request, then an answer
+    overflow       400: the prompt is longer than the model can read
+
+Who does not ask for a stream gets the answer in one piece.
 """
 
 from __future__ import annotations
@@ -34,6 +37,11 @@ ERRORS = {
         "You exceeded your current quota, please check your plan and billing details.",
     ),
     "500": (500, "server_error", "The server had an error while processing your request."),
+    "overflow": (
+        400,
+        "context_length_exceeded",
+        "This model's maximum context length is 128000 tokens. However, your messages resulted in 180000 tokens.",
+    ),
 }
 
 
@@ -86,8 +94,9 @@ class MockProvider:
         self.keys.append(request.headers.get("Authorization", "").removeprefix("Bearer "))
         self.asked.set()
         model = str(body.get("model"))
-        if model in ERRORS:
-            return _error(model)
+        error = "429" if model == "429-once" and len(self.requests) == 1 else model
+        if error in ERRORS:
+            return _error(error)
         match model:
             case "hang":
                 await self._over.wait()
@@ -98,7 +107,10 @@ class MockProvider:
                 return web.Response()
             case "garbage":
                 return await _stream(request, ["this is {no JSON"])
-        return await _stream(request, [json.dumps(each) for each in self._chunks(model, body)])
+        chunks = self._chunks(model, body)
+        if body.get("stream"):
+            return await _stream(request, [json.dumps(each) for each in chunks])
+        return web.json_response(_whole(chunks))
 
     def _chunks(self, model: str, body: dict[str, Any]) -> list[dict[str, Any]]:
         messages = body.get("messages") or [{}]
@@ -125,6 +137,17 @@ def _used() -> dict[str, Any]:
     total = INPUT_TOKENS + OUTPUT_TOKENS
     usage = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": OUTPUT_TOKENS, "total_tokens": total}
     return {**_chunk({}), "choices": [], "usage": usage}
+
+
+def _whole(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the chunks of an answer in one piece."""
+    choices = [each["choices"][0] for each in chunks if each["choices"]]
+    deltas = [each["delta"] for each in choices]
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(each.get("content") or "" for each in deltas)}
+    calls = [call for each in deltas for call in each.get("tool_calls", ())]
+    choice = {"index": 0, "message": message | ({"tool_calls": calls} if calls else {})}
+    choice["finish_reason"] = choices[-1]["finish_reason"]
+    return {**chunks[-1], "object": "chat.completion", "choices": [choice]}
 
 
 def _text(content: object) -> str:

@@ -26,6 +26,7 @@ from supervisord_py.pipes.agents.launching import (
 )
 from supervisord_py.pipes.agents.probe import MAX_REMEMBERED, AgentVersion, Place, VersionCache, judged
 from supervisord_py.pipes.agents.programs import Answer, Program
+from supervisord_py.pipes.agents.recalling import recall_secrets
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.agents.spec import AgentSpec, Piece
 from supervisord_py.pipes.execution import ErrorType, Plan, Preset
@@ -295,7 +296,7 @@ async def test_a_node_that_is_too_old_is_told_with_both_versions_and_the_cure(ho
     house.ask.answers = {"node": Answer(0, None, "v20.20.2\n")}
     refused = await house.refused("pi")
     assert refused.error_type is ErrorType.AGENT_INCOMPATIBLE
-    assert refused.message.startswith("pi 0.84.4 needs node >=22.19.0, and node is 20.20.2; npm install -g")
+    assert refused.message.startswith("pi 0.84.4 needs node >=22.19.0, and node is 20.20.2; install node")
     assert [program.argv[-1] for program in house.ask.programs] == ["--version"]
 
 
@@ -387,3 +388,18 @@ async def test_a_package_of_another_name_says_nothing(house: House) -> None:
     (house.root / "lib" / "pi" / "dist" / "package.json").write_text("[]")
     house.ask.answers = {"pi": Answer(0, None, "0.74.2"), "node": Answer(0, None, "v20.20.2")}
     assert (await house.launch("pi")).agent_version == "0.74.2"
+
+
+async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
+    """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is no reason to fail."""
+    house.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
+    (house.root / "pipe" / ".env").write_text("MY_TOKEN=of-the-env\nPLAIN=word\n")
+    house.ask.answers = {"pass": Answer(0, None, "from-the-store\n")}
+    own = Preset(provider="acme", api_key="cmd:pass show acme")
+    assert await recall_secrets(house.order("claude", own), house.means()) == (
+        "of-the-env", "sk-ant", "from-the-store"
+    )  # fmt: skip
+    lost = Preset(provider="acme", api_key="$NOT_THERE")
+    assert await recall_secrets(house.order("claude", lost), house.means()) == ("of-the-env", "sk-ant")
+    assert await recall_secrets(house.order("claude"), house.means()) == ("of-the-env", "sk-ant")
+    assert await recall_secrets(house.order("nobody"), house.means()) == ()

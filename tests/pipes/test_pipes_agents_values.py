@@ -248,11 +248,16 @@ def test_files_of_other_adapters_hold_no_key_and_no_loose_end() -> None:
     config = tomllib.loads(written("codex", replace(CUSTOM, url='http://h/"x'))["config.toml"])
     assert config["model_providers"]["px"]["base_url"] == 'http://h/"x'
     assert config["model_providers"]["px"]["request_max_retries"] == 0
-    assert json.loads(written("opencode", CUSTOM)["opencode.json"])["provider"]["custom"]["models"] == {
-        "m": {"name": "m"}
-    }
+    assert CUSTOM.api == "openai-completions"
+    assert config["model_providers"]["px"]["wire_api"] == "responses", "it knows no other"
+    models = json.loads(written("opencode", CUSTOM)["opencode.json"])["provider"]["custom"]["models"]
+    rest = {"limit": {"context": 0, "output": 0}, "options": {}}
+    assert models == {"m": {"name": "m", "cost": {"input": 0, "output": 0}, **rest}}
+    assert json.loads(written("aider", CUSTOM)["models.json"])["openai/m"]["litellm_provider"] == "openai"
+    assert [word for word in argv("aider", CUSTOM) if word.endswith("m")][-1] == "openai/m", "the last --model counts"
     assert json.loads(written("llm", CUSTOM)["extra-openai-models.yaml"])[0]["api_base"] == CUSTOM.url
-    assert written("gemini", CUSTOM)
+    assert json.loads(written("gemini", CUSTOM)[".gemini/settings.json"])["general"]["maxAttempts"] == 1
+    assert json.loads(written("qwen", CUSTOM)["settings.json"])["memory"]["enableManagedAutoMemory"] is False
     assert written("gemini", Preset()) == {}
     for name in set(BUILTIN.names):
         assert HAS_KEY not in json.dumps(written(name, CUSTOM))

@@ -230,6 +230,22 @@ def test_the_tail_of_stderr_is_what_a_crash_is_told_by() -> None:
     )
 
 
+def test_records_on_stdout_say_nothing_of_a_crash_but_other_lines_do() -> None:
+    """A tool's result may quote any error; what the program itself printed beside its records may not."""
+    quoted = '99 tokens"}\n{"type": "tool_result", "content": "HTTP 429"}\n{"type": "cut'
+    said = Summary(records=3)
+    outcome = judge(ended(143, stdout_tail=quoted), said, JSON_RULE, allow_empty=False)
+    assert (outcome.error_type, outcome.error_message) == (E.CRASH, "exit code 143")
+    plain = judge(ended(1, stdout_tail=f"{quoted}\nError: 401 no"), said, JSON_RULE, allow_empty=False)
+    assert (plain.error_type, plain.error_message) == (E.AUTH_FAILED, "exit code 1: Error: 401 no")
+
+
+def test_a_refusal_is_one_also_where_the_stream_calls_it_an_error() -> None:
+    refused = Summary(stop_reason="refusal", error_message="I can't help with this")
+    outcome = judge(ended(1), refused, JSON_RULE, allow_empty=False)
+    assert (outcome.error_type, outcome.error_message) == (E.SAFETY_REFUSAL, "I can't help with this")
+
+
 def test_a_hint_rides_along() -> None:
     outcome = judge(ended(), Summary(error_message="429 try again in 20s"), JSON_RULE, allow_empty=False)
     assert outcome.retry_after_seconds == 20.0

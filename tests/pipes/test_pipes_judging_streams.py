@@ -158,20 +158,24 @@ def test_claude_tells_its_words_and_what_they_cost() -> None:
     assert len(kept) == 3, "no deltas"
 
 
-def test_claudes_error_counts_although_it_says_success() -> None:
-    record = {
-        "type": "result",
-        "subtype": "success",
-        "is_error": True,
-        "api_error_status": 401,
-        "result": "Invalid key",
-    }
-    assert read("claude-json", lines(record))[2].error_message == "401: Invalid key"
-    named = {**record, "result": "API Error: 401 no"}
-    assert read("claude-json", lines(named))[2].error_message == "API Error: 401 no"
-    empty = {"type": "result", "is_error": True, "error": {"message": "gone"}}
-    assert read("claude-json", lines(empty))[2].error_message == "gone"
-    assert read("claude-json", lines({"type": "result", "is_error": True}))[2].error_message == "error"
+def test_what_claude_uses_is_told_on_the_way_and_put_right_at_the_end() -> None:
+    """Two blocks of one message are one turn, whose tokens count once: ceilings hold while it runs."""
+    message = {"id": "m1", "content": [{"type": "text", "text": "a"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
+    said = {"type": "assistant", "message": message}
+    run = lines(said, said, {"type": "assistant", "message": {**message, "id": "m2"}})
+    assert read("claude-json", run)[2].usage == Usage(18, 2, 0, 0, 20, 0.0, 2)
+    silent = {"type": "assistant", "message": {"id": "m3"}}
+    assert [it.usage.turns for it in read("claude-json", lines(silent))[3] if isinstance(it, UsageNow)] == [1]
+    total = {"type": "result", "result": "a", "usage": {"input_tokens": 18, "output_tokens": 70}, "num_turns": 2}
+    assert read("claude-json", run + lines(total))[2].usage == Usage(18, 70, 0, 0, 88, 0.0, 2)
+
+
+def test_an_error_of_claude_is_named_by_whatever_tells_it() -> None:
+    record = {"type": "result", "is_error": True}
+    named = {**record, "api_error_status": 401, "result": "API Error: 401 no"}
+    assert read("claude-json", lines(named))[2].error_message == "API Error: 401 no", "its status is not said twice"
+    assert read("claude-json", lines({**record, "error": {"message": "gone"}}))[2].error_message == "gone"
+    assert read("claude-json", lines(record))[2].error_message == "error"
 
 
 def test_a_single_result_of_claude_is_an_answer() -> None:
@@ -187,27 +191,32 @@ def test_qwens_list_over_several_lines_is_read_at_the_end() -> None:
     assert read("qwen-json", b"[1, 2]\n")[2].records == 0
 
 
-def test_codex_items_are_no_failures_but_a_failed_turn_is() -> None:
+def test_errors_of_codex_on_the_way_are_no_failures() -> None:
     run = lines(
-        {"type": "thread.started", "thread_id": "t"},
         {"type": "turn.started"},
         {"type": "item.completed", "item": {"type": "error", "message": "harmless"}},
-        {"type": "item.started", "item": {"type": "command_execution"}},
         {"type": "error", "message": "Reconnecting... 1/5"},
+        {"type": "item.started", "item": {"type": "reasoning"}},
         {"type": "item.completed", "item": {"type": "agent_message", "text": "hi"}},
-        {"type": "turn.completed", "usage": {"input_tokens": 7, "cached_input_tokens": 1, "output_tokens": 2}},
+        {"type": "turn.completed", "usage": {"input_tokens": 7, "cache_write_input_tokens": 3, "output_tokens": 2}},
     )
     text, kept, summary, _ = read("codex-jsonl", run)
-    assert (text, summary.error_message, summary.settled, summary.session_id) == (b"hi\n", None, True, "t")
-    assert summary.usage == Usage(7, 2, 1, 0, 9, 0.0, 1)
+    assert (text, summary.error_message, summary.settled) == (b"hi\n", None, True)
+    assert summary.usage == Usage(7, 2, 0, 3, 9, 0.0, 1)
     assert not any(b"item.started" in line for line in kept)
-    _, _, failed, _ = read("codex-jsonl", lines({"type": "turn.failed", "error": {"message": "stream error 429"}}))
-    assert failed.error_message == "stream error 429"
     _, _, bare, _ = read("codex-jsonl", lines({"type": "turn.failed"}, {"type": "unheard_of"}))
     assert bare.error_message == "the turn failed"
 
 
-def test_gemini_as_a_document_and_as_a_stream() -> None:
+def test_codex_turns_are_counted_by_the_results_of_tools() -> None:
+    started, done = ({"type": f"item.{it}", "item": {"type": "command_execution"}} for it in ("started", "completed"))
+    loop = lines({"type": "turn.started"}, *(3 * [started, done]))
+    assert read("codex-jsonl", loop)[2].usage.turns == 3
+    side_by_side = lines({"type": "turn.started"}, started, started, done, done, started)
+    assert read("codex-jsonl", side_by_side)[2].usage.turns == 2
+
+
+def test_gemini_as_a_document() -> None:
     stats = {
         "models": {"a": {"tokens": {"prompt": 5, "candidates": 2, "cached": 1, "total": 7}}, "b": {"tokens": None}}
     }
@@ -215,16 +224,20 @@ def test_gemini_as_a_document_and_as_a_stream() -> None:
     text, _, summary, _ = read("gemini-json", document)
     assert (text, summary.stop_reason, summary.usage) == (b"bonjour\n", "stop", Usage(5, 2, 1, 0, 7))
     assert read("gemini-json", b'{"response": "one line"}')[0] == b"one line\n"
-    stream = lines(
-        {"type": "init", "session_id": "g"},
-        {"type": "message", "role": "user", "content": "q"},
-        {"type": "message", "role": "assistant", "content": "bon", "delta": True},
-        {"type": "message", "role": "assistant", "content": "jour", "delta": True},
-        {"type": "result", "status": "success", "stats": {"input_tokens": 5, "output_tokens": 2, "cached": 1}},
+
+
+def test_geminis_words_before_and_after_a_tool_are_two_answers() -> None:
+    said = {"type": "message", "role": "assistant", "delta": True}
+    run = lines(
+        {**said, "content": "I "},
+        {**said, "content": "look."},
+        {"type": "tool_use", "tool_name": "x"},
+        {"type": "tool_result", "status": "success"},
+        {**said, "content": "Found."},
+        {"type": "result", "status": "success", "stats": {"input_tokens": 5, "output_tokens": 2}},
     )
-    text, _, summary, _ = read("gemini-json", stream)
-    assert (text, summary.final_text, summary.session_id) == (b"bonjour\n", "bonjour", "g")
-    assert summary.usage == Usage(5, 2, 1, 0, 7)
+    text, _, summary, _ = read("gemini-json", run)
+    assert (text, summary.final_text, summary.usage) == (b"I look.\nFound.\n", "Found.", Usage(5, 2, 0, 0, 7, 0.0, 2))
 
 
 def test_geminis_errors() -> None:

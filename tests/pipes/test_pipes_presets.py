@@ -172,6 +172,8 @@ def test_names_and_defaults_that_cannot_be() -> None:
     assert (two.default_id, list(two.broken)) == ("a", ["b"])
     assert "is no table" in parse_presets("[presets]\na = 1\n", FILE).problems[0].detail
     assert "'preset' has no place here" in parse_presets("[preset.a]\n", FILE).problems[0].text
+    assert parse_presets("[preset.a]\n", FILE).problems[0].hint == "write [presets.a]"
+    assert parse_presets("[fast]\n", FILE).problems[0].hint == "write [presets.fast]"
     assert "'presets' has no place here" in parse_presets("presets = 1\n", FILE).problems[0].text
 
 
@@ -307,3 +309,12 @@ def test_what_is_unreadable_in_a_state_counts_as_closed() -> None:
     assert Breakers({"a": None, "b": [1], "c": [-1, 0.0, 0], "d": ["x", 0, 0], "e": [1, 5, 0]}).state() == {
         "e": [1, 5.0, 0]
     }
+
+
+def test_whoever_gets_the_default_preset_is_told_of_a_second_one() -> None:
+    both = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
+    found = resolve(pipe(), both)
+    assert isinstance(found, Resolved)
+    assert found.preset.id == "a"
+    assert len(found.warnings) == 1
+    assert "[presets.b] default: another preset is the default one already" in found.warnings[0]

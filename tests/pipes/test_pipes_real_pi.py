@@ -1,7 +1,8 @@
 """The real pi against a provider that does as it is told: what our launch makes ready is what it needs.
 
-It is installed by .ci/agents. Each run costs a second of node, so there are few, side by side; what becomes of the
-other answers of a provider is seen through the whole daemon (tests/e2e/test_e2e_pipes_real_pi.py).
+It is installed by .ci/agents: the last one that runs on node 20, and the newest one with a node of its own. Each run
+costs a second of node, so there are few, side by side; what becomes of the other answers of a provider is seen through
+the whole daemon (tests/e2e/test_e2e_pipes_real_pi.py), and in what these and other versions were recorded to print.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mock_provider import ANSWER, COMMAND, INPUT_TOKENS, OUTPUT_TOKENS, MockProv
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import LaunchOrder, Means, Prepared, cleanup, launch
 from supervisord_py.pipes.agents.programs import Answer, Program
+from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status
 from supervisord_py.pipes.judging.outcome import judge
 from supervisord_py.pipes.judging.parsers import parser_for
@@ -65,13 +67,13 @@ async def ask(program: Program, *, seconds: float) -> Answer:
 class House:
     """Folders for the executions, and the means."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, pi: str = "pi", nodes: Path = PEERS / "node") -> None:
         self.root = root
         (root / "pipe").mkdir()
         (root / "home" / ".pi" / "agent").mkdir(parents=True)
         (root / "home" / ".pi" / "agent" / "settings.json").write_text("the user's own")
-        nodes = [str(each.parent) for each in PEERS.glob("node/node_modules/node-*/bin/node")]
-        path = os.pathsep.join([str(PEERS / "pi" / "node_modules" / ".bin"), *nodes, os.environ["PATH"]])
+        found = [str(each.parent) for each in nodes.glob("node_modules/node-*/bin/node")]
+        path = os.pathsep.join([str(PEERS / pi / "node_modules" / ".bin"), *found, os.environ["PATH"]])
         environ = {"PATH": path, "HOME": str(root / "home"), "PROVIDER_KEY": KEY}
         self.means = Means(load_agents(None), environ, ("PATH", "HOME"), ask, root, preflight_seconds=PATIENCE)
 
@@ -162,3 +164,26 @@ def _check_words_and_costs(runs: Mapping[str, Run]) -> None:
     assert usage.cost == pytest.approx(2 * (INPUT_TOKENS * 3 + OUTPUT_TOKENS * 15) / 1e6)
     assert b"from-the-tool" in tool.stored.replace(COMMAND.encode(), b"")
     assert runs["429-hint"].outcome.retry_after_seconds == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
+    tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
+    require((PEERS / "pi-newest" / "node_modules" / ".bin" / "pi").exists(), "needs the newest pi: .ci/agents")
+    (tmp_path / "new").mkdir()
+    run = await House(tmp_path / "new", pi="pi-newest", nodes=PEERS / "node22").run(1, "tool")
+    assert (run.outcome.status, run.summary.final_text, run.requests) == (Status.COMPLETED, ANSWER, 2)
+    assert (run.summary.usage.input_tokens, run.summary.settled) == (2 * INPUT_TOKENS, True)
+    assert (run.prepared.agent_version, run.prepared.warnings) == ("1.5.2", ())
+    assert KEY.encode() not in run.stored
+    old = tmp_path / "old" / "node_modules" / "node-of-yesterday" / "bin" / "node"
+    await asyncio.to_thread(old.parent.mkdir, parents=True)
+    await asyncio.to_thread(old.write_text, "#!/bin/sh\necho v20.20.2\n")
+    await asyncio.to_thread(old.chmod, 0o700)
+    house = House(tmp_path / "old", pi="pi-newest", nodes=tmp_path / "old")
+    with pytest.raises(CannotRunError, match=r"pi 1\.5\.2 needs node >=22\.19\.0, and node is 20\.20\.2") as caught:
+        await launch(house.order(2, "ok", "http://127.0.0.1:9/v1"), house.means)
+    assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
+    assert "pi-coding-agent@0.74.2" in (caught.value.hint or "")

@@ -48,13 +48,26 @@ class Layers:
 def build_environment(spec: AgentSpec, layers: Layers, values: Values) -> tuple[Environment, tuple[str, ...]]:
     """Return the environment, and every value in it that is a secret."""
     env = {"PATH": DEFAULT_PATH} | passed(layers.daemon, layers.allow)
-    own_keys = {} if layers.key else passed(layers.daemon, _key_names(spec, layers.provider))
-    handed = passed(layers.daemon, spec.pass_env) | own_keys | dict(layers.dotenv)
-    env |= handed | _adapter(spec, layers, values) | _key(spec, layers, values) | dict(layers.marks)
-    secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own_keys.values())
+    env |= _handed(spec, layers) | _adapter(spec, layers, values) | _key(spec, layers, values) | dict(layers.marks)
+    return Environment(env), secret_values(spec, layers)
+
+
+def secret_values(spec: AgentSpec, layers: Layers) -> tuple[str, ...]:
+    """Return every value of an environment that is a secret."""
+    secrets = {value for name, value in _handed(spec, layers).items() if _KEY_LIKE.search(name)}
+    secrets |= set(_own_keys(spec, layers).values())
     if layers.key is not None:
         secrets.add(layers.key.reveal())
-    return Environment(env), tuple(sorted(secret for secret in secrets if secret))
+    return tuple(sorted(secret for secret in secrets if secret))
+
+
+def _own_keys(spec: AgentSpec, layers: Layers) -> dict[str, str]:
+    return {} if layers.key else passed(layers.daemon, _key_names(spec, layers.provider))
+
+
+def _handed(spec: AgentSpec, layers: Layers) -> dict[str, str]:
+    """Return what comes from others than the adapter and the preset."""
+    return passed(layers.daemon, spec.pass_env) | _own_keys(spec, layers) | dict(layers.dotenv)
 
 
 def key_variable(spec: AgentSpec, provider: str | None, *, has_url: bool) -> str | None:

@@ -7,7 +7,7 @@ between executions. Who is refused is told why, and leaves nothing behind. Doing
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConfigError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.agents.catalog import AgentCatalog
+    from supervisord_py.pipes.agents.file_texts import FileText
     from supervisord_py.pipes.agents.programs import Ask
     from supervisord_py.pipes.agents.templates import Values
     from supervisord_py.pipes.execution import Plan, Preset
@@ -147,6 +148,29 @@ async def launch(order: LaunchOrder, means: Means) -> Prepared:
     return _prepared(order, ready)
 
 
+def launch_at_once(order: LaunchOrder, means: Means) -> Prepared | None:
+    """Make everything ready where nobody is to be asked for a key, a version, a provider; None where somebody is.
+
+    The same as `launch`, which is for all orders. Blocking.
+
+    Raises:
+        CannotRunError: With the error type of the row; nothing of ours is left then.
+    """
+    spec = _spec(order.plan, means.catalog)
+    if order.preset.api_key is not None or spec.version.argv or spec.version.packages:
+        return None
+    dotenv, doubts = read_dotenv(order.folder / DOTENV)
+    found = _found(spec, order, means, dotenv, None)
+    if means.preflight and (spec.auth_check is not None or found.values.get("url") is not None):
+        return None
+    try:
+        _write(order, found)
+    except BaseException:
+        cleanup(order.run_dir)
+        raise
+    return _prepared(order, replace(found, warnings=(*doubts, *found.warnings)))
+
+
 async def check_agent(order: LaunchOrder, means: Means) -> AgentVersion:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
@@ -161,15 +185,21 @@ async def _ready(order: LaunchOrder, means: Means) -> _Ready:
     spec = _spec(order.plan, means.catalog)
     dotenv, doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
     key = await _key(order.preset, means, {**means.environ, **dotenv})
+    found = await asyncio.to_thread(_found, spec, order, means, dotenv, key)
+    version = await means.versions.probe(spec, Place(found.argv[0], order.folder, found.env), means.ask)
+    values = gap_values(spec, order.preset, _places(order), version=version.version, has_key=key is not None)
+    return replace(found, values=values, version=version, warnings=(*doubts, *version.warnings, *found.warnings))
+
+
+def _found(spec: AgentSpec, order: LaunchOrder, means: Means, dotenv: Mapping[str, str], key: Secret | None) -> _Ready:
+    """Return all that is known without the version. Blocking: looks for the program."""
     values = gap_values(spec, order.preset, _places(order), has_key=key is not None)
     argv = _argv(spec, order, values)
     layers = Layers(means.environ, means.env_allow, dotenv, _marks(order), _texts(values, "provider"), key)
     env, secrets = build_environment(spec, layers, values)
-    executable, env = await asyncio.to_thread(_found, spec, argv[0], order.folder, env)
-    version = await means.versions.probe(spec, Place(executable, order.folder, env), means.ask)
-    values = gap_values(spec, order.preset, _places(order), version=version.version, has_key=key is not None)
-    warnings = (*doubts, *version.warnings, *_doubts(spec, order))
-    return _Ready(spec, (executable, *argv[1:]), values, env, tuple(map(Secret, secrets)), version, warnings)
+    executable, env = _with_program(spec, argv[0], order.folder, env)
+    hidden = tuple(map(Secret, secrets))
+    return _Ready(spec, (executable, *argv[1:]), values, env, hidden, AgentVersion(), _doubts(spec, order))
 
 
 def _spec(plan: Plan, catalog: AgentCatalog) -> AgentSpec:
@@ -228,7 +258,7 @@ def _texts(values: Values, gap: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _found(spec: AgentSpec, name: str, folder: Path, env: Environment) -> tuple[str, Environment]:
+def _with_program(spec: AgentSpec, name: str, folder: Path, env: Environment) -> tuple[str, Environment]:
     """Return the program, and the environment with a PATH on which it finds its own runtime. Blocking."""
     home = env.get("HOME", "/")
     executable = find_executable(name, path=env["PATH"], home=home, folder=folder, agent=spec.name)
@@ -258,7 +288,13 @@ def _write(order: LaunchOrder, ready: _Ready) -> None:
     make_folder(order.output_dir)
     if _keeps_session(order, ready.spec):
         make_folder(order.session_dir, 0o700)
-    write_run_files(order.run_dir, order.prompt, file_texts(ready.spec, ready.values))
+    write_run_files(order.run_dir, order.prompt, _own_files(ready))
+
+
+def _own_files(ready: _Ready) -> tuple[FileText, ...] | None:
+    """Return what the adapter's folder is to hold; None where it writes nothing and can tell nobody of the folder."""
+    spec = ready.spec
+    return file_texts(spec, ready.values) if spec.files or spec.argv or spec.env else None
 
 
 def _keeps_session(order: LaunchOrder, spec: AgentSpec) -> bool:

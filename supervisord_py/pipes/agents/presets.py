@@ -24,6 +24,7 @@ AUTO = frozenset({"auto", "default", "pi-agent"})
 """Words for the default preset in a pipe's list."""
 EFFORTS = ("low", "medium", "high")
 _CUSTOM = "custom"
+_DEFAULT = "default"
 _CUSTOM_API = "openai-completions"
 _ALIASES = {"native-ollama": "ollama"}
 _REFERENCES = ("$", "file:", "cmd:")
@@ -85,10 +86,17 @@ def parse_presets(text: str, file: str) -> Presets:
     tables = document.pop("presets", {})
     if document or not isinstance(tables, dict):
         key = next(iter(document), "presets")
-        hint = f"write [presets.{key}]" if document else "write [presets.NAME]"
+        hint = f"write [presets.{_below(key, document)}]" if document else "write [presets.NAME]"
         problem = ConfigProblem(f"{key!r} has no place here", hint, file, line_of(text, (key,)), key=key)
         return Presets(file, file_problem=problem)
     return _gathered(tables, file, text)
+
+
+def _below(key: str, document: Mapping[str, Any]) -> str:
+    """Return what the preset was to be called: `a` of `[preset.a]`, else the key itself."""
+    members = document[key]
+    is_typo = nearest(key, ("presets",)) is not None and isinstance(members, dict)
+    return next(iter(members), key) if is_typo else key
 
 
 def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetProblem:
@@ -105,6 +113,7 @@ def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPr
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
         return Resolved(own, warnings=warnings)
     if presets.default_id is not None and definition.agent != COMMAND:
+        warnings += tuple(each.text for each in presets.problems if each.key == _DEFAULT)
         return Resolved(_with_effort(presets.by_id[presets.default_id], definition), warnings=warnings)
     return Resolved(Preset(effort=definition.effort), warnings=warnings)
 
@@ -172,7 +181,7 @@ def _gathered(tables: Mapping[str, Any], file: str, text: str) -> Presets:
         )
         if not isinstance(members, dict):
             table.wrong(name, "is no table", f"write [presets.{name}]")
-        is_default = table.flag("default") is True
+        is_default = table.flag(_DEFAULT) is True
         preset = _preset(name, table, has_default=bool(defaults) and is_default)
         if table.problems:
             broken[name] = tuple(table.problems)
@@ -184,7 +193,7 @@ def _gathered(tables: Mapping[str, Any], file: str, text: str) -> Presets:
 
 def _preset(name: str, table: TomlTable, *, has_default: bool) -> Preset:
     if has_default:
-        table.wrong("default", "another preset is the default one already", "remove one of the two")
+        table.wrong(_DEFAULT, "another preset is the default one already", "remove one of the two")
     provider, url = table.words("provider"), table.words("url")
     provider = _ALIASES.get(provider or "", provider)
     preset = Preset(

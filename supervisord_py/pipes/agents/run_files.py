@@ -25,8 +25,8 @@ PROMPT_FILE = "prompt.md"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def write_run_files(run_dir: Path, prompt: str, files: tuple[FileText, ...]) -> None:
-    """Write the prompt and the adapter's files.
+def write_run_files(run_dir: Path, prompt: str, files: tuple[FileText, ...] | None) -> None:
+    """Write the prompt and the adapter's files; None makes no folder for any, () an empty one.
 
     Raises:
         CannotRunError: `disk_full`, or `config_error` where the folder cannot be written.
@@ -35,9 +35,10 @@ def write_run_files(run_dir: Path, prompt: str, files: tuple[FileText, ...]) -> 
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         cleanup(run_dir)
         agent_dir = run_dir / AGENT_DIR
-        agent_dir.mkdir(mode=0o700)
+        if files is not None:
+            agent_dir.mkdir(mode=0o700)
         _write(run_dir / PROMPT_FILE, prompt)
-        for file in files:
+        for file in files or ():
             target = agent_dir / file.path
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             _write(target, file.text)

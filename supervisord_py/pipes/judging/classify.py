@@ -40,13 +40,14 @@ TABLE: tuple[tuple[ErrorType, tuple[str, ...]], ...] = (
         ErrorType.SAFETY_REFUSAL,
         (
             r"content_filter|content_policy_violation|safety_refusal|stop.?reason\W{1,4}refusal",
-            r"flagged (?:as|for) (?:possible|potential)",
+            r"flagged (?:as|for) (?:possible|potential)|blocked (?:due to|by) safety",
         ),
     ),
     (
         ErrorType.QUOTA_EXHAUSTED,
         (
             r"insufficient_quota|quota[_ ]exhausted|quota exceeded|exceeded your current quota",
+            r"exhausted your (?:\w+ )?quota",
             r"insufficient[_ .]credits?|credits_exhausted|credit balance is too low|daily_(?:cost_)?limit_exceeded",
             r"billing_(?:hard_limit|not_active)|check your plan and billing|usage limit reached",
             _status("402"),
@@ -54,7 +55,10 @@ TABLE: tuple[tuple[ErrorType, tuple[str, ...]], ...] = (
     ),
     (
         ErrorType.RATE_LIMITED,
-        (r"rate[_ -]?limit|too many requests|overloaded_error|resource_exhausted", _status("429|529")),
+        (
+            r"rate[_ -]?limit|too many requests|overloaded_error|resource[_ ](?:has been )?exhausted",
+            _status("429|529"),
+        ),
     ),
     (
         ErrorType.AUTH_FAILED,
@@ -69,7 +73,7 @@ TABLE: tuple[tuple[ErrorType, tuple[str, ...]], ...] = (
         ErrorType.MODEL_NOT_FOUND,
         (
             r"model_not_found|model_not_allowed|unknown (?:model|provider)|try pulling it first",
-            r"model\b.{0,80}?\b(?:does not exist|not found|is not (?:available|supported))",
+            r"models?\b.{0,80}?\b(?:does not exist|not found|is not (?:available|supported))",
             r"not_found_error\W{1,4}message\W{1,4}model",
             _status("404") + r".{0,200}?model",
         ),
@@ -78,7 +82,8 @@ TABLE: tuple[tuple[ErrorType, tuple[str, ...]], ...] = (
         ErrorType.CONTEXT_OVERFLOW,
         (
             r"context_length_exceeded|maximum context length|request too large|prompt is too long",
-            r"context window exceeded|input is too long",
+            r"context window exceeded|input is too long|ran out of room in the model's context window",
+            r"exceeds the (?:context window|maximum number of (?:input )?tokens)",
             _status("413"),
         ),
     ),
@@ -86,15 +91,18 @@ TABLE: tuple[tuple[ErrorType, tuple[str, ...]], ...] = (
         ErrorType.PROVIDER_ERROR,
         (
             r"server_error|internal server error|bad gateway|service unavailable|gateway time-?out",
-            r"stream ended without finish_reason|in JSON at position|malformed server-sent|provider_protocol|api_error",
+            r"\bis (?:currently )?overloaded",
+            r"stream ended without finish_reason|stream closed before response\.completed|experiencing high demand",
+            r"in JSON at position|JSON parse error|is not valid JSON|malformed server-sent|provider_protocol|api_error",
             _status(r"5\d\d"),
         ),
     ),
     (
         ErrorType.NETWORK,
         (
-            r"connection error|connection refused|connection reset|socket hang up|fetch failed",
-            r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EPIPE)\b|(?<![a-z])terminated(?:$|:)",
+            r"connection (?:error|refused|reset|dropped)|socket hang up|fetch failed|error sending request",
+            r"stream disconnected before completion",
+            r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EPIPE)\b|(?<![a-z])terminated(?:$|[:\]]| \()",
             r"network (?:error|is unreachable)|certificate verify failed",
             r"name or service not known|temporary failure in name resolution",
         ),

@@ -1,12 +1,14 @@
-"""`claude -p --output-format stream-json --verbose`, its `json`, and qwen's `json`, which speaks the same words.
+"""`claude -p --output-format stream-json --verbose`, and qwen's `-o stream-json`, which speaks the same words.
 
-The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says. A document over several lines,
-or a list of records, is read at the end.
+The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says, and its totals replace what
+was added up on the way. An answer of several blocks is several records with one message id; an error is also told as
+an answer of the model `<synthetic>`, which nobody gave. A list of records, as from `json`, is read at the end.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.execution import Usage
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _STOP = "stop"
+_REFUSAL = "refusal"
+_NOBODY = "<synthetic>"
+_HIDDEN = "[API Error: "
+"""How an answer begins that is an error of qwen's; its 0.15 calls it a success, and exits with 0."""
 
 
 class ClaudeStream(DocumentStream):
@@ -31,9 +37,8 @@ class ClaudeStream(DocumentStream):
         if kind == "stream_event":
             return gathering.say(_delta(record))
         happenings: list[Happening] = [Kept(line + b"\n")]
-        if kind == "assistant":
-            happenings += gathering.turn()
-            happenings += gathering.answer(reading.block_text(reading.member(record, "message", "content")))
+        if kind == "assistant" and reading.words(record, "message", "model") != _NOBODY:
+            happenings += self._said(record)
         elif kind == "result":
             happenings += self._result(record)
         return happenings
@@ -48,14 +53,22 @@ class ClaudeStream(DocumentStream):
                 happenings += self.record(record, json.dumps(record).encode())
         return happenings
 
+    def _said(self, record: dict[str, Any]) -> list[Happening]:
+        gathering = self.gathering
+        happenings = gathering.turn_of(reading.words(record, "message", "id") or reading.words(record, "uuid") or "")
+        if happenings:
+            happenings += gathering.spend(_tokens(reading.member(record, "message", "usage")))
+        text = reading.block_text(reading.member(record, "message", "content"))
+        return happenings if text.startswith(_HIDDEN) else happenings + gathering.answer(text)
+
     def _result(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
         text = reading.words(record, "result") or ""
-        failed = reading.member(record, "is_error") is True
+        failed = reading.member(record, "is_error") is True or text.startswith(_HIDDEN)
         happenings: list[Happening] = []
         if failed:
             gathering.error_message = _failure(record, text)
-            gathering.stop_reason = "error"
+            gathering.stop_reason = _REFUSAL if reading.words(record, "stop_reason") == _REFUSAL else "error"
         else:
             gathering.error_message = None
             gathering.stop_reason = reading.words(record, "stop_reason") or _STOP
@@ -79,7 +92,14 @@ def _failure(record: dict[str, Any], text: str) -> str:
 
 
 def _usage(record: dict[str, Any], turns: int) -> Usage:
-    used = reading.member(record, "usage")
+    """Return the totals of a run. Old ones leave out the turns."""
+    tokens = _tokens(reading.member(record, "usage"))
+    cost = reading.amount(record, "total_cost_usd")
+    return replace(tokens, cost=cost, turns=reading.count(record, "num_turns") or turns)
+
+
+def _tokens(used: Any) -> Usage:
+    """Return what was used, without cost and turns: qwen counts the cached tokens among those of the input."""
     read, written = reading.count(used, "input_tokens"), reading.count(used, "output_tokens")
     cached = reading.count(used, "cache_read_input_tokens")
     cache_written = reading.count(used, "cache_creation_input_tokens")
@@ -88,7 +108,5 @@ def _usage(record: dict[str, Any], turns: int) -> Usage:
         written,
         cached,
         cache_written,
-        read + written + cached + cache_written,
-        reading.amount(record, "total_cost_usd"),
-        reading.count(record, "num_turns") or turns,
+        reading.count(used, "total_tokens") or read + written + cached + cache_written,
     )

@@ -1,4 +1,8 @@
-"""`codex exec --json`: threads, turns, items. An item of type `error` is no failure; `turn.failed` is one."""
+"""`codex exec --json`: threads, turns, items. An item of type `error` is no failure; `turn.failed` is one.
+
+What codex calls a turn is the whole run, and its tokens are told at its end alone. A turn of the model, which the
+ceiling `turns` counts, begins with the run and after the result of a tool.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DROPPED = frozenset(("item.started", "item.updated"))
+_TOOLS = frozenset(("command_execution", "file_change", "mcp_tool_call", "web_search"))
+_PRESENT = "present"
 
 
 class CodexStream(LineStream):
@@ -23,7 +29,8 @@ class CodexStream(LineStream):
         kind = reading.words(record, "type") or ""
         meanings: dict[str, Callable[[dict[str, Any]], list[Happening]]] = {
             "thread.started": self._thread,
-            "turn.started": lambda _: self.gathering.turn(),
+            "turn.started": self._answers,
+            "item.started": self._answers,
             "item.completed": self._item,
             "turn.completed": self._completed,
             "turn.failed": self._failed,
@@ -37,17 +44,24 @@ class CodexStream(LineStream):
         self.gathering.session_id = reading.words(record, "thread_id")
         return []
 
+    def _answers(self, _: dict[str, Any]) -> list[Happening]:
+        return self.gathering.turn_of(_PRESENT)
+
     def _item(self, record: dict[str, Any]) -> list[Happening]:
-        if reading.words(record, "item", "type") != "agent_message":
+        kind = reading.words(record, "item", "type") or ""
+        if kind in _TOOLS:
+            self.gathering.turn_id = None
+        if kind != "agent_message":
             return []
-        return self.gathering.answer(reading.words(record, "item", "text") or "")
+        return self._answers(record) + self.gathering.answer(reading.words(record, "item", "text") or "")
 
     def _completed(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
         gathering.stop_reason, gathering.error_message, gathering.settled = "stop", None, True
         used = reading.member(record, "usage")
         read, written = reading.count(used, "input_tokens"), reading.count(used, "output_tokens")
-        usage = Usage(read, written, reading.count(used, "cached_input_tokens"), 0, read + written)
+        cached, kept = reading.count(used, "cached_input_tokens"), reading.count(used, "cache_write_input_tokens")
+        usage = Usage(read, written, cached, kept, read + written)
         return [*gathering.spend(usage), Settled()]
 
     def _failed(self, record: dict[str, Any]) -> list[Happening]:

@@ -19,6 +19,7 @@ class Gathering:
     Attributes:
         told: How many characters of the present answer were told as text already.
         ends_line: The text told so far ends a line (or there is none).
+        turn_id: Which turn of the model is present; None between two.
     """
 
     final_text: str = ""
@@ -32,6 +33,7 @@ class Gathering:
     usage: Usage = field(default_factory=Usage)
     told: int = 0
     ends_line: bool = True
+    turn_id: str | None = None
 
     def summary(self) -> Summary:
         """Return what is known now."""
@@ -92,6 +94,13 @@ class Gathering:
     def turn(self) -> list[Happening]:
         """Count a turn of the model."""
         return self.spent(replace(self.usage, turns=self.usage.turns + 1))
+
+    def turn_of(self, name: str) -> list[Happening]:
+        """Count a turn that is told in several records, once; nothing where it is the present one."""
+        if name == self.turn_id:
+            return []
+        self.turn_id = name
+        return self.turn()
 
     def state(self) -> dict[str, Any]:
         """Return JSON values, from which `of_state` makes the same again."""

@@ -1,14 +1,21 @@
-"""`gemini -o json` (one document) and `-o stream-json` (records). Errors may come on stderr after a stack trace."""
+"""`gemini -o json` (one document) and `-o stream-json` (records). Errors may come on stderr after a stack trace.
+
+An answer is told in pieces, and nothing says where it ends but the call of a tool or the result. A record `error` may
+come before a result that has none of its own.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from supervisord_py.pipes.execution import Usage
 from supervisord_py.pipes.judging import reading
 from supervisord_py.pipes.judging.document_stream import DocumentStream
-from supervisord_py.pipes.judging.values import Happening, Kept, Settled
+from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Happening, Kept, Settled
+
+_PRESENT = "present"
 
 
 class GeminiStream(DocumentStream):
@@ -21,6 +28,10 @@ class GeminiStream(DocumentStream):
                 self.gathering.session_id = reading.words(record, "session_id")
             case "message" if reading.words(record, "role") == "assistant":
                 return self._words(record)
+            case "tool_use":
+                return [*self._answers(), *self._line_ends(), Kept(line + b"\n")]
+            case "tool_result":
+                self.gathering.turn_id = None
             case "result":
                 return [Kept(line + b"\n"), *self._result(record)]
             case "error":
@@ -39,21 +50,36 @@ class GeminiStream(DocumentStream):
             happenings += gathering.answer(reading.words(found, "response") or "")
             gathering.stop_reason = "stop"
         gathering.settled = True
-        return [*happenings, *gathering.spent(_usage(reading.member(found, "stats"))), Settled()]
+        return [*happenings, *self._spent(found), Settled()]
+
+    def _answers(self) -> list[Happening]:
+        """Begin a turn of the model, where none is present."""
+        if self.gathering.turn_id is None:
+            self.gathering.final_text = ""
+        return self.gathering.turn_of(_PRESENT)
+
+    def _line_ends(self) -> list[Happening]:
+        self.gathering.told = 0
+        return self.gathering.answer("")
 
     def _words(self, record: dict[str, Any]) -> list[Happening]:
         said = reading.words(record, "content") or ""
-        self.gathering.final_text = (self.gathering.final_text + said)[-64 * 1024 :]
-        return self.gathering.say(said)
+        happenings = self._answers()
+        self.gathering.final_text = (self.gathering.final_text + said)[-FINAL_TEXT_CHARS:]
+        return happenings + self.gathering.say(said)
 
     def _result(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
         if reading.words(record, "status") == "success":
             gathering.stop_reason, gathering.error_message = "stop", None
-        else:
+        elif gathering.error_message is None or reading.member(record, "error") is not None:
             self._fail(reading.member(record, "error"))
-        gathering.settled, gathering.told = True, 0
-        return [*gathering.answer(""), *gathering.spent(_usage(reading.member(record, "stats"))), Settled()]
+        gathering.settled = True
+        return [*self._line_ends(), *self._spent(record), Settled()]
+
+    def _spent(self, record: Any) -> list[Happening]:
+        used = _usage(reading.member(record, "stats"))
+        return self.gathering.spent(replace(used, turns=self.gathering.usage.turns))
 
     def _fail(self, error: Any) -> None:
         code = reading.count(error, "code")
@@ -63,10 +89,10 @@ class GeminiStream(DocumentStream):
 
 
 def _usage(stats: Any) -> Usage:
-    """Return the sum over all models; records say it flat, documents by model."""
+    """Return the sum over all models; records say it flat, documents by model. Thoughts are in the total alone."""
     models = reading.member(stats, "models")
     each = [reading.member(it, "tokens") for it in models.values()] if isinstance(models, dict) else []
-    if not each:
+    if not each or reading.member(stats, "total_tokens") is not None:
         read, written = reading.count(stats, "input_tokens"), reading.count(stats, "output_tokens")
         total = reading.count(stats, "total_tokens") or read + written
         return Usage(read, written, reading.count(stats, "cached"), 0, total)

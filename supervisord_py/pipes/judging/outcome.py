@@ -57,20 +57,20 @@ def judge(ending: Ending, summary: Summary, rule: SuccessRule, *, allow_empty: b
 
 def _by_words(summary: Summary, rule: SuccessRule) -> Outcome | None:
     """Return the failure that the stream itself tells of."""
+    if summary.stop_reason in _REFUSED:
+        return _failed(ErrorType.SAFETY_REFUSAL, summary.error_message or "the model refused to answer")
     if summary.error_message is not None:
         error_type = classify(summary.error_message, rule.patterns) or ErrorType.UNKNOWN
         return _failed(error_type, summary.error_message, hint_seconds(summary.error_message))
-    if summary.stop_reason in _REFUSED:
-        return _failed(ErrorType.SAFETY_REFUSAL, "the model refused to answer")
     return None
 
 
 def _by_exit(ending: Ending, summary: Summary, rule: SuccessRule, *, allow_empty: bool) -> Outcome:
     stopped = ending.cause is Cause.SETTLED or (ending.signal is not None and summary.settled)
     if not stopped and ending.signal is not None:
-        return _crashed(ending, rule, f"ended by {_name(ending.signal)}")
+        return _crashed(ending, summary, rule, f"ended by {_name(ending.signal)}")
     if not stopped and ending.code not in rule.exit_codes:
-        return _crashed(ending, rule, _exit_words(ending.code))
+        return _crashed(ending, summary, rule, _exit_words(ending.code))
     hidden = _hidden(ending, rule) if rule.scan_output else None
     return hidden or _transcript(summary, rule, allow_empty=allow_empty)
 
@@ -109,14 +109,21 @@ def _silence(summary: Summary) -> str:
     return "the agent ended well but gave no answer; the provider may have refused the request in silence"
 
 
-def _crashed(ending: Ending, rule: SuccessRule, how: str) -> Outcome:
+def _crashed(ending: Ending, summary: Summary, rule: SuccessRule, how: str) -> Outcome:
     """Classify by what it printed: stderr first, its last words count."""
-    for text in (ending.stderr_tail, ending.stdout_tail):
+    stdout = _unread(ending.stdout_tail) if summary.records else ending.stdout_tail
+    for text in (ending.stderr_tail, stdout):
         error_type = classify(text, rule.patterns)
         if error_type is not None:
             return _failed(error_type, f"{how}: {_last_words(text)}", hint_seconds(text))
-    words = _last_words(ending.stderr_tail) or _last_words(ending.stdout_tail)
+    words = _last_words(ending.stderr_tail) or _last_words(stdout)
     return _failed(ErrorType.CRASH, f"{how}: {words}" if words else how)
+
+
+def _unread(text: str) -> str:
+    """Return the lines that are no records, nor the end of one: what a tool printed may quote any error in a record."""
+    lines = (line.strip() for line in text.split("\n"))
+    return "\n".join(line for line in lines if not line.startswith("{") and not line.endswith("}"))
 
 
 def _failed(error_type: ErrorType, message: str, wait: float | None = None) -> Outcome:

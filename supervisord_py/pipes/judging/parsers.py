@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.judging.aider_stream import AiderStream
 from supervisord_py.pipes.judging.claude_stream import ClaudeStream
 from supervisord_py.pipes.judging.codex_stream import CodexStream
 from supervisord_py.pipes.judging.gemini_stream import GeminiStream
@@ -44,7 +45,7 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any] | None], StreamParser]] = {
     "gemini-json": GeminiStream,
     "opencode-jsonl": OpencodeStream,
     "llm-text": TextStream,
-    "aider-text": TextStream,
+    "aider-text": AiderStream,
 }
 PARSERS = tuple(_MAKERS)
 """All names."""

@@ -1,0 +1,77 @@
+"""What real agent programs printed: tests/pipes/recorded (see the README there), read by our own parsers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.pipes.agents.catalog import load_agents
+from supervisord_py.pipes.judging.outcome import judge
+from supervisord_py.pipes.judging.parsers import parser_for
+from supervisord_py.pipes.judging.values import Cause, Ending, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from supervisord_py.pipes.agents.spec import AgentSpec
+    from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.judging.values import Summary
+
+RECORDED = Path(__file__).parent / "pipes" / "recorded"
+VERSION = "version"
+"""The case that is no run: the answer to `--version`."""
+AGENTS = load_agents(None)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run of a program: its output, how it ended, and how it was started (`told`, the JSON file beside it).
+
+    `program` is the folder: `codex`, or `pi-1.5.2` where several versions are kept.
+    """
+
+    program: str
+    case: str
+    stdout: bytes
+    stderr: str
+    told: dict[str, Any]
+
+    @property
+    def spec(self) -> AgentSpec:
+        """The adapter of the program."""
+        return AGENTS.get(self.told["program"])
+
+
+@dataclass(frozen=True)
+class Read:
+    """What our parser and our judge made of a recording."""
+
+    outcome: Outcome
+    summary: Summary
+    text: bytes
+
+
+def recordings(program: str) -> dict[str, Recording]:
+    """Return the recordings of a program by case."""
+    return {path.stem: _recording(program, path) for path in sorted((RECORDED / program).glob("*.json"))}
+
+
+def _recording(program: str, path: Path) -> Recording:
+    stdout, stderr = path.with_suffix(".stdout").read_bytes(), path.with_suffix(".stderr").read_text()
+    return Recording(program, path.stem, stdout, stderr, json.loads(path.read_text()))
+
+
+def read(recording: Recording, cuts: Iterable[int] = ()) -> Read:
+    """Read a recording in pieces; at each cut the parser is written down and made anew, as by a new control plane."""
+    name, raw, text = recording.spec.parser, recording.stdout, b""
+    parser = parser_for(name)
+    for start, end in itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]):
+        parser = parser_for(name, json.loads(json.dumps(parser.state())))
+        text += b"".join(it.data for it in parser.feed(raw[start:end]) if isinstance(it, Text))
+    text += b"".join(it.data for it in parser.end() if isinstance(it, Text))
+    told, stdout = recording.told, raw.decode()
+    ending = Ending(Cause.NOBODY, told["code"], told["signal"], None, stdout, recording.stderr)
+    return Read(judge(ending, parser.summary, recording.spec.success, allow_empty=False), parser.summary, text)
