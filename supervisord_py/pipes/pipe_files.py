@@ -9,8 +9,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.agents.launching import check_agent
-from supervisord_py.pipes.agents.presets import PresetProblem, resolve
+from supervisord_py.errors import EXIT_USAGE
+from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
+from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
@@ -18,11 +19,13 @@ from supervisord_py.pipes.running.freezing import Order
 from supervisord_py.pipes.running.starting import order_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from supervisord_py.pipes.agents.presets import Presets
     from supervisord_py.pipes.declaring.validate import Check
     from supervisord_py.pipes.declaring.yaml_text import Value
     from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView
 
@@ -57,9 +60,11 @@ class PipeFiles:
                 default_agent=config.default_agent,
             )
         await self._all.upkeep.refresh()
-        added, warnings = installed.definition.name, list(installed.warnings)
-        self._house.chronicle.say_of_pipe("pipe_installed", added, source=source, warnings=warnings)
-        return replace(self._all.views.get(added), warnings=installed.warnings)
+        view, warnings = self._all.views.get(installed.definition.name), installed.warnings
+        if view.config_error is not None and installed.definition.agent in known:
+            warnings = (*warnings, f"it cannot run until this is mended: {view.config_error}")
+        self._house.chronicle.say_of_pipe("pipe_installed", view.name, source=source, warnings=list(warnings))
+        return replace(view, warnings=warnings)
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
@@ -99,7 +104,10 @@ class PipeFiles:
         if fingerprint is not None:
             found = declare(text.encode(), folder=declared.folder, fingerprint=fingerprint)
             if isinstance(found, BrokenPipe):
-                raise config_error(found)
+                refusal = config_error(found)
+                if isinstance(declared, PipeDefinition):
+                    refusal.exit_code = EXIT_USAGE  # the file was good: what was asked for does not fit
+                raise refusal
         write_pipe(file, text)
 
     async def remove(self, declared: Declared) -> None:
@@ -147,28 +155,44 @@ class PipeFiles:
         return found
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
-        """Check a pipe, its agent, its presets."""
-        from supervisord_py.pipes.declaring.validate import validate  # noqa: PLC0415 - of use only here
+        """Check a pipe, its agent, its presets, its times."""
+        from supervisord_py.pipes.declaring.validate import Elsewhere, validate  # noqa: PLC0415 - of use only here
 
-        agent, preset = None, None
+        known = Elsewhere()
         if isinstance(declared, PipeDefinition):
-            preset = await self._preset_trouble(declared)
-            agent = await self._agent_trouble(declared)
-        return await asyncio.to_thread(
-            lambda: validate(declared, agent_trouble=lambda _: agent, preset_trouble=lambda _: preset)
-        )
+            chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
+            presets = await self._house.shelf.presets()
+            found = resolve(declared, presets)
+            agent, agent_doubts = await self._of_agent(declared, chosen)
+            known = Elsewhere(
+                agent=agent,
+                agent_doubts=agent_doubts,
+                presets=f"{found.message}; {found.hint}" if isinstance(found, PresetProblem) else None,
+                preset_doubts=(*chosen.warnings, *_preset_doubts(declared, presets, chosen)),
+                schedule=self._all.views.schedule_trouble(declared),
+                schedule_doubts=self._all.views.schedule_doubts(declared),
+            )
+        return await asyncio.to_thread(validate, declared, known)
 
-    async def _preset_trouble(self, definition: PipeDefinition) -> str | None:
-        found = resolve(definition, await self._house.shelf.presets())
-        return f"{found.message}; {found.hint}" if isinstance(found, PresetProblem) else None
-
-    async def _agent_trouble(self, definition: PipeDefinition) -> str | None:
-        chosen = await self._all.intake.choose(definition, Order(Trigger.MANUAL, Group.MANUAL))
+    async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
+        """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
         if chosen.refusal is not None:
-            return chosen.refusal.message if chosen.refusal.error_type == "config_error" else None
-        execution = self._all.intake.example(definition, chosen)
+            return (chosen.refusal.message if chosen.refusal.error_type == "config_error" else None), ()
+        execution, means = self._all.intake.example(definition, chosen), await self._house.shelf.means()
+        spec = means.catalog.get(definition.agent)
+        later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            await check_agent(order_of(self._house, execution, definition), await self._house.shelf.means())
+            version = await check_agent(order_of(self._house, execution, definition), means)
         except CannotRunError as error:
-            return error.message
-        return None
+            return error.message, ()
+        env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run
+        doubts = (each for each in version.warnings if not each.startswith(env_file))
+        return None, tuple(dict.fromkeys((*doubts, *filter(None, later))))
+
+
+def _preset_doubts(definition: PipeDefinition, presets: Presets, chosen: Chosen) -> Iterator[str]:
+    """Say which presets a pipe does without at present."""
+    for name in chosen.skipped:
+        yield f"the preset {name!r} is left out for a while: it failed the last times"
+    for name in presets.broken if EVERY in definition.presets else ():
+        yield f"the preset {name!r} is left out: {presets.broken[name][0].text}"

@@ -383,9 +383,9 @@ class Pipes:
         return await self._all.reading.wait(number)
 
     async def publish_event(self, event: PublishedEvent) -> EventClaims:
-        """Start every enabled pipe that waits for an event, once each."""
+        """Start every enabled pipe that waits for an event, once each; BadRequestError where it is no such event."""
         self._refuse_at_the_end()
-        return await self._all.triggering.publish(event)
+        return await self._all.triggering.publish_for_others(event)
 
     def _usable(self, name: str) -> PipeDefinition:
         return self._all.catalog.definition(name)

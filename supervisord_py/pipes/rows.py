@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisord_py.ledger.pipe_executions import PipeExecutionRow, UsageRow
@@ -54,8 +54,8 @@ _SAME = (
     "agent_version",
 )
 _USAGE = tuple(each.name for each in fields(Usage))
-_PRESET = frozenset(each.name for each in fields(Preset))
-_PLAN = frozenset(each.name for each in fields(Plan))
+_PRESET = tuple(each.name for each in fields(Preset))
+_PLAN = tuple(each.name for each in fields(Plan))
 
 
 def row_of(execution: Execution) -> PipeExecutionRow:
@@ -72,8 +72,8 @@ def row_of(execution: Execution) -> PipeExecutionRow:
         preset_id=execution.preset.id,
         timeout_seconds=execution.plan.timeout_seconds,
         error_type=None if execution.error_type is None else execution.error_type.value,
-        plan=_text(asdict(execution.plan)),
-        preset_snapshot=_text(asdict(execution.preset)),
+        plan=_text(execution.plan),
+        preset_snapshot=_text(execution.preset),
     )
 
 
@@ -133,8 +133,17 @@ def _word(kind: type[E], text: str, otherwise: E) -> E:
         return otherwise
 
 
-def _text(members: Mapping[str, Any]) -> str:
-    return json.dumps(members, default=str, separators=(",", ":"))
+def _text(frozen: Plan | Preset) -> str:
+    return json.dumps(_members(frozen), default=_plain, separators=(",", ":"))
+
+
+def _members(frozen: Plan | Preset) -> dict[str, Any]:
+    """Return the fields by name, the values as they are: nobody changes them before they are text."""
+    return {name: getattr(frozen, name) for name in (_PLAN if isinstance(frozen, Plan) else _PRESET)}
+
+
+def _plain(value: object) -> object:
+    return _members(value) if isinstance(value, (Plan, Preset)) else str(value)
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -86,6 +86,9 @@ class NextReport:
         summary: The schedule in words.
         upcoming: Unix seconds, ascending; empty where nothing is due by itself.
         sentences: Why it runs next when it does, or why it does not.
+        now: What holds at this moment, in a sentence: what it waits for. None where it does not run by itself.
+        events: What else starts it.
+        last_decision: What was last done about it: started, skipped, refused; None before. That it waits is none.
     """
 
     name: str
@@ -96,6 +99,8 @@ class NextReport:
     sentences: tuple[str, ...]
     timezone: str | None = None
     last_decision: Decision | None = None
+    now: str | None = None
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_stage import Daemon, Row, ask, daemon, interleaved, milliseconds, print_table, ratio, timed
@@ -138,9 +139,18 @@ def _x(figures: dict[str, list[float]], ours: str, theirs: str = "plain") -> str
 def throughput(held: Daemon, other: Spooler | None) -> list[Row]:
     """Return the rows of many executions: one after the other, and side by side."""
     names = [f"nothing{at}" for at in range(SLOTS)]
+    brain = held.pids()[1]
+    spent: dict[str, list[float]] = {"one": [], "many": []}
+
+    def ours(name: str, count: int, *pipes: str) -> float:
+        before = cpu_seconds(brain)
+        seconds = timed(lambda: run(held, *pipes, count=count))
+        spent[name].append((cpu_seconds(brain) - before) / RUNS)
+        return seconds
+
     acts = {
-        "one": lambda: timed(lambda: run(held, names[0], count=RUNS)),
-        "many": lambda: timed(lambda: run(held, *names, count=RUNS // SLOTS)),
+        "one": lambda: ours("one", RUNS, names[0]),
+        "many": lambda: ours("many", RUNS // SLOTS, *names),
     }
     if other is not None:
         acts |= {
@@ -150,10 +160,17 @@ def throughput(held: Daemon, other: Spooler | None) -> list[Row]:
     figures = interleaved(acts, ROUNDS)
     rows = []
     for name, what in (("one", "of one pipe"), ("many", f"of {SLOTS} pipes, {SLOTS} slots")):
-        ours, theirs = _rate(figures[name]), _rate(figures.get(f"tsp {name}", ()))
-        against = ("", "") if not theirs else (f"tsp {theirs:.0f}/s", f"{ours / theirs:.2f}x")
-        rows.append(Row(f"executions {what}", f"{ours:.0f}/s", *against))
+        rate, theirs = _rate(figures[name]), _rate(figures.get(f"tsp {name}", ()))
+        against = ("", "") if not theirs else (f"tsp {theirs:.0f}/s", f"{rate / theirs:.2f}x")
+        rows.append(Row(f"executions {what}", f"{rate:.0f}/s", *against))
+        rows.append(Row("CPU of the control plane for each", milliseconds(spent[name][1:])))
     return rows
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return what a process has used so far (proc_pid_stat(5): utime, stime), in ticks of the system's clock."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rate(seconds: list[float] | tuple[()]) -> float:

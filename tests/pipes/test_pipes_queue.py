@@ -255,6 +255,7 @@ class QueueMachine(RuleBasedStateMachine):
     def everybody_is_where_the_model_says(self) -> None:
         line = [it.entry for it in self.line()]
         assert list(self.queue.waiting()) == line
+        assert self.queue.last == (line[-1].id if line else None)
         assert dict(self.queue.running) == {it.entry.id: it.entry for it in self.holders()}
         assert self.queue.starting == {it.entry.id for it in self.holders() if it.state == "starting"}
         for group in Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import aclosing
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, ConflictError, UnknownUnitError
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
-from supervisord_py.pipes.room_requests import OutputStream, RunRequest
+from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, RunRequest
 from supervisord_py.pipes.running import watching
 from supervisord_py.pipes.views import FollowDone, FollowOutput, FollowStart
 
@@ -103,6 +104,24 @@ async def test_one_execution_of_a_pipe_at_a_time_others_are_refused_or_wait_in_l
         (rig.config.pipes_dir / "hold" / "gate").touch()
         assert (await rig.room.wait(first.id)).status is Status.COMPLETED
         assert (await rig.room.wait(second.id)).status is Status.COMPLETED
+
+
+async def test_while_it_runs_its_row_says_what_it_has_given_so_far(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("slow", "echo one; echo two >&2; while [ ! -e gate ]; do sleep 0.01; done")
+        number = (await rig.room.run("slow")).id
+        async with asyncio.timeout(PATIENCE):
+            while not ((so_far := await rig.room.execution(number, blobs=True)).stdout and so_far.stderr):
+                await asyncio.sleep(0.005)
+        assert (so_far.status, so_far.stdout, so_far.stderr) == (Status.RUNNING, "one\n", "two\n")
+        assert (so_far.stdout_bytes, so_far.stderr_bytes) == (4, 4)
+        (page,) = (await rig.room.executions(ExecutionFilter())).executions
+        assert (page.stdout_bytes, page.stdout) == (4, None)
+        (folder / "gate").touch()
+        assert (await rig.room.wait(number)).stdout_bytes == 4
 
 
 async def test_a_timeout_ends_the_whole_tree_keeps_the_output_and_marks_the_folder(

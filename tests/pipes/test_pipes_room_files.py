@@ -30,8 +30,9 @@ async def test_a_pipe_is_added_disabled_checked_changed_and_removed(short_tmp: P
         assert changed.title == "Hello"
         text = (rig.config.pipes_dir / "hello" / "pipe.md").read_text()
         assert text.endswith("---\nHi {{x}}.\n")
-        with pytest.raises(ConfigError):
+        with pytest.raises(ConfigError) as refused:
             await rig.room.configure("hello", {"schedule": "continuous"})
+        assert refused.value.exit_code == 2, "CONTRACT §3: input that does not fit"
         assert (rig.config.pipes_dir / "hello" / "pipe.md").read_text() == text
         assert "Hi {{x}}." in await rig.room.rendered("hello")
         assert "./output/1/" in await rig.room.rendered("hello")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,8 +23,6 @@ from supervisord_py.pipes.running.stopping import Stopping
 from supervisord_py.process import identity
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pipe_rig import PipeRig
 
 COUNTING = "i=0; while [ ! -e gate ]; do i=$((i+1)); echo line $i; sleep 0.002; done; echo last $i"
@@ -123,6 +122,53 @@ async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path
                 each.wait()
 
 
+async def test_a_row_whose_reader_came_to_no_note_says_what_its_files_hold(short_tmp: Path) -> None:
+    """Both were killed between the first bytes in the file and the first note of how far it was read."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("cut", "echo some; sleep 1000")
+        number = await begun(rig, "cut")
+        files = rig.room._house.folder(number)
+        await eventually(files.joinpath("progress.json").exists, "a note")
+        await rig.room.detach()
+        await _forget_child(rig)
+        files.joinpath("progress.json").unlink()
+        files.joinpath("stdout").write_text("some\nmore")
+        await rig.put_down()
+        await rig.open()
+        found = await rig.room.execution(number, blobs=True)
+        assert (found.error_type, found.stdout, found.stdout_bytes) == (ErrorType.INTERRUPTED, "some\nmore", 9)
+
+
+async def test_what_a_run_printed_before_its_keeper_died_is_blotted_by_the_next_start(short_tmp: Path) -> None:
+    """Nobody holds its keys any more: they are looked up again, in its `.env` and behind the preset's reference."""
+    async with pipe_house(short_tmp) as rig:
+        rig.config.presets_file.write_text('[presets.one]\nprovider = "acme"\napi_key = "$ACME_WORD"\n')
+        folder = rig.shell("leak", "echo begun; until [ -e go ]; do sleep 0.01; done; cat go; touch done; sleep 1000",
+                           "preset: one")  # fmt: skip
+        (folder / ".env").write_text("SOME_API_KEY=sk-of-the-env\nACME_WORD=word-of-the-preset\n")
+        number = await begun(rig, "leak")
+        files = rig.room._house.folder(number)
+        await eventually(lambda: files.joinpath("progress.json").exists(), "a note")
+        await rig.room.detach()
+        fresh = folder / "fresh"
+        fresh.write_text("keys sk-of-the-env word-of-the-preset end\n")
+        fresh.rename(folder / "go")
+        await eventually((folder / "done").exists, "the print")
+        await _forget_child(rig)
+        await rig.put_down()
+        log = rig.keeper.log_dir
+        assert b"sk-of-the-env" in _logged(log)
+        await rig.open()
+        row = await rig.room.execution(number, blobs=True)
+        assert (row.error_type, row.stdout) == (ErrorType.INTERRUPTED, "begun\nkeys [redacted] [redacted] end\n")
+        assert (files / "stdout").read_text() == row.stdout
+        assert _logged(log).endswith(b"begun\nkeys ************* ****************** end\n")
+
+
+def _logged(log_dir: Path | str) -> bytes:
+    return b"".join(file.read_bytes() for file in sorted(Path(log_dir).glob("pipe/leak/*.log")))
+
+
 async def _claim_by_hand(rig: PipeRig, pid: int, *, start_time: int) -> int:
     """Write a running row of a process that no keeper holds."""
 
@@ -141,6 +187,28 @@ async def _forget_child(rig: PipeRig) -> None:
     for child in await rig.placement.list("pipe:"):
         await rig.placement.stop(child.key, grace_seconds=0, reason="stopped")
         await rig.placement.release(child.key)
+
+
+async def test_a_refusal_is_counted_whenever_the_control_plane_ends(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it means for its pipe is of one piece with its row: nothing that comes later may be lost with us."""
+
+    async def nothing(*_: object) -> None:
+        return
+
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("refused", "echo", "preset: absent")
+        with monkeypatch.context() as dying:
+            dying.setattr(Conclusion, "after_refusal", nothing)
+            row = await rig.room.run("refused")
+        assert row.error_type is ErrorType.PRESET_NOT_FOUND
+        await rig.room.detach()
+        await rig.put_down()
+        await rig.open()
+        assert rig.room.get("refused").consecutive_failures == 1
+        await rig.room.wait((await rig.room.run("refused")).id)
+        assert rig.room.get("refused").consecutive_failures == 2
 
 
 async def test_an_orderly_end_stops_what_runs_and_keeps_what_waits(short_tmp: Path) -> None:

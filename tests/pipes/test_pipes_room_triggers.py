@@ -124,6 +124,10 @@ async def test_an_end_starts_the_pipes_that_wait_for_it_and_never_in_a_circle(sh
         await rig.run("bad")
         assert (await row_of(rig, "c"))[0].trigger_event == "pipe_failed:bad"
         assert [len(await rig.rows(name)) for name in ("a", "b", "c")] == [1, 1, 1]
+        decided = await eventually(lambda: rig.room.get("a").last_decision, "the ring that was cut")
+        assert decided.text.startswith("not started: pipe_completed:b would go round in a loop (a -> b -> a)")
+        assert "pipe_event_suppressed" in [it.event for it in await rig.events.latest(unit="pipe:a", limit=20)]
+        assert rig.room.get("b").last_decision.text == f"started by the event pipe_completed:a: execution {second.id}"
 
 
 async def test_an_event_is_claimed_once_and_given_back_when_the_run_failed(short_tmp: Path) -> None:

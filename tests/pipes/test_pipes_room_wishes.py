@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pytest
+
 from pipe_rig import eventually, pipe_house
+from supervisord_py.errors import BadRequestError
+from supervisord_py.ledger import pipe_executions
+from supervisord_py.pipes.room_requests import PublishedEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,10 +59,12 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         rig.shell("later", "echo", "schedule: every 30m\nrun_on_enable: false")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("slow").pid, "the start")
-        waits = await eventually(lambda: rig.room.get("later").last_decision, "a decision")
-        assert "every 30 min" in waits.text
-        rig.time.pass_by(1801)
         timetable = rig.room._all.timetable
+        await eventually(lambda: type(timetable.decision("later")).__name__ == "Wait", "a decision")
+        report = rig.room.next("later")
+        assert (report.last_decision, (report.now or "")[:9], len(report.upcoming)) == (None, "waits for", 5)
+        assert "first run" in rig.room.next("slow").last_decision.text
+        rig.time.pass_by(1801)
         timetable.wake()
         await eventually(lambda: "still running" in rig.room.get("slow").last_decision.text, "a skip")
         timetable.wake()
@@ -65,5 +72,112 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         assert "still running: execution" in rig.room.next("slow").last_decision.text
         rig.shell("slow", "exec sleep 1000", "schedule: every 40m")
         await rig.room.refresh()
-        assert "still" not in rig.room.get("slow").last_decision.text
+        assert rig.room.get("slow").last_decision is None
         await rig.room.cancel_pipe("slow")
+
+
+async def test_validate_warns_of_providers_presets_and_times(short_tmp: Path) -> None:
+    """A9 and A8: what does not keep it from running is told, and is no failure."""
+    async with pipe_house(short_tmp) as rig:
+        program = rig.folder / "teller"
+        program.write_text("#!/bin/sh\nexec cat\n")
+        program.chmod(0o755)
+        rig.config.agents_file.write_text(
+            f'[agents.teller]\nargv = ["{program}"]\nprompt = "stdin"\nparser = "text"\n'
+            '[agents.teller.provider_keys]\nacme = "ACME_KEY"\n'
+        )
+        rig.config.presets_file.write_text(
+            '[presets.one]\nprovider = "acme"\n[presets.two]\nprovider = "acmee"\n[presets.three]\nprovider = 3\n'
+        )
+        rig.write("odd", "agent: teller\npreset: [one, '*']\nschedule: at 2020-01-01T00:00:00Z\nenabled: false")
+        await rig.room.refresh()
+        warned = {it.name: it.message for it in await rig.room.validate("odd") if it.status != "pass"}
+        assert warned.pop("command") == "the agent is teller"
+        assert warned["agent"].startswith("the provider 'acmee' is not known to be one of teller's")
+        assert warned["presets"].startswith("the preset 'three' is left out: ")
+        assert warned["schedule"].startswith("no run of it comes by itself: ")
+        assert {it.status for it in await rig.room.validate("odd")} == {"pass", "warn", "skip"}
+        await rig.room.enable("odd")
+        failed = [it for it in await rig.room.validate("odd") if it.status == "fail"]
+        assert [(it.name, it.line, it.hint) for it in failed] == [
+            ("schedule", 4, "write a time that will come, or `manual`")
+        ]
+        assert not any("fails at once" in each for each in rig.room.next("odd").sentences)
+
+
+async def test_what_does_not_run_by_itself_has_neither_a_decision_nor_a_time_to_come(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hand", "echo")
+        rig.shell("event", "echo", "trigger:\n  events: [thing]")
+        rig.shell("off", "echo", "schedule: every 1h\nenabled: false")
+        rig.shell("past", "echo", "schedule: at 2020-01-01T00:00:00Z")
+        await rig.room.refresh()
+        said = await eventually(lambda: rig.room.next("past").last_decision, "the refusal")
+        assert "refused" in said.text
+        listed = rig.room.get("past").config_error
+        assert listed is not None, "every schedule has a next run or a config_error"
+        assert listed.startswith(f"{rig.config.pipes_dir}/past/pipe.md:4: schedule: Wed 2020-01-01")
+        assert "write a time that will come" in listed
+        assert rig.room.health().broken == 1
+        for name, sentences in (("hand", 0), ("event", 1), ("off", 3)):
+            report = rig.room.next(name)
+            assert (report.last_decision, report.upcoming, rig.room.get(name).next_run) == (None, (), None)
+            assert (len(report.sentences) > sentences, report.events) == (True, ("thing",) if name == "event" else ())
+        assert [each.partition(" ")[0] for each in rig.room.next("off").sentences[:1]] == ["it"]
+        assert rig.room.next("off").now is None
+        assert rig.room.next("event").sentences[-1] == "events: thing"
+
+
+async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_for(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo", "schedule: '*/30 * * * *'")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room._all.timetable.decision("p"), "a decision")
+        assert rig.room.next("p").summary.endswith(" (UTC)"), "the zone of the settings"
+        view = await rig.room.configure("p", {"schedule": "manual"})
+        assert (view.schedule, view.next_run, view.last_decision) == ("manual", None, None)
+
+
+async def test_what_waits_for_a_pipe_that_is_not_there_is_warned_of(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo", "trigger: ['pipe_completed:q']")
+        await rig.room.refresh()
+        said = "trigger: pipe_completed:q cannot come: there is no pipe 'q' here"
+        assert rig.room.get("p").warnings == (said,)
+        assert [it.message for it in await rig.room.validate("p") if it.status == "warn"] == [said]
+        rig.shell("q", "echo")
+        await rig.room.refresh()
+        assert rig.room.get("p").warnings == ()
+        with pytest.raises(BadRequestError):
+            await rig.room.publish_event(PublishedEvent("pipe_completed:q"))
+
+
+async def test_an_example_that_needs_what_is_not_there_says_so_when_it_is_added(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        source = rig.folder / "elsewhere"
+        source.mkdir()
+        (source / "pipe.md").write_text("---\nagent: command\ncommand: ./nothere\n---\n")
+        added = await rig.room.install(str(source), name="p")
+        assert len(added.warnings) == 1
+        assert added.warnings[0].startswith("it cannot run until this is mended: ")
+        assert "nothere" in added.warnings[0]
+
+
+async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "exec sleep 1000", "timeout: 100")
+        await rig.room.refresh()
+        queued = await rig.room.run("p")
+        assert (queued.status.value, queued.position) == ("queued", 1)
+        await eventually(lambda: rig.room.get("p").pid, "the start")
+        live, clocks = rig.room._house.roster.running("p"), rig.time.clocks
+        assert live is not None
+        assert live.execution.started_at is not None
+        over = live.deadline + clocks.wall() - clocks.boot()
+        assert over - live.execution.started_at >= 100 - 0.001, "the row shows whole milliseconds"
+        assert (await rig.room.execution(queued.id)).position is None
+        told = live.execution.started_at
+        await rig.room.cancel_pipe("p")
+        row = await pipe_executions.get(rig.ledger, queued.id, blobs=False)
+        assert row is not None
+        assert row.started_at == told, "the same moment to the millisecond, for whoever compares"

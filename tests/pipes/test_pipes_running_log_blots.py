@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.keeper.segments import Segments
 from supervisord_py.pipes.agents.redaction import LINE_BYTES
+from supervisord_py.pipes.running.cut_values import MOST_KEYS, RECORD_BYTES, CutValues
 from supervisord_py.pipes.running.log_blots import LogBlots
 from supervisord_py.process.output import Chunk, OutputReader, Stream
 
@@ -109,3 +112,38 @@ def test_a_line_without_end_is_searched_in_pieces_and_a_segment_that_is_gone_is_
     LogBlots(reader, 0, SECRETS, PATTERNS).finish(reader.end())
     left = b"".join(file.read_bytes() for file in sorted(tmp_path.glob("*.log")))
     assert left == b"****" + long + b"********"
+
+
+def delta(text: str, kind: str = "delta") -> bytes:
+    return json.dumps({"type": "update", kind: text}).encode() + b"\n"
+
+
+@settings(max_examples=40)
+@given(cuts=st.lists(st.integers(0, 12), max_size=6), seam=st.integers(1, 60))
+def test_a_key_that_a_stream_cuts_into_deltas_is_blotted_piece_by_piece(cuts: list[int], seam: int) -> None:
+    text, secret = "a secret-1 z", b"secret-1"
+    places = sorted({0, len(text), *cuts})
+    pieces = [text[begin:end] for begin, end in pairwise(places)]
+    raw = b"".join(delta(piece) + delta("other", "text") for piece in pieces)
+    with tempfile.TemporaryDirectory() as place:
+        words = [(Stream.STDOUT, raw[at : at + seam]) for at in range(0, len(raw), seam)]
+        reader = written(Path(place), words, 1000)
+        LogBlots(reader, 0, SECRETS, ()).finish(reader.end())
+        left = streams(reader)[Stream.STDOUT]
+    assert [json.loads(line)["type"] for line in left.splitlines()] == ["update", "update"] * len(pieces)
+    joined = b"".join(json.loads(line).get("delta", "").encode() for line in left.splitlines())
+    assert joined == text.encode().replace(secret, b"********")
+
+
+def test_records_that_are_long_or_no_json_or_of_too_many_keys_are_left_to_the_plain_search() -> None:
+    search = CutValues(SECRETS)
+    long = json.dumps({"delta": "x" * RECORD_BYTES}).encode() + b"\n"
+    assert list(search.feed(0, delta("secr")[:-1])) == []
+    assert list(search.feed(100, b"\nplain secr\n" + long[:-10])) == []
+    assert list(search.feed(90_000, long[-10:])) == []
+    at = len(b'{"type": "update", "delta": "')
+    assert list(search.feed(100_000, delta("et-1"))) == [(at, 4), (100_000 + at, 4)]
+    for number in range(MOST_KEYS):
+        assert list(search.feed(200_000, delta("x", f"k{number}"))) == []
+    assert list(search.feed(300_000, delta("secret-1", "late"))) == []
+    assert list(CutValues(()).feed(0, delta("secret-1"))) == []

@@ -14,10 +14,12 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.pipes.judging.values import ErrorPattern, SuccessRule
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running import spool as spools
 from supervisord_py.pipes.running import transcript as transcripts
-from supervisord_py.pipes.running.run_terms import RunTerms, drop, load, save
+from supervisord_py.pipes.running.run_terms import RunTerms, decode, encode
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.process.output import Batch, Chunk, Cursor, Gap, Stream
@@ -204,12 +206,9 @@ def test_the_folder_of_an_execution_is_private_under_any_umask(tmp_path: Path) -
     spool.close()
 
 
-def test_terms_come_back_as_they_were(tmp_path: Path) -> None:
-    terms = RunTerms("pi-jsonl", allow_empty=True, patterns=("a",), stop_signal=2)
-    save(tmp_path, terms)
-    assert load(tmp_path) == terms
-    (tmp_path / "run.json").write_text('{"parser": 1, "of_tomorrow": 2}')
-    assert load(tmp_path) is None
-    drop(tmp_path)
-    drop(tmp_path)
-    assert load(tmp_path) is None
+def test_terms_come_back_as_they_were() -> None:
+    success = SuccessRule((0, 2), patterns=(ErrorPattern(ErrorType.NETWORK, "gone"),), scan_output=True)
+    terms = RunTerms("pi-jsonl", success, allow_empty=True, patterns=("a",), stop_signal=2)
+    assert decode(encode(terms)) == terms
+    for text in (None, "", "no JSON", "[]", "7", '{"cursor": 42}', '{"parser": 1, "of_tomorrow": 2}'):
+        assert decode(text) is None

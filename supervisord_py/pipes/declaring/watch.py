@@ -12,6 +12,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from supervisord_py.pipes.declaring.announcements import announced
 from supervisord_py.pipes.declaring.catalog import SETTLE_SECONDS
 from supervisord_py.pipes.declaring.files import PIPE_FILE
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from supervisord_py.pipes.declaring.catalog import Change, PipeCatalog
-
-STEP_MS = 100
-"""Announcements are waited for, and a stop is noticed, in steps of that length."""
-GATHER_MS = 400
-"""Announcements are gathered for at most so long: an editor makes several of one save."""
 
 
 async def watch(
@@ -102,24 +98,10 @@ class _Announcements:
             self._loop.call_soon_threadsafe(self._told, f"changes of pipes are looked for, not announced: {why}")
 
     def _announce(self, folders: frozenset[str], ending: threading.Event) -> None:
-        # 20 ms, and its binary part may be missing on a rare machine.
-        from watchfiles import watch as announced  # noqa: PLC0415 - see above
-
         present = [each for each in folders if os.path.isdir(each)]
         if not present:
             return
-        rounds = announced(
-            *present,
-            watch_filter=None,
-            recursive=False,
-            debounce=GATHER_MS,
-            step=STEP_MS,
-            stop_event=ending,
-            raise_interrupt=False,
-            yield_on_timeout=True,
-            rust_timeout=STEP_MS,
-            ignore_permission_denied=True,
-        )
+        rounds = announced(present, ending, deep=False)
         # The first round says that the watches are set. What happened since the look was announced to nobody.
         next(rounds, None)
         self._ring()

@@ -8,7 +8,7 @@ call `admit`; when nothing changes, `next_deadline` says when time alone will ad
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -55,6 +55,8 @@ class Queue:
 
     def __init__(self, limits: SlotLimits) -> None:
         self._line: list[Waiting] = []
+        self._in_line: dict[int, Waiting] = {}
+        """The same, by id."""
         self._holders: dict[int, Waiting] = {}
         self._starting: set[int] = set()
         self._looked_at = float("-inf")
@@ -70,7 +72,7 @@ class Queue:
             ValueError: It is in line, or holds a slot.
         """
         self._check_new(entry)
-        insort(self._line, entry, key=_place)
+        self._insert(entry)
 
     def adopt(self, entry: Waiting) -> None:
         """Take in one that runs already; it holds a slot, even where there is none left.
@@ -87,7 +89,7 @@ class Queue:
         room, pipes = self._room(), self._held_pipes()
         admitted: list[Waiting] = []
         for entry in self._line:
-            if not _is_due(entry, now) or room[entry.group] <= 0 or entry.pipe in pipes:
+            if entry.pipe in pipes or room[entry.group] <= 0 or not _is_due(entry, now):
                 continue
             room[entry.group] -= 1
             pipes.add(entry.pipe)
@@ -114,7 +116,7 @@ class Queue:
         if number not in self._starting:
             raise ValueError(f"execution {number} is not one that is about to start")
         self._starting.discard(number)
-        insort(self._line, replace(self._holders.pop(number), not_before=not_before), key=_place)
+        self._insert(replace(self._holders.pop(number), not_before=not_before))
 
     def ended(self, number: int) -> None:
         """Free the slot and the pipe of an execution; one that holds none has given them back already."""
@@ -123,14 +125,15 @@ class Queue:
 
     def remove(self, number: int) -> bool:
         """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""
-        before = len(self._line)
-        self._line = [entry for entry in self._line if entry.id != number]
-        return len(self._line) < before
+        if number not in self._in_line:
+            return False
+        self._leave({number})
+        return True
 
     def remove_pipe(self, pipe: str) -> tuple[int, ...]:
         """Take everything of a pipe out of the line, and return it; what holds a slot stays."""
         gone = tuple(entry.id for entry in self._line if entry.pipe == pipe)
-        self._line = [entry for entry in self._line if entry.pipe != pipe]
+        self._leave(set(gone))
         return gone
 
     def resize(self, limits: SlotLimits) -> None:
@@ -142,12 +145,20 @@ class Queue:
 
     def position(self, number: int) -> int | None:
         """Return the 1-based place in its group's line; None where it is in none."""
-        entry = next((entry for entry in self._line if entry.id == number), None)
-        return None if entry is None else self.waiting(entry.group).index(entry) + 1
+        entry = self._in_line.get(number)
+        if entry is None:
+            return None
+        before = self._line[: bisect_left(self._line, _place(entry), key=_place)]
+        return 1 + sum(1 for other in before if other.group is entry.group)
 
     def waiting(self, group: Group | None = None) -> tuple[Waiting, ...]:
         """Return the line of one group, or all, in order."""
         return tuple(entry for entry in self._line if group in (None, entry.group))
+
+    @property
+    def last(self) -> int | None:
+        """Who is last of all lines; None where nobody waits."""
+        return self._line[-1].id if self._line else None
 
     @property
     def running(self) -> Mapping[int, Waiting]:
@@ -173,8 +184,18 @@ class Queue:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _check_new(self, entry: Waiting) -> None:
-        if entry.id in self._holders or any(other.id == entry.id for other in self._line):
+        if entry.id in self._holders or entry.id in self._in_line:
             raise ValueError(f"execution {entry.id} is known already")
+
+    def _insert(self, entry: Waiting) -> None:
+        insort(self._line, entry, key=_place)
+        self._in_line[entry.id] = entry
+
+    def _leave(self, numbers: set[int]) -> None:
+        if numbers:
+            self._line = [entry for entry in self._line if entry.id not in numbers]
+        for number in numbers:
+            del self._in_line[number]
 
     def _room(self) -> dict[Group, int]:
         held = Counter(entry.group for entry in self._holders.values())
@@ -187,7 +208,7 @@ class Queue:
         for entry in admitted:
             self._holders[entry.id] = entry
             self._starting.add(entry.id)
-        self._line = [entry for entry in self._line if entry.id not in self._holders]
+        self._leave({entry.id for entry in admitted})
 
 
 def _place(entry: Waiting) -> tuple[float, int]:

@@ -54,7 +54,8 @@ class Admission:
         """Put one in line, and admit whoever can be."""
         self._house.roster.add(live)
         self.queue.push(_waiting(live))
-        self.look()
+        if self._admit() or self.queue.last != live.id:
+            self._tell_places()
 
     def adopt(self, live: LiveRun) -> None:
         """Count one that runs already."""
@@ -83,20 +84,29 @@ class Admission:
         self.look()
 
     def look(self) -> None:
-        """Admit whoever can be, and come back when somebody else might."""
+        """Admit whoever can be, and come back when somebody else might; the line has moved."""
+        self._admit()
+        self._tell_places()
+
+    def _admit(self) -> bool:
+        """Start whoever can be; say whether there was anybody."""
         self._disarm()
         if not self._is_open:
-            return
-        for number in self.queue.admit(self._house.clocks.wall()):
+            return False
+        admitted = self.queue.admit(self._house.clocks.wall())
+        for number in admitted:
             live = self._house.roster.get(number)
             if live is None:
                 self.queue.ended(number)
                 continue
             self._house.run_execution(self._perform(live), f"pipe:{live.pipe}#{live.id}")
+        self._arm()
+        return bool(admitted)
+
+    def _tell_places(self) -> None:
         for waiting in self.queue.waiting():
             if (live := self._house.roster.get(waiting.id)) is not None:
                 live.bell.ring()
-        self._arm()
 
     def _arm(self) -> None:
         deadline = self.queue.next_deadline()
@@ -111,10 +121,10 @@ class Admission:
             self._timer = None
 
     def view(self, execution: Execution) -> Execution:
-        """Return an execution with its place in line."""
+        """Return an execution with its place in line; who has a slot and is being started is the first."""
         if execution.status is not Status.QUEUED:
             return execution
-        return replace(execution, position=self.queue.position(execution.id))
+        return replace(execution, position=self.queue.position(execution.id) or 1)
 
 
 def _waiting(live: LiveRun) -> Waiting:

@@ -17,19 +17,23 @@ import structlog
 
 from supervisord_py.errors import ConfigError, ConflictError, PxError
 from supervisord_py.ledger import pipe_executions, pipe_history
+from supervisord_py.ledger.pipe_executions import Output
 from supervisord_py.pipes import rows
+from supervisord_py.pipes.agents.recalling import recall_secrets
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.room_requests import MOST_PAGE
+from supervisord_py.pipes.room_requests import MOST_PAGE, OutputStream
 from supervisord_py.pipes.running import run_tag, run_terms
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.live_run import LiveRun
-from supervisord_py.pipes.running.log_blots import LogBlots
+from supervisord_py.pipes.running.log_blots import blot_the_rest
 from supervisord_py.pipes.running.run_terms import RunTerms
-from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.pipes.running.spool import Spool, size
+from supervisord_py.pipes.running.starting import order_of
 from supervisord_py.pipes.running.stopping import remove_private_files
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
+from supervisord_py.pipes.running.watching import output_of
 from supervisord_py.process import identity
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import Identity, Liveness, Reason
@@ -76,14 +80,15 @@ class Adoption:
         held = {child.key: child for child in await self._house.placement.list(PREFIX)}
         tags = {key: run_tag.decode(child.tag) for key, child in held.items()}
         by_execution = {tag.execution: held[key] for key, tag in tags.items() if tag is not None}
-        opened = {row.id: rows.execution_of(row) for row in await pipe_executions.open_rows(self._house.ledger)}
-        for execution in opened.values():
+        opened = {row.id: row for row in await pipe_executions.open_rows(self._house.ledger)}
+        for row in opened.values():
+            execution, terms = rows.execution_of(row), run_terms.decode(row.progress)
             child = by_execution.get(execution.id)
             tag = tags.get(child.key) if child is not None else None
             if child is not None and tag is not None:
-                await self._take_over(execution, child, tag)
+                await self._take_over(execution, child, tag, terms or await self._terms(execution))
             else:
-                await self._interrupted(execution)
+                await self._interrupted(execution, terms or RunTerms())
         for child in held.values():
             tag = tags[child.key]
             if tag is None or tag.execution not in opened:
@@ -94,11 +99,10 @@ class Adoption:
 
     # -- agents that run ---------------------------------------------------------------------------------------------
 
-    async def _take_over(self, execution: Execution, child: Child, tag: RunTag) -> None:
+    async def _take_over(self, execution: Execution, child: Child, tag: RunTag, terms: RunTerms) -> None:
         house = self._house
         live = LiveRun(execution, house.definition(execution.pipe_name))
-        live.terms = await asyncio.to_thread(run_terms.load, house.folder(execution.id)) or await self._terms(execution)
-        live.child, live.deadline, live.record = child, tag.deadline, child.exit
+        live.child, live.deadline, live.record, live.terms = child, tag.deadline, child.exit, terms
         live.heard_at = house.clocks.boot()
         who = child.identity
         live.become(
@@ -154,7 +158,7 @@ class Adoption:
 
     # -- rows that were cut off --------------------------------------------------------------------------------------
 
-    async def _interrupted(self, execution: Execution) -> None:
+    async def _interrupted(self, execution: Execution, terms: RunTerms) -> None:
         """Close a row whose process nobody holds any more."""
         killed = await asyncio.to_thread(_kill_survivors, execution)
         live = LiveRun(execution, self._house.definition(execution.pipe_name))
@@ -162,29 +166,52 @@ class Adoption:
         live.end(Cause.INTERRUPTED, words)
         outcome = Outcome(Status.FAILED, ErrorType.INTERRUPTED, words)
         try:
-            await self._conclusion.record(live, outcome, await asyncio.to_thread(self._salvaged, live))
+            veiled = await self._veil_of(live, terms)
+            output = await asyncio.to_thread(self._salvaged, live, terms.parser, veiled)
+            await self._conclusion.record(live, outcome, output)
             await asyncio.to_thread(remove_private_files, self._house.folder(live.id))
             await self._conclusion.after(live, outcome)
         except PxError as error:
             _log.error("pipe_interruption_not_recorded", execution=execution.id, detail=error.detail)
 
-    def _salvaged(self, live: LiveRun) -> Following | None:
-        """Read what the log still has of it; None where nothing was noted. Blocking."""
+    async def _veil_of(self, live: LiveRun, terms: RunTerms) -> Veiled:
+        """Return what must not be stored of its output: the keeper held its keys, and is gone with them."""
+        house = self._house
+        order = order_of(house, live.execution, live.definition)
+        return Veiled(await recall_secrets(order, await house.shelf.means()), terms.patterns)
+
+    def _salvaged(self, live: LiveRun, parser: str, veiled: Veiled) -> Output:
+        """Read what the log still has of it, and blot it there. Blocking."""
         house = self._house
         spool = Spool(house.folder(live.id), house.config.output.file_bytes)
         notes = spool.load_progress()
-        if notes is None:
-            return None
-        terms = run_terms.load(spool.folder) or RunTerms()
         reader = OutputReader.of(house.placement.log_dir, live.execution.unit)
-        blots = LogBlots(reader, notes.get("cursor", (0,))[0], (), terms.patterns)
-        transcript = Transcript(spool, reader, 0, terms.parser, Veiled((), terms.patterns), blots)
+        if notes is None:  # how far another had come is not known: the log is what rotation leaves of it
+            blot_the_rest(reader, 0, veiled.secrets, veiled.patterns)
+            return _as_it_lies(live.execution, spool, house.config.output.row_bytes)
+        transcript = Transcript(spool, reader, 0, parser, veiled)
         following = Following(live, transcript, house.placement, house.clocks)
         transcript.resume(notes)
         if following.finish_once() is not None:
             transcript.give_up()
         spool.close()
-        return following
+        blot_the_rest(reader, notes.get("cursor", (0,))[0], veiled.secrets, veiled.patterns)
+        return output_of(following, house.config.output.row_bytes)
+
+
+def _as_it_lies(execution: Execution, spool: Spool, row_bytes: int) -> Output:
+    """Return what the files hold of an execution whose reader came to no note: the row says as much, and no less."""
+    for stream in (OutputStream.STDOUT, OutputStream.STDERR):
+        spool.sizes[stream] = spool.totals[stream] = size(spool.folder, stream) or 0
+    return Output(
+        stdout=spool.text(OutputStream.STDOUT, row_bytes),
+        stderr=spool.text(OutputStream.STDERR, row_bytes),
+        stdout_bytes=spool.totals[OutputStream.STDOUT],
+        stderr_bytes=spool.totals[OutputStream.STDERR],
+        lost_bytes=execution.lost_bytes,
+        invalid_utf8=execution.invalid_utf8,
+        usage=rows.usage_row(execution.usage),
+    )
 
 
 def _kill_survivors(execution: Execution) -> bool:

@@ -11,8 +11,6 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import structlog
-
 from supervisord_py.pipes.agents.breakers import Breakers
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import Means
@@ -20,7 +18,7 @@ from supervisord_py.pipes.agents.local_zone import machine_zone
 from supervisord_py.pipes.agents.preset_file import load_presets, read_presets
 from supervisord_py.pipes.agents.probe import VersionCache
 from supervisord_py.pipes.agents.programs import Programs
-from supervisord_py.pipes.running.freezing import Ceilings
+from supervisord_py.pipes.running.read_again import ReadAgain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
 
 _BREAKERS_FILE = "breakers.json"
-_log = structlog.get_logger(__name__)
 
 
 class AgentShelf:
@@ -48,14 +45,14 @@ class AgentShelf:
     def __init__(self, placement: Placement, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
         self._placement = placement
         self._config = config
-        self._environ = environ
-        self._catalog: AgentCatalog | None = None
-        self._seen: tuple[int, ...] | None = None
-        self._presets: Presets | None = None
-        self._presets_seen: tuple[int, ...] | None = None
+        self._environ = dict(environ)
+        """Not the mapping of the process itself, which decodes every value at every look."""
+        self._agents: ReadAgain[AgentCatalog] = ReadAgain(load_agents)
+        self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
+        self._versions = VersionCache()
         self._programs: Programs | None = None
-        self._means: Means | None = None
         self._breakers: Breakers | None = None
+        self._breakers_said: str | None = None
         self._zone: str | None = None
 
     async def open(self) -> None:
@@ -82,68 +79,57 @@ class AgentShelf:
 
     def agents_now(self) -> AgentCatalog:
         """Return the agents that are known; their file is read only where it has changed (7 ms)."""
-        file = self._config().agents_file
-        seen = _stamp(file)
-        if self._catalog is None or seen != self._seen:
-            self._catalog, self._seen = load_agents(file), seen
-        return self._catalog
+        return self._agents.now(self._config().agents_file)
 
     def presets_now(self) -> Presets:
-        """Return the presets; their file is read only where it has changed. For looking, not for running."""
-        file = self._config().presets_file
-        seen = _stamp(file)
-        if self._presets is None or seen != self._presets_seen:
-            self._presets, self._presets_seen = load_presets(file), seen
-        return self._presets
+        """Return the presets; their file is read only where it has changed."""
+        return self._presets.now(self._config().presets_file)
 
     async def presets(self) -> Presets:
         """Return the presets as their file stands."""
-        return await read_presets(self._config().presets_file)
+        return (await self.look())[1]
 
-    async def ceilings(self, agent: str) -> Ceilings:
-        """Return what an adapter says of turns, tokens and cost.
+    async def look(self) -> tuple[AgentCatalog, Presets]:
+        """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
+        agents, presets = await asyncio.to_thread(self._look_now)
+        if presets.file_problem is not None:
+            presets = await read_presets(self._config().presets_file)
+        return agents, presets
 
-        Raises:
-            ConfigError: There is no such agent.
-        """
-        limits = (await self.catalog()).get(agent).limits
-        return Ceilings(limits.turns, limits.tokens, limits.cost)
+    def _look_now(self) -> tuple[AgentCatalog, Presets]:
+        return self.agents_now(), self.presets_now()
 
     async def means(self) -> Means:
         """Return what a start needs."""
+        return await asyncio.to_thread(self.means_now)
+
+    def means_now(self) -> Means:
+        """Return what a start needs. Blocking."""
         assert self._programs is not None  # noqa: S101 - open comes first
         config = self._config()
-        versions = self._means.versions if self._means is not None else VersionCache()
-        self._means = Means(
-            catalog=await self.catalog(),
+        return Means(
+            catalog=self.agents_now(),
             environ=self._environ,
             env_allow=config.env_allow,
             ask=self._programs.ask,
-            versions=versions,
+            versions=self._versions,
             presets_folder=config.presets_file.parent,
             preflight=config.preflight,
             preflight_seconds=config.preflight_seconds,
         )
-        return self._means
 
     async def remember_breakers(self) -> None:
-        """Write down which presets are cooling down; a disk that takes nothing forgets it, that is all."""
+        """Write down which presets are cooling down, where that has changed; a full disk forgets it, that is all."""
         state = json.dumps(self.breakers.state())
-        with suppress(OSError):
-            await asyncio.to_thread(_write, self._config().executions_dir / _BREAKERS_FILE, state)
+        if state != self._breakers_said:
+            with suppress(OSError):
+                await asyncio.to_thread(_write, self._config().executions_dir / _BREAKERS_FILE, state)
+                self._breakers_said = state
 
 
 def said(error: ConfigError) -> str:
     """Return what is wrong, and the cure, in one text."""
     return "; ".join(filter(None, (error.detail, error.hint)))
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _read(file: Path) -> dict[str, object] | None:

@@ -14,15 +14,17 @@ class Bell:
     __slots__ = ("_next", "is_closed", "rings")
 
     def __init__(self) -> None:
-        self._next = asyncio.Event()
+        self._next: asyncio.Event | None = None
+        """There while somebody waits: most rings are for nobody."""
         self.rings = 0
         self.is_closed = False
 
     def ring(self) -> None:
         """Wake whoever waits."""
         self.rings += 1
-        heard, self._next = self._next, asyncio.Event()
-        heard.set()
+        if self._next is not None:
+            self._next.set()
+            self._next = None
 
     def close(self) -> None:
         """Ring for the last time."""
@@ -32,4 +34,6 @@ class Bell:
     async def after(self, rings: int) -> None:
         """Wait until it has rung more than `rings` times; at once when it is closed."""
         while self.rings <= rings and not self.is_closed:
+            if self._next is None:
+                self._next = asyncio.Event()
             await self._next.wait()

@@ -94,7 +94,8 @@ class ByHand:
             return await self._take(definition, order)
 
     def _refuse_beyond(self, name: str) -> None:
-        if len(self._house.roster.queued(name)) >= WAITING_MAX:
+        roster = self._house.roster
+        if roster.count(name) >= WAITING_MAX and len(roster.queued(name)) >= WAITING_MAX:
             raise OverloadedError(
                 f"{WAITING_MAX} executions of pipe {name} wait already",
                 hint=f"`pxctl pipe queue` shows them; `pxctl pipe cancel {name}` ends them all",

@@ -19,20 +19,21 @@ from supervisord_py.pipes.execution import Status
 from supervisord_py.pipes.running import counting
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.stopping import REASONS
-from supervisord_py.pipes.running.watching import output_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from supervisord_py.ledger.instances import Operation
+    from supervisord_py.ledger.pipe_executions import Output
     from supervisord_py.ledger.pipe_state import StateChange
     from supervisord_py.pipes.execution import Execution, Outcome
     from supervisord_py.pipes.judging.retry import NextTry
     from supervisord_py.pipes.running.counting import Notice
-    from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
 
 _MARKER = "INCOMPLETE"
+_SIZES = ("stdout_bytes", "stderr_bytes", "lost_bytes", "invalid_utf8")
 _log = structlog.get_logger(__name__)
 
 
@@ -59,6 +60,15 @@ class Aftermath:
     ended: list[Callable[[LiveRun, Outcome, bool], Awaitable[None]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What an end means: for its pipe, what follows, who is to be told."""
+
+    change: StateChange
+    following: NextTry | None = None
+    notice: Notice | None = None
+
+
 class Conclusion:
     """Records ends."""
 
@@ -70,17 +80,23 @@ class Conclusion:
 
     async def conclude(self, live: LiveRun, outcome: Outcome) -> None:
         """Record an end of which there is no output, and what follows."""
-        await self.record(live, outcome, None)
+        await self.record(live, outcome)
         await self.after(live, outcome)
 
-    async def record(self, live: LiveRun, outcome: Outcome, following: Following | None) -> None:
-        """Make the row final."""
+    async def record(
+        self, live: LiveRun, outcome: Outcome, output: Output | None = None, also: Operation | None = None
+    ) -> None:
+        """Make the row final.
+
+        Args:
+            live: Whose.
+            outcome: How it ended.
+            output: What the row is to say of its output.
+            also: Written with it.
+        """
         house, it = self._house, live.execution
         now = _end_of(live, house.clocks.moment())
-        output = None
-        if following is not None:
-            output = await asyncio.to_thread(output_of, following, house.config.output.row_bytes)
-        change = await self._counted(live, outcome, now)
+        change = await self._note(live, self.weigh(live, outcome, now))
         finish = pipe_executions.Finish(
             status=outcome.status.value,
             finished_at=now,
@@ -94,42 +110,38 @@ class Conclusion:
             session_path=it.session_path,
             agent_version=it.agent_version,
         )
-        await asyncio.to_thread(_mark, it.output_dir, outcome if finish.incomplete else None)
-        ended = await pipe_executions.finish(house.ledger, live.id, finish, change=change)
+        if finish.incomplete and it.output_dir is not None:
+            await asyncio.to_thread(_mark, it.output_dir, outcome)
+        ended = await pipe_executions.finish(house.ledger, live.id, finish, change=change, also=also)
         if ended.first:
             house.states.take(change)
         self._take_over(live, outcome, finish)
 
-    async def _counted(self, live: LiveRun, outcome: Outcome, now: float) -> StateChange:
-        """Return what an end means for its pipe; what is to be told of it is promised."""
-        change = self._count(live, outcome, now)
-        notice = self._notices.get(live.id)
-        if notice is not None and self.aftermath.promise is not None:
-            await self.aftermath.promise(live.id, notice)
-        return change
+    async def _note(self, live: LiveRun, weighed: Weighed) -> StateChange:
+        """Keep what is to follow from an end; promise what is to be told of it."""
+        self._next[live.id] = weighed.following
+        if weighed.notice is not None:
+            self._notices[live.id] = weighed.notice
+            if self.aftermath.promise is not None:
+                await self.aftermath.promise(live.id, weighed.notice)
+        return weighed.change
 
-    def _count(self, live: LiveRun, outcome: Outcome, now: float) -> StateChange:
+    def weigh(self, live: LiveRun, outcome: Outcome, now: float) -> Weighed:
+        """Return what an end means; nothing is changed by it."""
         following = self.aftermath.next_try(live, outcome)
-        self._next[live.id] = following
         rules = live.definition.on_failure if live.definition else None
         row = self._house.states.get(live.pipe)
         count = counting.counted(row, live.execution, outcome, now, rules, goes_on=following is not None)
-        if count.notice is not None:
-            self._notices[live.id] = count.notice
-        return count.change
+        return Weighed(count.change, following, count.notice)
 
     @staticmethod
     def _take_over(live: LiveRun, outcome: Outcome, finish: pipe_executions.Finish) -> None:
-        output = finish.output
+        output, sizes = finish.output, dict[str, int]()
         if output is not None:
             live.texts = (output.stdout, output.stderr)
-            live.become(
-                stdout_bytes=output.stdout_bytes,
-                stderr_bytes=output.stderr_bytes,
-                lost_bytes=output.lost_bytes,
-                invalid_utf8=output.invalid_utf8,
-            )
+            sizes = {name: getattr(output, name) for name in _SIZES}
         live.become(
+            **sizes,
             status=outcome.status,
             finished_at=finish.finished_at,
             duration_ms=finish.duration_ms,
@@ -143,17 +155,13 @@ class Conclusion:
 
     # -- what follows ------------------------------------------------------------------------------------------------
 
-    async def after(self, live: LiveRun, outcome: Outcome, *, is_recorded: bool = False) -> None:
-        """Do what follows from an end whose row is final.
+    async def after_refusal(self, live: LiveRun, outcome: Outcome, weighed: Weighed) -> None:
+        """Do what follows from a row that was inserted as a final one, with what it means for its pipe."""
+        await self._note(live, weighed)
+        await self.after(live, outcome)
 
-        Args:
-            live: That has ended.
-            outcome: How.
-            is_recorded: It was inserted as a final row: what it means for its pipe is still to be written.
-        """
-        if is_recorded:
-            change = await self._counted(live, outcome, self._house.clocks.moment())
-            self._house.states.change(live.pipe, **change.values())
+    async def after(self, live: LiveRun, outcome: Outcome) -> None:
+        """Do what follows from an end whose row is final."""
         self._say(live, outcome)
         following, notice = self._next.pop(live.id, None), self._notices.pop(live.id, None)
         try:
@@ -205,9 +213,9 @@ def _duration(execution: Execution, now: float) -> int | None:
     return None if execution.started_at is None else max(0, round((now - execution.started_at) * 1000))
 
 
-def _mark(output_dir: str | None, outcome: Outcome | None) -> None:
+def _mark(output_dir: str, outcome: Outcome) -> None:
     """Leave a file in the output folder of an execution that was cut off: what else lies there may be half-done."""
-    if output_dir is None or outcome is None or not os.path.isdir(output_dir):
+    if not os.path.isdir(output_dir):
         return
     words = outcome.error_message or Status(outcome.status).value
     with suppress(OSError), open(os.path.join(output_dir, _MARKER), "x", encoding="utf-8") as file:

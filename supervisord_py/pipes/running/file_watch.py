@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from supervisord_py.pipes.declaring.announcements import announced
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
-STEP_MS = 100
-GATHER_MS = 400
 LOOK_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
@@ -135,21 +135,9 @@ class FileWatch:
 
 
 def _changes(paths: list[str], ending: threading.Event, *, deep: bool) -> Iterator[FileChange]:
-    from watchfiles import Change, watch  # noqa: PLC0415 - 20 ms, wanted only where a pipe names files
+    from watchfiles import Change  # noqa: PLC0415 - 20 ms, wanted only where a pipe names files
 
-    rounds = watch(
-        *paths,
-        watch_filter=None,
-        recursive=deep,
-        debounce=GATHER_MS,
-        step=STEP_MS,
-        stop_event=ending,
-        raise_interrupt=False,
-        rust_timeout=STEP_MS,
-        yield_on_timeout=True,
-        ignore_permission_denied=True,
-    )
-    for changes in rounds:
+    for changes in announced(paths, ending, deep=deep):
         for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
             found = _occurrence(path)
             if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.judging.values import Summary
     from supervisord_py.pipes.running.clocks import Clocks
+    from supervisord_py.pipes.running.closing import Closed
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.spool import Spool
     from supervisord_py.pipes.running.transcript import News, Transcript
@@ -60,7 +62,7 @@ class Following:
         self._placement = placement
         self._clocks = clocks
         self._wake = asyncio.Event()
-        self._is_last_look = False
+        self._close: Callable[[], Closed] | None = None
         self._is_left = False
         self._acked = 0
 
@@ -74,9 +76,9 @@ class Following:
         """What the agent said so far."""
         return self.transcript.summary
 
-    def take_the_rest(self) -> None:
-        """The process is gone: read to the end, and return."""
-        self._is_last_look = True
+    def take_the_rest(self, close: Callable[[], Closed]) -> None:
+        """The process is gone: read to the end, and return; `close`, which may block, says what it all came to."""
+        self._close = close
         self._wake.set()
 
     def leave(self) -> None:
@@ -84,27 +86,27 @@ class Following:
         self._is_left = True
         self._wake.set()
 
-    async def run(self) -> None:
-        """Follow to the end, or until left."""
+    async def run(self) -> Closed | None:
+        """Follow to the end, and return what it came to; None when it was left before."""
         try:
-            await self._read_on()
+            return await self._read_on()
         finally:
             self.spool.close()
 
-    async def _read_on(self) -> None:
+    async def _read_on(self) -> Closed | None:
         pause = FIRST_PAUSE_SECONDS
+        await self._pause(pause)  # nobody says anything at once
         while not self._is_left:
-            is_last_look = self._is_last_look
+            if self._close is not None:
+                return await self._read_to_the_end(self._close)
             news = await asyncio.to_thread(self.transcript.step)
             await self._tell(news)
-            if is_last_look and (news.at_end or news.trouble):
-                await self._finish()
-                return
             pause = FIRST_PAUSE_SECONDS if news.moved else min(LONGEST_PAUSE_SECONDS, pause * GROWTH)
             if news.trouble is not None:
                 await self._pause(DISK_PAUSE_SECONDS)
             elif news.at_end:
                 await self._pause(pause)
+        return None
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -113,11 +115,14 @@ class Following:
         self._wake.clear()
 
     async def _tell(self, news: News) -> None:
-        self._note_trouble(news.trouble)
         if news.noted > self._acked:
             self._acked = news.noted
             with suppress(KeeperLostError):
                 await self._placement.seen(self._live.key, news.noted)
+        self._announce(news)
+
+    def _announce(self, news: News) -> None:
+        self._note_trouble(news.trouble)
         if news.moved:
             self._live.heard_at = self._clocks.boot()
             self.on_news()
@@ -132,28 +137,48 @@ class Following:
                 _log.error("pipe_output_not_taken", unit=unit, execution=self._live.id, detail=trouble)
         self.trouble = trouble
 
-    async def _finish(self) -> None:
-        for left in reversed(range(LAST_TRIES)):
-            trouble = await asyncio.to_thread(self.finish_once)
-            self._note_trouble(trouble)
-            if trouble is None:
-                break
-            if left:
-                await asyncio.sleep(DISK_PAUSE_SECONDS)
-        else:
-            await asyncio.to_thread(self.transcript.give_up, self._log_end)
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def _read_to_the_end(self, close: Callable[[], Closed]) -> Closed:
+        tries = LAST_TRIES
+        while tries:
+            news, closed = await asyncio.to_thread(self._last_look, close)
+            if closed is not None:
+                self._announce(news)
+                return closed
+            await self._tell(news)
+            if news.trouble is not None:
+                tries = LAST_TRIES if news.moved else tries - 1
+                await asyncio.sleep(DISK_PAUSE_SECONDS if tries else 0)
+        closed = await asyncio.to_thread(self._give_up, close)
         self.on_news()
         self._live.bell.ring()
+        return closed
+
+    def _last_look(self, close: Callable[[], Closed]) -> tuple[News, Closed | None]:
+        """Read on; at the end of the log take the end of the stream, and say what it all came to. Blocking."""
+        news = self.transcript.step()
+        if news.trouble is not None or not news.at_end:
+            return news, None
+        trouble = self._take_the_end()
+        return replace(news, moved=True, trouble=trouble), close() if trouble is None else None
+
+    def _give_up(self, close: Callable[[], Closed]) -> Closed:
+        self.transcript.give_up(self._log_end)
+        return close()
 
     def finish_once(self) -> str | None:
-        """Write what waits, read what is left, and take the end. Blocking."""
+        """Write what waits, read what is left, and take the end; return why that did not go. Blocking."""
         while True:
             news = self.transcript.step()
             if news.trouble is not None:
                 return news.trouble
             if news.at_end:
-                left = self._log_end - self.transcript.position
-                return f"{left} bytes wait in the keeper for its own disk" if left > 0 else self.transcript.finish()
+                return self._take_the_end()
+
+    def _take_the_end(self) -> str | None:
+        left = self._log_end - self.transcript.position
+        return f"{left} bytes wait in the keeper for its own disk" if left > 0 else self.transcript.finish()
 
     @property
     def _log_end(self) -> int:

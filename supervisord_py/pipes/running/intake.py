@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import pipe_executions
+from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.agents.presets import PresetProblem, resolve
 from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
@@ -25,11 +26,10 @@ from supervisord_py.pipes.running.live_run import LiveRun
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_claims import Claim
     from supervisord_py.ledger.pipe_executions import PipeExecutionRow
-    from supervisord_py.ledger.pipe_state import StateChange
     from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution, Plan
     from supervisord_py.pipes.running.admission import Admission
-    from supervisord_py.pipes.running.conclusion import Conclusion
+    from supervisord_py.pipes.running.conclusion import Conclusion, Weighed
     from supervisord_py.pipes.running.running_house import RunningHouse
 
 
@@ -100,30 +100,45 @@ class Intake:
         change: StateChange | None,
         claim: Claim | None,
     ) -> LiveRun | None:
-        number = await self._recorded(definition, draft, claim, change)
-        if number is None:
+        refused = self._refused(definition, draft, chosen)
+        if refused is not None:  # what it means for its pipe is of one piece with its row
+            change = StateChange(
+                **{**(change.values() if change else {}), **refused.change.values()}, pipe_name=definition.name
+            )
+        whole = await self._recorded(definition, draft, claim, change)
+        if whole is None:
             return None
         if change is not None:
             self._house.states.take(change)
-        live = LiveRun(self._whole(definition, draft, number), definition, event=order.cause)
-        await self._go_on(live, chosen)
+        live = LiveRun(whole, definition, event=order.cause)
+        await self._go_on(live, chosen, refused)
         return live
+
+    def _refused(self, definition: PipeDefinition, draft: Execution, chosen: Chosen) -> Weighed | None:
+        if chosen.refusal is None:
+            return None
+        now = draft.finished_at or draft.queued_at
+        return self._conclusion.weigh(LiveRun(draft, definition), _outcome(chosen.refusal), now)
 
     async def _recorded(
         self, definition: PipeDefinition, draft: Execution, claim: Claim | None, change: StateChange | None
-    ) -> int | None:
-        """Write the row; return its id, None where its pipe has claimed the event before."""
+    ) -> Execution | None:
+        """Write the row; return what stands in it, None where its pipe has claimed the event before."""
+        whole = draft
 
         def build(number: int) -> PipeExecutionRow:
-            return rows.row_of(self._whole(definition, draft, number))
+            nonlocal whole
+            whole = self._whole(definition, draft, number)
+            return rows.row_of(whole)
 
         ledger = self._house.ledger
         if claim is None:
-            return (await pipe_executions.add(ledger, build, change=change)).row.id
-        added = await pipe_executions.add_claimed(ledger, build, claim, change=change)
-        return None if added is None else added.row.id
+            await pipe_executions.add(ledger, build, change=change)
+        elif await pipe_executions.add_claimed(ledger, build, claim, change=change) is None:
+            return None
+        return whole
 
-    async def _go_on(self, live: LiveRun, chosen: Chosen) -> None:
+    async def _go_on(self, live: LiveRun, chosen: Chosen, refused: Weighed | None) -> None:
         it = live.execution
         self._house.chronicle.say(
             "execution_queued",
@@ -135,11 +150,10 @@ class Intake:
             presets_skipped=list(chosen.skipped),
             warnings=list(chosen.warnings),
         )
-        if chosen.refusal is None:
+        if chosen.refusal is None or refused is None:
             self._admission.push(live)
-            return
-        outcome = Outcome(Status.FAILED, chosen.refusal.error_type, chosen.refusal.message)
-        await self._conclusion.after(live, outcome, is_recorded=True)
+        else:
+            await self._conclusion.after_refusal(live, _outcome(chosen.refusal), refused)
 
     # -- what is frozen ----------------------------------------------------------------------------------------------
 
@@ -147,15 +161,17 @@ class Intake:
         """Decide with what a pipe is to be run now."""
         shelf, config = self._house.shelf, self._house.config
         ceilings = freezing.Ceilings()
+        agents, presets = await shelf.look()
         refusal: Refusal | None = None
         fallbacks: tuple[Preset, ...] = ()
         skipped: tuple[str, ...] = ()
         warnings: tuple[str, ...] = ()
         try:
-            ceilings = await shelf.ceilings(definition.agent)
+            limits = agents.get(definition.agent).limits
+            ceilings = freezing.Ceilings(limits.turns, limits.tokens, limits.cost)
         except ConfigError as error:
             refusal = Refusal(ErrorType.CONFIG_ERROR, said(error))
-        found = resolve(definition, await shelf.presets())
+        found = resolve(definition, presets)
         if isinstance(found, PresetProblem):
             refusal = refusal or Refusal(found.error_type, f"{found.message}; {found.hint}")
             preset = Preset(id=next(iter(definition.presets), None))
@@ -210,3 +226,7 @@ class Intake:
         """Return an execution as one that is queued now would be; nothing is recorded."""
         order = Order(Trigger.MANUAL, Group.MANUAL)
         return self._whole(definition, self._draft(definition, order, chosen, interval), number)
+
+
+def _outcome(refusal: Refusal) -> Outcome:
+    return Outcome(Status.FAILED, refusal.error_type, refusal.message)

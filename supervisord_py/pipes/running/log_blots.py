@@ -14,17 +14,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.agents.redaction import LINE_BYTES, OVERLAP_BYTES, printed_forms
+from supervisord_py.pipes.running.cut_values import CutValues
+from supervisord_py.pipes.running.trail import Trail
 from supervisord_py.process.output import Chunk, Cursor, Stream
 from supervisord_py.process.segment_files import segment_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from supervisord_py.pipes.running.trail import Place
     from supervisord_py.process.output import OutputReader
 
 READ_BYTES = 256 * 1024
-Place = tuple[int, int]
-"""Position in the log, and length."""
 
 
 class LogBlots:
@@ -42,6 +43,7 @@ class LogBlots:
         self._cursor = Cursor(start)
         self._is_wanted = bool(secrets or patterns)
         self._searches = {stream: Search(secrets, patterns) for stream in Stream}
+        self._cut = CutValues(secrets)
 
     def advance(self, upto: int) -> None:
         """Blot what lies before a position."""
@@ -50,6 +52,8 @@ class LogBlots:
             for item in batch.items:
                 if isinstance(item, Chunk):
                     self._blot(self._searches[item.stream].feed(item.position, item.data))
+                    if item.stream is Stream.STDOUT:
+                        self._blot(self._cut.feed(item.position, item.data))
             if batch.cursor == self._cursor:
                 return  # rotated away, or not there yet
             self._cursor = batch.cursor
@@ -76,6 +80,14 @@ def _overwrite(path: str, offset: int, length: int) -> None:
         os.pwrite(fd, b"*" * length, offset)
     finally:
         os.close(fd)
+
+
+def blot_the_rest(reader: OutputReader, after: int, secrets: Sequence[str], patterns: Sequence[str]) -> None:
+    """Blot the end of a log that nobody will read on from; what lies before `after` was blotted by another.
+
+    A value may begin before it: that much is looked at again. Blocking.
+    """
+    LogBlots(reader, max(after - OVERLAP_BYTES, reader.start()), secrets, patterns).finish(reader.end())
 
 
 class Search:
@@ -113,33 +125,3 @@ class Search:
                     yield from self._lines.places(at + found.start(), at + found.end())
             at += len(line) + 1
         self._lines.drop(end)
-
-
-class Trail:
-    """The end of a stream that is still looked at, and where in the log each piece of it lies. Pure."""
-
-    def __init__(self) -> None:
-        self.text = b""
-        self._pieces: list[tuple[int, int, int]] = []
-        """Begin and end in the text, position in the log."""
-
-    def add(self, position: int, data: bytes) -> None:
-        """Take a piece."""
-        begin = len(self.text)
-        self.text += data
-        self._pieces.append((begin, len(self.text), position))
-
-    def drop(self, count: int) -> None:
-        """Forget the first bytes; nothing where there are none."""
-        if count <= 0:
-            return
-        self.text = self.text[count:]
-        kept = [(max(0, begin - count), end - count, at + max(0, count - begin)) for begin, end, at in self._pieces]
-        self._pieces = [piece for piece in kept if piece[1] > 0]
-
-    def places(self, begin: int, end: int) -> Iterator[Place]:
-        """Yield where in the log a part of the text lies."""
-        for first, last, position in self._pieces:
-            low, high = max(begin, first), min(end, last)
-            if low < high:
-                yield position + low - first, high - low

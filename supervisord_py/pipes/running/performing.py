@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,19 +17,20 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.judging.outcome import judge
 from supervisord_py.pipes.judging.values import Cause, Ending, SuccessRule, Summary
-from supervisord_py.pipes.running import secret_store
+from supervisord_py.pipes.running import closing, secret_store
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.log_blots import LogBlots
 from supervisord_py.pipes.running.run_terms import RunTerms
 from supervisord_py.pipes.running.spool import Spool
-from supervisord_py.pipes.running.stopping import Stopping
+from supervisord_py.pipes.running.stopping import Stopping, life_of_run_ends
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.pipes.running.watching import Watching
 from supervisord_py.process.output import OutputReader
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
+    from supervisord_py.pipes.running.closing import Closed
     from supervisord_py.pipes.running.conclusion import Conclusion
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
@@ -119,8 +121,9 @@ class Performing:
             await self._until_it_ends(live, looking, reading)
             if live.is_wanted and live.left.is_set():
                 return
-            if await self._bring_down(live, terms, following, reading):
-                await self._finish(live, terms, following)
+            if await self._bring_down(live, terms):
+                close = partial(closing.close, live, terms, following, self._house.config.output.row_bytes)
+                await self._finish(live, await self._read_out(live, following, reading, close))
         finally:
             watching.close()
             looking.cancel()
@@ -129,63 +132,53 @@ class Performing:
 
     async def _follow(self, live: LiveRun, child: Child, terms: RunTerms) -> Following:
         """Begin to read, or go on where a control plane before this one was."""
-        house = self._house
-        secrets = await secret_store.recover(house.placement, child.key)
+        house, secrets = self._house, live.secrets
+        if secrets is None:
+            secrets = await secret_store.recover(house.placement, child.key)
         reader = OutputReader.of(house.placement.log_dir, child.unit)
         spool = Spool(house.folder(live.id), house.config.output.file_bytes)
         veiled = Veiled(secrets, terms.patterns)
         blots = LogBlots(reader, child.log_position, secrets, terms.patterns)
         transcript = Transcript(spool, reader, child.log_position, terms.parser, veiled, blots)
-        await asyncio.to_thread(lambda: transcript.resume(spool.load_progress()))
+        if live.secrets is None:
+            await asyncio.to_thread(lambda: transcript.resume(spool.load_progress()))
         return Following(live, transcript, house.placement, house.clocks)
 
-    async def _until_it_ends(self, live: LiveRun, *helping: asyncio.Future[None]) -> None:
+    async def _until_it_ends(self, live: LiveRun, *helping: asyncio.Future[Any]) -> None:
         """Wait until it has ended by itself, is to end, or is to be let go; who helps must not end before."""
-        exit_ = asyncio.ensure_future(self._house.placement.wait(live.key))
-        turn = asyncio.ensure_future(live.turn.wait())
-        try:
-            waits: set[asyncio.Future[Any]] = {exit_, turn, *helping}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if exit_.done():
-                live.record = exit_.result()
-            for each in helping:
-                if each.done():
-                    each.result()
-        finally:
-            for task in (exit_, turn):
-                task.cancel()
-            await asyncio.gather(exit_, turn, return_exceptions=True)
+        waiting = asyncio.ensure_future(self._house.placement.wait(live.key))
+        for each in helping:
+            each.add_done_callback(lambda _: waiting.cancel())
+        await live.attempt(waiting, until=live.turn)
+        if not waiting.cancelled():
+            live.record = waiting.result()
+        for each in helping:
+            if each.done():
+                each.result()
 
-    async def _bring_down(
-        self, live: LiveRun, terms: RunTerms, following: Following, reading: asyncio.Future[None]
-    ) -> bool:
-        """Stop the tree and read what is left; False when that is left to the next control plane."""
-        stopping: asyncio.Future[None] = asyncio.ensure_future(self._stopping.stop(live, terms))
-        left = asyncio.ensure_future(live.left.wait())
-        waits: set[asyncio.Future[Any]] = {stopping, left}
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if not stopping.done():
-                return False
-            stopping.result()
-        finally:
-            for task in (stopping, left):
-                task.cancel()
-            await asyncio.gather(stopping, left, return_exceptions=True)
-        following.take_the_rest()
-        await asyncio.wait((reading,))
-        if (error := reading.exception()) is not None:
-            _log.error("pipe_output_not_read", unit=live.execution.unit, execution=live.id, exc_info=error)
-        self._house.lost_bytes += following.transcript.lost_bytes
+    async def _bring_down(self, live: LiveRun, terms: RunTerms) -> bool:
+        """Stop the tree; False when that is left to the next control plane."""
+        stopping = await live.attempt(self._stopping.stop(live, terms), until=live.left)
+        if stopping.cancelled():
+            return False
+        stopping.result()
         return True
 
-    async def _finish(self, live: LiveRun, terms: RunTerms, following: Following) -> None:
-        ending = await asyncio.to_thread(self._stopping.ending_of, live, following)
-        outcome = judge(ending, following.summary, terms.success, allow_empty=terms.allow_empty)
-        outcome = self._stopping.told_with_survivors(live, outcome)
-        message = following.transcript.veil(outcome.error_message)
-        outcome = Outcome(outcome.status, outcome.error_type, message, outcome.retry_after_seconds)
-        await self._conclusion.record(live, outcome, following)
-        await self._stopping.clear(live)
-        await self._conclusion.after(live, outcome)
+    async def _read_out(
+        self, live: LiveRun, following: Following, reading: asyncio.Future[Closed | None], close: Callable[[], Closed]
+    ) -> Closed:
+        """Read what is left, and learn what it came to."""
+        following.take_the_rest(close)
+        await asyncio.wait((reading,))
+        self._house.lost_bytes += following.transcript.lost_bytes
+        if (error := reading.exception()) is not None:
+            _log.error("pipe_output_not_read", unit=live.execution.unit, execution=live.id, exc_info=error)
+        elif (closed := reading.result()) is not None:
+            return closed
+        return await asyncio.to_thread(close)
+
+    async def _finish(self, live: LiveRun, closed: Closed) -> None:
+        await self._conclusion.record(live, closed.outcome, closed.output, life_of_run_ends(live))
+        await self._stopping.clear_away(live)
+        await self._conclusion.after(live, closed.outcome)
         await self._stopping.release(live)

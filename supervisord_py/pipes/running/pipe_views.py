@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger import pipe_history
-from supervisord_py.pipes.definition import BrokenPipe
+from supervisord_py.ledger.instants import to_text
+from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
 from supervisord_py.pipes.execution import Execution, Group, Status
-from supervisord_py.pipes.scheduling import forecast
+from supervisord_py.pipes.scheduling import events, forecast
 from supervisord_py.pipes.scheduling.describe import describe
-from supervisord_py.pipes.scheduling.due import Progress, Wait
+from supervisord_py.pipes.scheduling.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.scheduling.grammar import parse_schedule
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
 from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
@@ -45,7 +45,7 @@ class PipeViews:
         catalog: The files.
         admission: The lines.
         now: The clocks of the scheduler.
-        decision: What the scheduler last decided about a pipe.
+        decision: What the scheduler last decided about a pipe's schedule.
         faults: What keeps pipes from running whose files are good.
     """
 
@@ -55,7 +55,7 @@ class PipeViews:
         catalog: PipeCatalog,
         admission: Admission,
         now: Callable[[], Now],
-        decision: Callable[[str], Due | None],
+        decision: Callable[[PipeDefinition], Due | None],
         *,
         faults: PipeFaults,
     ) -> None:
@@ -91,7 +91,7 @@ class PipeViews:
     def broken(self) -> int:
         """Return how many pipes cannot run: their file is broken, or something that it names is not there."""
         declared = self._catalog.all().values()
-        return sum(isinstance(each, BrokenPipe) or self._faults.find(each) is not None for each in declared)
+        return sum(isinstance(each, BrokenPipe) or self._fault(each) is not None for each in declared)
 
     def get(self, name: str) -> PipeView:
         """Return one pipe.
@@ -126,7 +126,7 @@ class PipeViews:
             running=running.id if running else None,
             queued=len(self._house.roster.queued(name)),
             consecutive_failures=row.consecutive_failures,
-            last_decision=self._last_decision(row),
+            last_decision=_last_decision(row),
             average_duration_seconds=self._seconds.get(name),
             pid=running.execution.pid if running else None,
             instance=running.execution.instance if running else None,
@@ -137,22 +137,20 @@ class PipeViews:
             return replace(known, config_error=declared.problem.text, file=declared.problem.file)
         return self._of_definition(known, declared, row)
 
-    def _last_decision(self, row: PipeStateRow) -> Decision | None:
-        """Return what was decided last; that it waits only where nothing was decided before."""
-        if row.last_decision is not None and row.last_decision_at is not None:
-            return Decision(row.last_decision_at, row.last_decision)
-        live = self._decision(row.pipe_name)
-        return Decision(self._now().wall, live.why) if isinstance(live, Wait) else None
-
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
-        enabled, fault = self._house.states.is_enabled(definition), self._faults.find(definition)
+        enabled, fault = self._house.states.is_enabled(definition), self._fault(definition)
         late = forecast.slower(definition.schedule, self.progress(row), self._now(), self._seconds.get(definition.name))
         return replace(
             known,
             enabled=enabled,
             schedule=definition.schedule_text,
             next_run=self._next_run(definition, row) if enabled else None,
-            warnings=(*definition.warnings, *([late] if late else ()), *self._silence(definition.name)),
+            warnings=(
+                *definition.warnings,
+                *self._unheard(definition),
+                *([late] if late else ()),
+                *self._silence(definition.name),
+            ),
             title=definition.title,
             description=definition.description,
             agent=definition.agent,
@@ -164,6 +162,27 @@ class PipeViews:
             file=str(definition.file),
         )
 
+    def _fault(self, definition: PipeDefinition) -> ConfigProblem | None:
+        """Return why a pipe cannot run, or never will although its schedule was to start it."""
+        return self._faults.find(definition) or self.schedule_trouble(definition)
+
+    def schedule_trouble(self, definition: PipeDefinition) -> ConfigProblem | None:
+        """Return why a pipe will never run, although its schedule was to start it; None once it ran."""
+        row = self._house.states.get(definition.name)
+        if row.last_run_at is not None or not self._house.states.is_enabled(definition):
+            return None
+        standing = self._standing(definition, row)
+        if not (isinstance(standing, Never) and standing.over):
+            return None
+        place = str(definition.file), definition.lines.get("schedule")
+        return ConfigProblem(f"schedule: {standing.why}", "write a time that will come, or `manual`", *place)
+
+    def _unheard(self, definition: PipeDefinition) -> tuple[str, ...]:
+        """Say which of its events cannot come: they are ends of pipes that are not there."""
+        known = self._catalog.all()
+        missed = (each for each in definition.events if events.misses(each, known))
+        return tuple(f"trigger: {each.text} cannot come: there is no pipe {each.subject!r} here" for each in missed)
+
     def _silence(self, name: str) -> tuple[str, ...]:
         """Say that the execution that runs has long said nothing."""
         running = self._house.roster.running(name)
@@ -174,11 +193,16 @@ class PipeViews:
         return (f"{said} and may be delayed; `pxctl pipe cancel {name}` ends it",)
 
     def _next_run(self, definition: PipeDefinition, row: PipeStateRow) -> float | None:
-        decided = self._decision(definition.name)
-        if isinstance(decided, Wait):
-            return decided.until
-        found = self._upcoming(definition, row, 1)
+        found = self._upcoming(definition, row, 1) if self._house.config.enabled else ()
         return found[0] if found else None
+
+    def _standing(self, definition: PipeDefinition, row: PipeStateRow) -> Due:
+        """Return what holds of a pipe: what the scheduler waits for, else what it would say now."""
+        live = self._decision(definition)
+        if isinstance(live, Wait):
+            return live
+        limits, run_on_enable = self._house.config.scheduler, definition.run_on_enable
+        return decide(definition.schedule, self.progress(row), self._now(), limits, run_on_enable=run_on_enable)
 
     def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
         return forecast.upcoming(
@@ -188,6 +212,7 @@ class PipeViews:
             self._house.config.scheduler,
             count=count,
             run_on_enable=definition.run_on_enable,
+            decided=self._standing(definition, row),
         )
 
     def progress(self, row: PipeStateRow) -> Progress:
@@ -214,7 +239,8 @@ class PipeViews:
         if isinstance(declared, BrokenPipe):
             why = (f"it cannot run: {declared.problem.text}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
-        row = self._house.states.get(name)
+        row, is_on = self._house.states.get(name), view.enabled and self._house.config.enabled
+        standing = self._standing(declared, row)
         sentences = forecast.explain(
             declared.schedule,
             self.progress(row),
@@ -223,9 +249,14 @@ class PipeViews:
             count=count,
             run_on_enable=declared.run_on_enable,
             average_seconds=self._seconds.get(name),
+            decided=standing,
+            is_on=is_on,
         )
-        if view.config_error is not None:
-            sentences = (f"each run of it fails at once: {view.config_error}", *sentences)
+        if declared.events:
+            sentences = (*sentences, f"events: {', '.join(view.events)}")
+        fault = self._faults.find(declared)
+        if fault is not None:
+            sentences = (f"each run of it fails at once: {fault.text}", *sentences)
         if not self._house.config.enabled:
             sentences = ("no pipe runs by itself here (pipes.enabled = false)", *sentences)
         if not view.enabled:
@@ -234,12 +265,23 @@ class PipeViews:
             name=name,
             enabled=view.enabled,
             schedule=declared.schedule_text,
-            summary=describe(declared.schedule),
-            upcoming=self._upcoming(declared, row, count),
+            summary=describe(declared.schedule, self._house.config.default_timezone),
+            upcoming=self._upcoming(declared, row, count) if is_on else (),
             sentences=sentences,
             timezone=declared.timezone or self._house.config.default_timezone or self._house.shelf.zone,
             last_decision=view.last_decision,
+            now=standing.why if is_on else None,
+            events=view.events,
         )
+
+    def schedule_doubts(self, definition: PipeDefinition) -> tuple[str, ...]:
+        """Say what is odd about a pipe's times and events: that no more will come, or that its runs take longer."""
+        row, now = self._house.states.get(definition.name), self._now()
+        standing = self._standing(definition, row)
+        is_over = isinstance(standing, Never) and standing.over and self.schedule_trouble(definition) is None
+        never = f"no run of it comes by itself: {standing.why}" if is_over else ""
+        late = forecast.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
+        return tuple(filter(None, (never, late, *self._unheard(definition))))
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
         """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
@@ -257,7 +299,7 @@ class PipeViews:
             "error": None,
             "hint": None,
             "warnings": list(parsed.warnings),
-            "next": [datetime.fromtimestamp(at, UTC).isoformat().replace("+00:00", "Z") for at in due],
+            "next": [to_text(at) for at in due],
         }
 
     # -- lines -------------------------------------------------------------------------------------------------------
@@ -276,3 +318,10 @@ class PipeViews:
     def _executions(self, numbers: list[int], get: Callable[[int], LiveRun | None]) -> tuple[Execution, ...]:
         found = (get(number) for number in numbers)
         return tuple(self._admission.view(live.execution) for live in found if live is not None)
+
+
+def _last_decision(row: PipeStateRow) -> Decision | None:
+    """Return what was last done about a pipe; None before."""
+    if row.last_decision is None or row.last_decision_at is None:
+        return None
+    return Decision(row.last_decision_at, row.last_decision)

@@ -67,7 +67,7 @@ class PipesBuild:
         self.timetable = Timetable(house, self.usable)
         self.faults = PipeFaults(shelf, lambda: self.house.config, environ, house.clocks.boot)
         self.views = PipeViews(
-            house, self.catalog, self.admission, self.timetable.now, self.timetable.decision, faults=self.faults
+            house, self.catalog, self.admission, self.timetable.now, self.timetable.decision_on, faults=self.faults
         )
         self.triggering = Triggering(house, self.intake, self.usable, self.views.interval)
         self.timetable.join(self.triggering.due, self.views.progress)

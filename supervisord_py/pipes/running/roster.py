@@ -15,14 +15,19 @@ class Roster:
 
     def __init__(self) -> None:
         self._runs: dict[int, LiveRun] = {}
+        self._of_pipes: dict[str, dict[int, LiveRun]] = {}
 
     def add(self, live: LiveRun) -> None:
         """Take one in."""
-        self._runs[live.id] = live
+        self._runs[live.id] = self._of_pipes.setdefault(live.pipe, {})[live.id] = live
 
     def remove(self, live: LiveRun) -> None:
         """Forget one whose row is final."""
         self._runs.pop(live.id, None)
+        of_pipe = self._of_pipes.get(live.pipe, {})
+        of_pipe.pop(live.id, None)
+        if not of_pipe:
+            self._of_pipes.pop(live.pipe, None)
 
     def get(self, execution: int) -> LiveRun | None:
         """Return one by id."""
@@ -34,7 +39,12 @@ class Roster:
 
     def of_pipe(self, pipe: str) -> tuple[LiveRun, ...]:
         """Return those of one pipe, oldest first."""
-        return tuple(live for live in self.all() if live.pipe == pipe)
+        found = self._of_pipes.get(pipe, {})
+        return tuple(found[key] for key in sorted(found))
+
+    def count(self, pipe: str) -> int:
+        """Return how many there are of one pipe."""
+        return len(self._of_pipes.get(pipe, ()))
 
     def running(self, pipe: str) -> LiveRun | None:
         """Return the one of a pipe that runs."""

@@ -1,4 +1,4 @@
-"""How an agent that was started is to be read, judged and stopped: fixed at its start, kept for a successor.
+"""How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row. Pure.
 
 Law: an edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
 they lie in the keeper's memory (`secret_store.py`), never in a file.
@@ -7,18 +7,11 @@ they lie in the keeper's memory (`secret_store.py`), never in a file.
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.judging.values import ErrorPattern, Requirement, SuccessRule
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-_FILE = "run.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +37,22 @@ class RunTerms:
     patterns: tuple[str, ...] = ()
 
 
-def save(folder: Path, terms: RunTerms) -> None:
-    """Keep them beside the output. Blocking.
-
-    Raises:
-        OSError: The disk takes nothing.
-    """
-    fd = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, 0o600)
-        file.write(json.dumps(asdict(terms)).encode())
+def encode(terms: RunTerms) -> str:
+    """Return the text for the row."""
+    return json.dumps(_members(terms), default=_members, separators=(",", ":"))
 
 
-def load(folder: Path) -> RunTerms | None:
-    """Read them again; None where they are not there or not understood. Blocking."""
+def _members(value: Any) -> dict[str, Any]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
+
+
+def decode(text: str | None) -> RunTerms | None:
+    """Read them again; None where there are none, or they are not understood."""
     try:
-        members = json.loads((folder / _FILE).read_bytes())
+        members = json.loads(text or "")
         return replace(RunTerms(**members), success=_success(members["success"]), patterns=tuple(members["patterns"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError):
         return None
-
-
-def drop(folder: Path) -> None:
-    """Forget them: the execution has ended. Blocking."""
-    with suppress(OSError):
-        (folder / _FILE).unlink()
 
 
 def _success(members: dict[str, Any]) -> SuccessRule:

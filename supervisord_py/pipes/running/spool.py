@@ -55,9 +55,11 @@ class Spool:
         Raises:
             OSError: It cannot be made.
         """
-        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(self.folder.parent, 0o700)
         try:
+            self.folder.mkdir(mode=0o700)
+        except FileNotFoundError:
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.chmod(self.folder.parent, 0o700)
             self.folder.mkdir(mode=0o700)
         except FileExistsError:
             self._set_aside()
@@ -103,6 +105,8 @@ class Spool:
 
     def text(self, stream: OutputStream, limit: int) -> str:
         """Return the text of a stream as a row keeps it."""
+        if not self.sizes[stream]:
+            return ""
         head, tail = row_text.split(self.sizes[stream], limit)
         first = read(self.folder, stream, 0, head)
         last = read(self.folder, stream, self.sizes[stream] - tail, tail) if tail else b""
@@ -110,6 +114,8 @@ class Spool:
 
     def tail(self, stream: OutputStream, limit: int) -> str:
         """Return the last bytes of a stream as text."""
+        if not self.sizes[stream]:
+            return ""
         start = max(0, self.sizes[stream] - limit)
         return read(self.folder, stream, start, limit).decode("utf-8", "replace")
 

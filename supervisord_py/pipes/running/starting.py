@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConflictError, StartFailedError
 from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.ledger.pipe_state import StateChange
-from supervisord_py.pipes.agents.launching import LaunchOrder, launch
+from supervisord_py.pipes.agents.launching import LaunchOrder, launch, launch_at_once
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.running import budgets, run_terms, secret_store
 from supervisord_py.pipes.running.budgets import DailyBudget
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
+from supervisord_py.pipes.running.pipe_chronicle import life_begins, life_of
 from supervisord_py.pipes.running.run_tag import RunTag
 from supervisord_py.pipes.running.run_terms import RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.agents.launching import Prepared
+    from supervisord_py.pipes.agents.launching import Means, Prepared
     from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.running.live_run import LiveRun
@@ -50,6 +52,19 @@ class StartRefusedError(Exception):
         self.outcome = Outcome(Status.FAILED, error_type, message)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """All that a spawn needs; `stdin` is open, None for none."""
+
+    prepared: Prepared
+    stdin: int | None
+
+    def close(self) -> None:
+        """Give stdin back."""
+        if self.stdin is not None:
+            os.close(self.stdin)
+
+
 class Starting:
     """Starts agents."""
 
@@ -64,62 +79,76 @@ class Starting:
         """
         try:
             await self._check_budget(live)
-            await self._make_folder(live)
-            prepared = await self._prepared(live)
-            if prepared is None or live.turn.is_set():
+            ready = await self._made_ready(live)
+            if ready is None:
                 return None
-            await self._claim(live)
-            await self._spawn(live, prepared)
+            try:
+                if not live.turn.is_set():
+                    await self._run(live, ready)
+            finally:
+                ready.close()
         except StartRefusedError as refused:
             return refused.outcome
         return None
 
+    async def _run(self, live: LiveRun, ready: _Ready) -> None:
+        live.terms = self._terms(live, ready.prepared)
+        live.secrets = tuple(secret.reveal() for secret in ready.prepared.secrets)
+        await self._claim(live, live.terms)
+        try:
+            await self._note(live, await self._spawn(live, ready), ready.prepared)
+        finally:
+            if ready.stdin is not None:
+                await self._house.placement.drop_fd(_stdin_name(live))
+
     # -- budget ------------------------------------------------------------------------------------------------------
 
     async def _check_budget(self, live: LiveRun) -> None:
-        house, definition = self._house, live.definition
-        zone = (definition and definition.timezone) or house.config.default_timezone or house.shelf.zone
-        when = budgets.day_start(house.clocks.wall(), zone)
-        config = house.config
+        house, definition, config = self._house, live.definition, self._house.config
         of_all = DailyBudget(config.daily_tokens, config.daily_cost, "the daily budget of all pipes is")
         both: list[tuple[DailyBudget, str | None]] = [(of_all, None)]
         if definition is not None:
             rules = definition.budget
             both.append((DailyBudget(rules.daily_tokens, rules.daily_cost, "the pipe's daily budget is"), live.pipe))
+        zone = (definition and definition.timezone) or config.default_timezone or house.shelf.zone
         for budget, pipe in both:
             if budget.is_empty:
                 continue
+            when = budgets.day_start(house.clocks.wall(), zone)
             why = budgets.refusal(budget, await pipe_history.usage_since(house.ledger, when, pipe))
             if why is not None:
                 raise StartRefusedError(ErrorType.BUDGET_EXCEEDED, why)
 
     # -- files -------------------------------------------------------------------------------------------------------
 
-    async def _make_folder(self, live: LiveRun) -> None:
-        spool = Spool(self._house.folder(live.id), self._house.config.output.file_bytes)
+    async def _made_ready(self, live: LiveRun) -> _Ready | None:
+        """Have everything made that it is to find; None when it is not wanted any more."""
+        order = order_of(self._house, live.execution, live.definition)
         try:
-            await asyncio.to_thread(_made, spool)
-        except OSError as error:
-            raise _refused_by_disk(error, str(spool.folder)) from error
-
-    async def _prepared(self, live: LiveRun) -> Prepared | None:
-        """Have the agent's adapter make everything ready; None when it is not wanted any more."""
-        means = await self._house.shelf.means()
-        work = asyncio.ensure_future(launch(order_of(self._house, live.execution, live.definition), means))
-        turn = asyncio.ensure_future(live.turn.wait())
-        try:
-            await asyncio.wait({work, turn}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                return None
-            return work.result()
+            begun = await asyncio.to_thread(self._make_folder, order)
+            if isinstance(begun, _Ready):
+                return begun
+            work = await live.attempt(launch(order, begun), until=live.turn)
+            return None if work.cancelled() else await asyncio.to_thread(_ready, work.result())
         except CannotRunError as error:
             raise StartRefusedError(error.error_type, error.message) from error
         except OSError as error:
-            raise _refused_by_disk(error, str(self._house.folder(live.id))) from error
+            raise _refused_by_disk(error, str(order.run_dir)) from error
+
+    def _make_folder(self, order: LaunchOrder) -> _Ready | Means:
+        """Make the folder and its files, and, where nobody is to be asked, all the rest at once. Blocking.
+
+        Returns:
+            What the adapter needs to make the rest, where somebody is to be asked.
+        """
+        spool = Spool(order.run_dir, self._house.config.output.file_bytes)
+        try:
+            spool.create()
         finally:
-            for task in (work, turn):
-                task.cancel()
-            await asyncio.gather(work, turn, return_exceptions=True)
+            spool.close()  # whoever follows opens them again
+        means = self._house.shelf.means_now()
+        prepared = launch_at_once(order, means)
+        return means if prepared is None else _ready(prepared)
 
     def _patterns(self, live: LiveRun) -> tuple[str, ...]:
         own = live.definition.redact if live.definition else ()
@@ -127,50 +156,36 @@ class Starting:
 
     # -- process -----------------------------------------------------------------------------------------------------
 
-    async def _claim(self, live: LiveRun) -> None:
+    async def _claim(self, live: LiveRun, terms: RunTerms) -> None:
         """Say that it runs: in the row, and what that means for its pipe, in one transaction."""
         house = self._house
         now = house.clocks.moment()
         wait_ms = max(0, round((now - live.execution.queued_at) * 1000))
         key = house.placement.new_key()
-        running = pipe_executions.Running(now, wait_ms, key, live.execution.plan.timeout_seconds)
+        timeout, progress = live.execution.plan.timeout_seconds, run_terms.encode(terms)
+        running = pipe_executions.Running(now, wait_ms, key, timeout, progress)
         change = StateChange(pipe_name=live.pipe, last_run_at=now)
+        life = life_begins(key, live.execution.unit)
         try:
-            await pipe_executions.mark_running(house.ledger, live.id, running, change=change)
+            await pipe_executions.mark_running(house.ledger, live.id, running, change=change, also=life)
         except ConflictError as error:
             raise StartRefusedError(ErrorType.UNKNOWN, f"not started: {error.detail}") from error
         house.states.take(change)
         live.become(status=Status.RUNNING, started_at=now, queue_wait_ms=wait_ms, instance=key)
 
-    async def _spawn(self, live: LiveRun, prepared: Prepared) -> None:
-        house, key = self._house, live.key
-        live.terms = self._terms(live, prepared)
-        stdin_name = f"stdin:{key}" if prepared.stdin_file is not None else None
+    async def _spawn(self, live: LiveRun, ready: _Ready) -> Child:
+        house, key, stdin = self._house, live.key, ready.stdin
         live.deadline = house.clocks.boot() + live.execution.plan.timeout_seconds
         try:
-            await asyncio.gather(
-                asyncio.to_thread(run_terms.save, house.folder(live.id), live.terms),
-                house.chronicle.starting(key, live.execution.unit),
-            )
-            await secret_store.deposit(house.placement, key, [secret.reveal() for secret in prepared.secrets])
-            if prepared.stdin_file is not None:
-                await self._deposit(f"stdin:{key}", str(prepared.stdin_file))
-            child = await house.placement.spawn(key, self._spec(live, prepared, stdin_name))
+            await secret_store.deposit(house.placement, key, live.secrets or ())
+            if stdin is not None:
+                await house.placement.put_fd(_stdin_name(live), stdin)
+            spec = self._spec(live, ready.prepared, None if stdin is None else _stdin_name(live))
+            return await house.placement.spawn(key, spec)
         except StartFailedError as error:
-            raise _not_spawned(error, prepared.argv[0]) from error
+            raise _not_spawned(error, ready.prepared.argv[0]) from error
         except OSError as error:
             raise _refused_by_disk(error, str(house.folder(live.id))) from error
-        finally:
-            if stdin_name is not None:
-                await house.placement.drop_fd(stdin_name)
-        await self._note(live, child, prepared)
-
-    async def _deposit(self, name: str, path: str) -> None:
-        fd = await asyncio.to_thread(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            await self._house.placement.put_fd(name, fd)
-        finally:
-            os.close(fd)
 
     def _terms(self, live: LiveRun, prepared: Prepared) -> RunTerms:
         stop, config = prepared.stop, self._house.config
@@ -202,27 +217,32 @@ class Starting:
         house, who = self._house, child.identity
         live.child = child
         live.heard_at = house.clocks.boot()
+        live.deadline = live.heard_at + live.execution.plan.timeout_seconds  # not before it began
         version, session = prepared.agent_version, prepared.session_path
-        facts = pipe_executions.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, version, session)
+        began = whole_ms(child.started_at)
+        facts = pipe_executions.Spawned(who.pid, who.start_time, who.boot_id, began, version, session)
         live.become(
             pid=who.pid,
             start_time=who.start_time,
             boot_id=who.boot_id,
-            started_at=whole_ms(child.started_at),
+            started_at=began,
             agent_version=version,
             session_path=session,
         )
         wait_ms, warnings = live.execution.queue_wait_ms, list(prepared.warnings)
         house.chronicle.say("execution_started", live, pid=who.pid, queue_wait_ms=wait_ms, warnings=warnings)
-        await asyncio.gather(pipe_executions.spawned(house.ledger, live.id, facts), house.chronicle.spawned(child))
+        await pipe_executions.spawned(house.ledger, live.id, facts, also=life_of(child))
 
 
-def _made(spool: Spool) -> None:
-    """Make the folder and its files; whoever follows opens them again. Blocking."""
-    try:
-        spool.create()
-    finally:
-        spool.close()
+def _ready(prepared: Prepared) -> _Ready:
+    """Open what its stdin will be. Blocking."""
+    file = prepared.stdin_file
+    return _Ready(prepared, None if file is None else os.open(file, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def _stdin_name(live: LiveRun) -> str:
+    """Return under which name the keeper holds its stdin until it has it."""
+    return f"stdin:{live.key}"
 
 
 def order_of(house: RunningHouse, execution: Execution, definition: PipeDefinition | None) -> LaunchOrder:

@@ -18,7 +18,8 @@ from supervisord_py.errors import ConflictError, KeeperLostError, PxError
 from supervisord_py.pipes.agents.run_files import cleanup
 from supervisord_py.pipes.judging.values import Cause, Ending
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running import run_terms, secret_store
+from supervisord_py.pipes.running import secret_store
+from supervisord_py.pipes.running.pipe_chronicle import life_ends
 from supervisord_py.pipes.running.run_tag import RunTag
 from supervisord_py.pipes.running.run_terms import RunTerms
 from supervisord_py.pipes.running.spool import Spool
@@ -28,6 +29,7 @@ from supervisord_py.process.spec import Reason
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from supervisord_py.ledger.instances import Operation
     from supervisord_py.pipes.execution import Outcome
     from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.live_run import LiveRun
@@ -83,48 +85,24 @@ class Stopping:
                 async with asyncio.timeout(terms.stop_seconds):
                     live.record = await self._house.placement.wait(live.key)
 
-    # -- what is known -----------------------------------------------------------------------------------------------
-
-    def ending_of(self, live: LiveRun, following: Following) -> Ending:
-        """Return all that is known of an end. Blocking: reads the tails of the output."""
-        record, verdict = live.record, live.record.verdict if live.record else None
-        limit = verdict.reason if verdict is not None and verdict.reason in _LIMITS else None
-        detail = live.detail
-        if record is not None and limit is not None:
-            detail = describe(record, limit)
-        return Ending(
-            cause=live.cause if limit is None else Cause.NOBODY,
-            code=record.code if record else None,
-            signal=record.signal if record else None,
-            limit=None if limit is None else limit.value,
-            stdout_tail=following.spool.tail(OutputStream.STDOUT, TAIL_BYTES),
-            stderr_tail=following.spool.tail(OutputStream.STDERR, TAIL_BYTES),
-            detail=detail,
-        )
-
-    @staticmethod
-    def told_with_survivors(live: LiveRun, outcome: Outcome) -> Outcome:
-        """Name what outlived the stop, whatever the outcome."""
-        if not live.survivors:
-            return outcome
-        names = ", ".join(str(pid) for pid in live.survivors)
-        words = f"survived the stop: pid {names}"
-        return replace(outcome, error_message=f"{outcome.error_message}; {words}" if outcome.error_message else words)
-
     # -- what it held ------------------------------------------------------------------------------------------------
 
     async def clear(self, live: LiveRun) -> None:
-        """Record the end of the process, and remove its private files and keys."""
-        await self._house.chronicle.ended(live.key, self._reason(live), live.record)
-        await secret_store.drop(self._house.placement, live.key)
+        """Record the end of the process, and remove what it held."""
+        await self._house.ledger.write(life_of_run_ends(live))
+        await self.clear_away(live)
+
+    async def clear_away(self, live: LiveRun) -> None:
+        """Remove the private files and keys of a process whose end is recorded."""
+        if live.key and live.secrets != ():
+            await secret_store.drop(self._house.placement, live.key)
         await asyncio.to_thread(remove_private_files, self._house.folder(live.id))
 
     async def clear_unstarted(self, live: LiveRun) -> None:
         """Remove what was made for one that never came to run."""
         if live.key:
             await self._house.chronicle.ended(live.key, Reason.SPAWN_FAILED, None)
-            await secret_store.drop(self._house.placement, live.key)
-        await asyncio.to_thread(remove_private_files, self._house.folder(live.id))
+        await self.clear_away(live)
 
     async def release(self, live: LiveRun) -> None:
         """Have the keeper forget it; survivors are stopped in the background first."""
@@ -133,13 +111,6 @@ class Stopping:
             return
         _log.error("pipe_survived_stop", unit=live.execution.unit, execution=live.id, pids=live.survivors)
         self._house.run_task(self._keep_stopping(live))
-
-    @staticmethod
-    def _reason(live: LiveRun) -> Reason:
-        wanted = None if live.is_wanted else REASONS[live.cause]
-        if live.record is None:
-            return wanted or Reason.INTERRUPTED
-        return outcome(live.record, wanted, ready=True)
 
     async def _release(self, key: str) -> None:
         try:
@@ -162,9 +133,46 @@ class Stopping:
                 return
 
 
+def life_of_run_ends(live: LiveRun) -> Operation:
+    """Return what writes down how a run's process ended."""
+    wanted = None if live.is_wanted else REASONS[live.cause]
+    unseen = wanted or Reason.INTERRUPTED
+    reason = unseen if live.record is None else outcome(live.record, wanted, ready=True)
+    return life_ends(live.key, reason, live.record)
+
+
+# -- what is known of an end -------------------------------------------------------------------------------------------
+
+
+def ending_of(live: LiveRun, following: Following) -> Ending:
+    """Return all that is known of an end. Blocking: reads the tails of the output."""
+    record, verdict = live.record, live.record.verdict if live.record else None
+    limit = verdict.reason if verdict is not None and verdict.reason in _LIMITS else None
+    detail = live.detail
+    if record is not None and limit is not None:
+        detail = describe(record, limit)
+    return Ending(
+        cause=live.cause if limit is None else Cause.NOBODY,
+        code=record.code if record else None,
+        signal=record.signal if record else None,
+        limit=None if limit is None else limit.value,
+        stdout_tail=following.spool.tail(OutputStream.STDOUT, TAIL_BYTES),
+        stderr_tail=following.spool.tail(OutputStream.STDERR, TAIL_BYTES),
+        detail=detail,
+    )
+
+
+def told_with_survivors(live: LiveRun, outcome: Outcome) -> Outcome:
+    """Name what outlived the stop, whatever the outcome."""
+    if not live.survivors:
+        return outcome
+    names = ", ".join(str(pid) for pid in live.survivors)
+    words = f"survived the stop: pid {names}"
+    return replace(outcome, error_message=f"{outcome.error_message}; {words}" if outcome.error_message else words)
+
+
 def remove_private_files(folder: Path) -> None:
     """Remove what an execution must not leave: its agent's files, its notes. Blocking; fine to do twice."""
     with suppress(OSError):
         cleanup(folder)
     Spool(folder, 0).drop_progress()
-    run_terms.drop(folder)

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from supervisord_py.pipes.scheduling.agenda import Candidate
 from supervisord_py.pipes.scheduling.clock_watch import Clocks as ScheduleClocks
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
-from supervisord_py.pipes.scheduling.due import Wait
+from supervisord_py.pipes.scheduling.due import Never, Wait
+from supervisord_py.pipes.scheduling.schedule import Manual
 from supervisord_py.pipes.scheduling.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.pipes.scheduling.due import Decision, Due, Now, Progress
     from supervisord_py.pipes.scheduling.scheduler import Note, SchedulerHealth
-
-_MERELY = "waits "
-"""So begins what a pipe waits for; where a time was missed, that stands before it."""
 
 
 class Timetable:
@@ -83,23 +81,33 @@ class Timetable:
         """Return what was last decided about a pipe."""
         return None if self._scheduler is None else self._scheduler.decision(pipe)
 
+    def decision_on(self, definition: PipeDefinition) -> Decision | None:
+        """Return what was last decided about the schedule that a pipe has now, which may be a moment old."""
+        scheduler = self._scheduler
+        return None if scheduler is None else scheduler.decision_on(definition.name, definition.schedule)
+
     def health(self) -> SchedulerHealth | None:
         """Return how the loop does; None before its start."""
         return None if self._scheduler is None else self._scheduler.health()
 
-    async def ended(self, _live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
-        """Look again: a pipe is free."""
-        self.wake()
+    async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+        """Look again, where it has times: a pipe is free."""
+        if live.definition is None or not isinstance(live.definition.schedule, Manual):
+            self.wake()
 
     def _candidates(self) -> Iterator[Candidate]:
         states = self._house.states
         for definition in self._pipes() if self._house.config.enabled else ():
-            if self._progress is not None and states.is_enabled(definition):
-                progress = self._progress(states.get(definition.name))
+            row = states.get(definition.name)
+            # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
+            if self._progress is not None and row.anchor_at is not None and states.is_enabled(definition):
+                progress = self._progress(row)
                 yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
 
     def _note(self, pipe: str, note: Note) -> None:
         """Remember what was decided. That it merely waits would hide what was decided before: that is shown live."""
-        if isinstance(note, Wait) and note.why.startswith(_MERELY):
+        words = note.decided if isinstance(note, Wait) else note.why
+        is_told = isinstance(note, Wait | Never) and words == self._house.states.get(pipe).last_decision
+        if not words or is_told or (isinstance(note, Never) and not note.over):
             return
-        self._house.states.change(pipe, last_decision=note.why, last_decision_at=self._house.clocks.moment())
+        self._house.states.change(pipe, last_decision=words, last_decision_at=self._house.clocks.moment())

@@ -88,6 +88,15 @@ class Triggering:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
+    async def publish_for_others(self, published: PublishedEvent) -> EventClaims:
+        """Publish what somebody outside tells of.
+
+        Raises:
+            BadRequestError: Its name is one of the daemon's own events, or none that a pipe can wait for.
+        """
+        events.check_published(published.name)
+        return await self.publish(published)
+
     async def publish(self, published: PublishedEvent, cause: int | None = None) -> EventClaims:
         """Start every enabled pipe that waits for an event, once each."""
         key = published.key or uuid.uuid4().hex
@@ -97,7 +106,7 @@ class Triggering:
         for definition in tuple(self._pipes()):
             if not any(events.matches(each, event, str(definition.folder)) for each in definition.events):
                 continue
-            why = self._refusal(definition, event)
+            why = self._refusal(definition, event) or self._looping(definition.name, event, cause)
             if why is None:
                 try:
                     live = await self._start(definition, event, published.facts, cause)
@@ -112,6 +121,18 @@ class Triggering:
             _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
         return EventClaims(tuple(claimed), tuple(suppressed))
 
+    def _looping(self, pipe: str, event: Event, cause: int | None) -> str | None:
+        """Return why an event would go round in a loop; it is told, too, for whoever made the ring has to learn of it.
+
+        That a pipe does not start itself is nothing to tell: it is so after each run of one that waits for all ends.
+        """
+        house = self._house
+        why = self.guard.refusal(pipe, event, house.clocks.boot())
+        if why is not None and event.source != pipe:
+            house.chronicle.say_of_pipe("pipe_event_suppressed", pipe, cause=cause, event_name=event.text, why=why)
+            house.states.change(pipe, last_decision=f"not started: {why}", last_decision_at=house.clocks.moment())
+        return why
+
     def _refusal(self, definition: PipeDefinition, event: Event) -> str | None:
         house, name = self._house, definition.name
         for is_so, why in (
@@ -121,9 +142,6 @@ class Triggering:
         ):
             if is_so:
                 return why
-        looping = self.guard.refusal(name, event, house.clocks.boot())
-        if looping is not None:
-            return looping
         waiting = house.roster.queued(name)
         if len(waiting) >= house.config.scheduler.deferred_events:
             return f"{len(waiting)} of its executions wait already"
@@ -142,6 +160,8 @@ class Triggering:
         live = await self._intake.take(definition, order, claim=claim, interval=self._interval(definition))
         if live is not None:
             self.guard.caused(definition.name, event, house.clocks.boot())
+            words = f"started by the event {event.text}: execution {live.id}"
+            house.states.change(definition.name, last_decision=words, last_decision_at=house.clocks.moment())
         return live
 
     # -- ends --------------------------------------------------------------------------------------------------------

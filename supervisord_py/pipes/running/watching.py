@@ -95,6 +95,7 @@ class Watching:
     async def write_output(self) -> None:
         """Bring the row up to date; the more there is to write, the more seldom."""
         output = await asyncio.to_thread(output_of, self._following, self._house.config.output.row_bytes)
+        self._live.has_given(output, self._following.transcript.summary.usage)
         characters = len(output.stdout or "") + len(output.stderr or "")
         self._write_at = self._house.clocks.awake() + characters / CHARACTERS_A_SECOND
         try:

@@ -1,0 +1,183 @@
+"""Small parts of running: what is read again, what is given up, who is on the roster, what is made at once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from supervisord_py.pipes.agents.catalog import load_agents
+from supervisord_py.pipes.agents.launching import LaunchOrder, Means, launch, launch_at_once
+from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
+from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.running.bell import Bell
+from supervisord_py.pipes.running.live_run import LiveRun
+from supervisord_py.pipes.running.read_again import SETTLE_SECONDS, ReadAgain
+from supervisord_py.pipes.running.roster import Roster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from supervisord_py.pipes.agents.programs import Answer, Program
+
+
+def live_run(number: int = 1, pipe: str = "p", status: Status = Status.QUEUED) -> LiveRun:
+    return LiveRun(Execution(number, pipe, status, Trigger.MANUAL, Group.MANUAL, 0.0, Plan("command"), Preset()))
+
+
+# -- what is read again ------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_read_again_when_it_is_another_or_was_young(tmp_path: Path) -> None:
+    file, wall, read = tmp_path / "file", [0.0], list[str]()
+
+    def text(path: Path) -> str:
+        read.append(path.read_text() if path.exists() else "none")
+        return read[-1]
+
+    again = ReadAgain(text, lambda: wall[0])
+    assert [again.now(file), again.now(file), read] == ["none", "none", ["none"]]
+    file.write_text("one")
+    wall[0] = file.stat().st_ctime
+    assert [again.now(file), again.now(file), read[1:]] == ["one", "one", ["one", "one"]], "young: once more, each time"
+    wall[0] += SETTLE_SECONDS + 1
+    assert [again.now(file), again.now(file), read[3:]] == ["one", "one", ["one"]]
+    file.write_text("two!")
+    os.utime(file, ns=(1, 1))
+    assert again.now(file) == "two!", "whatever is done to the time of writing"
+    assert again.now(tmp_path / "other") == "none"
+    file.unlink()
+    assert again.now(file) == "none"
+
+
+# -- what is given up --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_what_is_attempted_is_given_up_when_it_turns(is_late: bool) -> None:  # noqa: FBT001 - parametrized
+    live, begun, ended = live_run(), asyncio.Event(), list[str]()
+
+    async def work() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cleared away")
+        return "done"
+
+    if not is_late:
+        live.end(Cause.CANCELLED)
+    attempt = asyncio.ensure_future(live.attempt(work(), until=live.turn))
+    await begun.wait()
+    if is_late:
+        live.end(Cause.CANCELLED)
+    assert (await attempt).cancelled()
+    assert ended == ["cleared away"], "its first step was taken, and it has ended when that is told"
+
+
+async def test_what_is_attempted_until_it_is_let_go_is_not_given_up_by_a_wish_to_end() -> None:
+    live, gate = live_run(), asyncio.Event()
+    attempt = asyncio.ensure_future(live.attempt(gate.wait(), until=live.left))
+    await asyncio.sleep(0)
+    live.end(Cause.CANCELLED)
+    gate.set()
+    done = await attempt
+    assert done.result() is True
+    second = asyncio.ensure_future(live.attempt(asyncio.Event().wait(), until=live.left))
+    await asyncio.sleep(0)
+    live.let_go()
+    assert (await second).cancelled()
+
+
+async def test_who_is_cancelled_in_an_attempt_leaves_nothing_that_goes_on() -> None:
+    live, begun, ended = live_run(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    attempt = asyncio.ensure_future(live.attempt(work(), until=live.turn))
+    await begun.wait()
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    assert ended.is_set()
+
+
+async def test_a_bell_wakes_everybody_and_counts_for_those_who_were_not_there() -> None:
+    bell = Bell()
+    bell.ring()
+    await bell.after(0)
+    heard = [asyncio.ensure_future(bell.after(bell.rings)) for _ in range(2)]
+    await asyncio.sleep(0)
+    bell.ring()
+    await asyncio.gather(*heard)
+    last = asyncio.ensure_future(bell.after(bell.rings))
+    await asyncio.sleep(0)
+    bell.close()
+    await last
+    await bell.after(bell.rings)
+
+
+# -- who is there ------------------------------------------------------------------------------------------------------
+
+
+def test_a_roster_knows_who_is_of_which_pipe_oldest_first() -> None:
+    roster = Roster()
+    for number, pipe in ((3, "a"), (1, "a"), (2, "b")):
+        roster.add(live_run(number, pipe, Status.RUNNING if number == 1 else Status.QUEUED))
+    assert [it.id for it in roster.all()] == [1, 2, 3]
+    assert [[it.id for it in roster.of_pipe(pipe)] for pipe in "abc"] == [[1, 3], [2], []]
+    assert [it.id for it in roster.queued("a")] == [3]
+    first = roster.running("a")
+    assert first is not None
+    for _ in range(2):
+        roster.remove(first)
+    assert (roster.running("a"), roster.count("a"), roster.count("b"), roster.count("c")) == (None, 1, 1, 0)
+
+
+# -- what is made at once ----------------------------------------------------------------------------------------------
+
+
+async def nobody(program: Program, *, seconds: float) -> Answer:
+    raise AssertionError(f"{program} was asked for {seconds} s")
+
+
+def means(root: Path) -> Means:
+    return Means(load_agents(root / "agents.toml"), {"PATH": "/usr/bin:/bin"}, ("PATH",), nobody, root)
+
+
+def order(root: Path, agent: str = "command", preset: Preset | None = None) -> LaunchOrder:
+    plan = Plan(agent, ("true",) if agent == "command" else ())
+    (root / "pipe").mkdir(exist_ok=True)
+    (root / "pipe" / ".env").write_text("API_TOKEN=a-long-secret\nno variable\n")
+    folders = (root / "pipe", root / "runs" / "7", root / "pipe" / "output" / "7")
+    return LaunchOrder(7, "p", *folders, "the prompt", plan, preset or Preset(), "/sock", root / "sessions")
+
+
+async def test_what_is_made_at_once_is_what_is_made_step_by_step(tmp_path: Path) -> None:
+    at_once = launch_at_once(order(tmp_path), means(tmp_path))
+    assert at_once is not None
+    assert at_once.warnings
+    assert [secret.reveal() for secret in at_once.secrets] == ["a-long-secret"]
+    slowly = await launch(order(tmp_path), means(tmp_path))
+    assert replace(at_once, env=slowly.env, secrets=()) == replace(slowly, secrets=())
+    assert dict(at_once.env) == dict(slowly.env)
+    assert sorted(it.name for it in (tmp_path / "runs" / "7").iterdir()) == ["prompt.md"], "it has no files of its own"
+
+
+def test_whoever_must_ask_somebody_is_not_made_at_once(tmp_path: Path) -> None:
+    (tmp_path / "agents.toml").write_text('[agents.mine]\nargv = ["sh", "{agent_dir}"]\nprompt = "stdin"\n')
+    assert launch_at_once(order(tmp_path, preset=Preset(api_key="$KEY")), means(tmp_path)) is None
+    assert launch_at_once(order(tmp_path, "pi"), means(tmp_path)) is None
+    remote = order(tmp_path, "mine", Preset(url="http://127.0.0.1:9/v1", api="openai-completions"))
+    assert launch_at_once(remote, means(tmp_path)) is None
+    assert not (tmp_path / "runs").exists()
+    assert launch_at_once(order(tmp_path, "mine"), means(tmp_path)) is not None
+    assert (tmp_path / "runs" / "7" / "agent").is_dir(), "its argv tells of the folder"
