@@ -33,10 +33,15 @@ async def execute(call: Call) -> web.StreamResponse:
         call.path("k").removeprefix("kernel:"),
         await call.body(),
         arrived_at=arrived_at,
-        caller=caller_instance(call.request),
+        caller=caller_instance(call.request, _living(call)),
     )
     media = choose(call.wanted, (JSON, NDJSON, SSE))
     return await _stream(call, order, media) if media != JSON else await _answer(call, order)
+
+
+def _living(call: Call) -> dict[int, str]:
+    views = call.context.kernels.snapshot()
+    return {view.pid: view.instance for view in views if view.pid is not None and view.instance is not None}
 
 
 async def _answer(call: Call, order: Order) -> web.StreamResponse:

@@ -66,6 +66,15 @@ class Members:
             raise self._wrong(name, "a number that is not negative, and no larger than a double can be")
         return float(value)
 
+    def whole(self, name: str, lowest: int, highest: int) -> int | None:
+        """Return a whole number within bounds, both included, or None."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+            raise self._wrong(name, f"a whole number from {lowest} to {highest}")
+        return value
+
     def flag(self, name: str) -> bool:
         """Return True or False; absent is False."""
         value = self._values.get(name, False)

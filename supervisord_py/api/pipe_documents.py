@@ -161,6 +161,8 @@ def next_document(report: NextReport) -> dict[str, Any]:
         "timezone": report.timezone,
         "next_run": rfc3339(report.upcoming[0]) if report.upcoming else None,
         "upcoming": [rfc3339(each) for each in report.upcoming],
+        "now": report.now,
+        "events": list(report.events),
         "sentences": list(report.sentences),
         "last_decision": _decision(report.last_decision),
     }

@@ -146,7 +146,7 @@ PIPE_ROUTES: tuple[Route, ...] = (
         Access.READ,
         "When a pipe is due next, and why.",
         (_json("px.next/1", "the coming times"),),
-        (Parameter("count", Form.INTEGER, "of the coming times", maximum=1000),),
+        (Parameter("count", Form.INTEGER, "of the coming times", maximum=pipes.MOST_NEXT),),
     ),
     Route(
         "GET",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.views import PipeView
 
 DEFAULT_NEXT = 5
+MOST_NEXT = 50
+"""Of the coming times that a schedule is asked for."""
 _CREATED, _ACCEPTED = 201, 202
 _CONFIG = "config"
 
@@ -160,6 +162,6 @@ async def preview(call: Call) -> web.StreamResponse:
     text = members.text("schedule")
     if text is None:
         raise members.missing("schedule")
-    count = members.number("count")
-    document = call.context.pipes.preview(text, members.text("timezone"), DEFAULT_NEXT if count is None else int(count))
+    count = members.whole("count", 1, MOST_NEXT) or DEFAULT_NEXT
+    document = call.context.pipes.preview(text, members.text("timezone"), count)
     return json_answer({"schema": "px.schedule/1", **document})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.event_rows import EventRow
     from supervisord_py.ledger.instances import InstanceRow
 
-_UP = frozenset({"starting", "ready", "idle", "busy"})
+_UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
 _ENDS = frozenset({"died", "stopped"})
 _LOOK_BACK = 200
 _TAIL_BYTES = 16 * 1024

@@ -189,6 +189,16 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     assert document["instance"]["code"] == 3
 
 
+async def test_why_a_pipe_that_runs_tells_of_this_run_and_no_earlier_end(rig: Rig) -> None:
+    publish = rig.context.events.publish
+    publish("execution_failed", "pipe:digest", Reason.SHUTDOWN, instance="i.1", execution=1)
+    begun = publish("execution_started", "pipe:digest", instance="i.2", execution=2)
+    rig.pipes.put(running=2, instance="i.2")
+    document = (await rig.get("/api/units/pipe:digest/why"))[1]
+    assert (document["state"], document["reason"]) == ("running", None)
+    assert [event["id"] for event in document["chain"]] == [begun]
+
+
 async def test_why_a_tool_that_never_ran(rig: Rig) -> None:
     rig.add_tool("x")
     document = (await rig.get("/api/units/x/why"))[1]

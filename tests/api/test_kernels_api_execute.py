@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -95,6 +96,11 @@ async def test_the_callers_instance_is_read_from_its_process(rig: Rig, monkeypat
     monkeypatch.setattr("psutil.Process.environ", lambda _: {"PX_INSTANCE": "00000000.X"})
     await rig.ask("POST", PATH, {"code": "1"})
     assert request_of(rig).caller_instance == "00000000.X"
+    for pid in (os.getpid(), os.getppid()):
+        rig.kernels.asked.clear()
+        rig.kernels.put("ahead", pid=pid, instance="00000000.Y")
+        await rig.ask("POST", PATH, {"code": "1"})
+        assert request_of(rig).caller_instance == "00000000.Y", "a kernel that was started ahead bears another mark"
 
 
 async def test_a_script_is_split_at_its_marks(rig: Rig) -> None:

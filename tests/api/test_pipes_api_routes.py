@@ -84,6 +84,9 @@ async def test_a_run_of_a_pipe_that_runs_is_a_conflict_that_names_it(rig: Rig) -
         ("/api/pipes/new", {}, "/name"),
         ("/api/pipes/digest/config", {}, ""),
         ("/api/pipes/schedule/preview", {}, "/schedule"),
+        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": 0}, "/count"),
+        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": 51}, "/count"),
+        ("/api/pipes/schedule/preview", {"schedule": "every 1m", "count": True}, "/count"),
     ],
 )
 async def test_a_body_that_does_not_fit_is_told_with_its_place(

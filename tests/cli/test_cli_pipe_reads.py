@@ -41,7 +41,7 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
     assert states == {
         "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle"
     }  # fmt: skip
-    assert "broken: /p/bad/pipe.md:3" in ended.text
+    assert "broken: pipe.md:3: schedule: no" in ended.text
     assert "execution 12" in ended.text
     assert px("pipe", "list", "-q").lines == ["bad", "off", "on", "now", "next", "slow"]
     assert px("pipe", "list", "--json").json() == everything
@@ -80,17 +80,26 @@ def test_show_of_a_number_is_an_execution(px: Px, daemon: FakeDaemon) -> None:
     assert px("pipe", "show", "pipe:12", "-q").text == "12\n"
 
 
+def test_the_queue_is_no_pipe(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes/queue", document({"schema": "px.queue/1", "groups": []}))
+    ended = px("pipe", "show", "queue")
+    assert (ended.code, ended.text) == (4, "")
+    assert ended.err == "pxctl: cannot show queue: there is no pipe 'queue'\nhint: pxctl pipe queue\n"
+
+
 def test_next_explains(px: Px, daemon: FakeDaemon) -> None:
     report = {
         "schema": "px.next/1", "name": "digest", "schedule": "every 2h", "upcoming": ["2030-01-01T00:00:00Z"],
-        "sentences": ["decision: waits", "next: Tue"], "last_decision": {"at": LONG_AGO, "text": "still running"},
+        "sentences": ["now: waits", "next: Tue"], "last_decision": {"at": LONG_AGO, "text": "still running"},
     }  # fmt: skip
     daemon.on("GET /api/pipes/digest/next", document(report))
     ended = px("pipe", "next", "digest", "-n", "1")
-    assert ended.lines[:3] == ["pipe:digest (every 2h)", "decision: waits", "next: Tue"]
+    assert ended.lines[:3] == ["pipe:digest (every 2h)", "now: waits", "next: Tue"]
     assert ended.lines[3].endswith("ago: still running")
     assert daemon.seen[0].arguments == {"count": "1"}
     assert px("pipe", "next", "digest", "-q").text == "2030-01-01T00:00:00Z\n"
+    daemon.on("GET /api/pipes/digest/next", document({**report, "last_decision": None}))
+    assert px("pipe", "next", "digest").lines[-1] == "last decision: none yet"
 
 
 CHECKS = {
@@ -119,7 +128,7 @@ def test_validate_names_line_and_cure_and_exits_1(px: Px, daemon: FakeDaemon) ->
     good = {**CHECKS, "pipe": "good", "ok": True, "checks": [{"verdict": "warn", "name": "keys", "detail": "odd"}]}
     daemon.on("POST /api/pipes/good/validate", document(good)).on("GET /api/pipes/good", document(pipe("good")))
     daemon.on("GET /api/pipes", document({"pipes": [pipe("good"), pipe()]}))
-    assert px("pipe", "validate", "--all", "-q").lines == ["good warn", "digest fail"]
+    assert px("pipe", "validate", "--all", "-q").lines == ["good", "digest"]
     assert px("pipe", "validate", "good").code == 0
     assert len(px("pipe", "validate", "--all", "--json").json()["pipes"]) == 2
     assert px("pipe", "validate").code == px("pipe", "validate", "--all", "digest").code == 2
@@ -158,6 +167,8 @@ def test_runs_of_several_pipes_are_merged(px: Px, daemon: FakeDaemon) -> None:
     told = px("pipe", "runs", "a", "--pipe", "pipe:b", "-n", "4", "--json").json()
     assert ([one["id"] for one in told["executions"]], told["next_cursor"]) == ([9, 8, 7, 5], 5)
     assert px("pipe", "runs", "a", "b", "--json").json()["next_cursor"] is None
+    daemon.on("GET /api/units", document({"units": [{"unit": "pipe:a"}, {"unit": "pipe:b"}]}))
+    assert px("pipe", "runs", "[ab]", "-q").lines == ["9", "8", "7", "5", "1"]
 
 
 def test_the_queue_is_told_by_group(px: Px, daemon: FakeDaemon) -> None:
@@ -186,6 +197,11 @@ def test_output_is_the_bytes_that_were_kept(px: Px, daemon: FakeDaemon) -> None:
     assert px("pipe", "output", "12", "--events").out == kept["events"]
     some = px("pipe", "output", "12", "--offset", "1", "--limit", "4")
     assert (some.text, some.err) == ("xxxx", "pxctl: 5 of 1500002 bytes so far; go on with --offset 5\n")
+    assert px.both("pipe", "output", "12", "--offset", "1", "--limit", "4").startswith("xxxx\npxctl: 5 of 1500002")
+    assert px.both("pipe", "output", "12", "--stderr", "--limit", "3").startswith("err\npxctl: 3 of 4 bytes")
+    daemon.on("GET /api/pipes/digest/executions/12/output", paged({"stderr": b"err\n"}, complete=False))
+    assert px.both("pipe", "output", "12", "--stderr").startswith("err\npxctl: 4 of 4 bytes")
+    on_execution(daemon).on(OUTPUT, paged(kept))
     told = px("pipe", "output", "12", "--stderr", "--json").json()
     assert (told["text"], told["complete"], told["stream"]) == ("err\n", True, "stderr")
     assert px("pipe", "output", "12", "--limit", "2", "--json").json()["base64"] == "/3g="

@@ -194,6 +194,11 @@ def test_mistakes(header: str, line: int, key: str, detail: str, hint: str) -> N
     assert hint in found.hint, found
 
 
+def test_a_schedule_that_is_a_map_names_its_key_once() -> None:
+    found = broken("schedule_config: {frequency: fortnight}").problem
+    assert found.detail.startswith("schedule_config: frequency 'fortnight' is not one of")
+
+
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     found = broken("timeout: soon\nenabled: maybe\nretries: {max: x, on: y}\nschedule: continuous")
     assert [each.key for each in (found.problem, *found.more)] == [
@@ -225,6 +230,11 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
         ("trigger: [pipe_complete]", "did you mean 'pipe_completed'?"),
         ("trigger: pipe_completed:mine", "never starts itself"),
         ("schedule: daily", "daily at"),
+        ("limits: {memory: 1}", "limits.memory: 1 bytes are too few for any program"),
+        (
+            "on_failure: 5",
+            "'5' is run as a command; a number of failures is written `on_failure: {command: ..., after: 5}`",
+        ),
     ],
 )
 def test_warnings(header: str, warning: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from yarl import URL
 from pipe_texts import LIMIT, pipe_text, write_folder
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, TooLargeError, UnknownUnitError
 from supervisord_py.pipes.declaring.fetch import FetchError, https_fetch, is_https
+from supervisord_py.pipes.declaring.fetch_words import told
 from supervisord_py.pipes.declaring.files import DiskError
 from supervisord_py.pipes.declaring.install import install
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
@@ -228,6 +231,27 @@ async def test_addresses_that_give_no_pipe(site: TestServer, path: str, error: t
     fetch = https_fetch(4000, permitted=lambda url: only(site, url))
     with pytest.raises(error, match=words):
         await fetch(str(site.make_url("/")).rstrip("/") + path)
+
+
+def test_every_fault_of_a_certificate_and_of_a_line_has_its_words() -> None:
+    def said(code: int, words: str = "so") -> str:
+        error = ssl.SSLCertVerificationError("odd")
+        error.verify_code, error.verify_message = code, words
+        return "; ".join(told(URL("https://example.org/x"), error))
+
+    assert said(9).startswith("the certificate of example.org is not valid yet; this machine's clock may be wrong")
+    assert said(10).startswith("the certificate of example.org has expired; ")
+    assert said(62, "no match.").startswith("the certificate of example.org is for another name: no match; ")
+    assert "SSL_CERT_FILE" in said(20)
+    assert said(26, "unsuitable purpose").startswith("the certificate of example.org is not to be trusted: unsuitable")
+    for error, words in (
+        (OSError("lookup failed"), "lookup failed"),
+        (OSError(-2, "Name or service not known"), "Name or service not known"),
+        (OSError(errno.ECONNREFUSED, "x"), "Connection refused"),
+        (ssl.SSLError(1, ""), "does not speak TLS as it should"),
+        (TypeError(), "TypeError"),
+    ):
+        assert words in told(URL("https://example.org/x"), error)[0]
 
 
 async def test_a_circle_of_redirects_a_dead_host_and_a_slow_one(site: TestServer) -> None:

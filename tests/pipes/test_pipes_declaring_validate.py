@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipe_texts import LIMIT, write_folder
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, validate
+from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, Elsewhere, validate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 PASS, WARN, FAIL, SKIP = CheckStatus
 
 
-def checks_of(folder: Path, *, agent: str | None = None, preset: str | None = None) -> dict[str, Check]:
+def checks_of(folder: Path, **known: Any) -> dict[str, Check]:
     """Return the first check of each name."""
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, agent_trouble=lambda _name: agent, preset_trouble=lambda _pipe: preset)
+    found = validate(declared, Elsewhere(**known))
     assert list(dict.fromkeys(each.name for each in found)) == list(NAMES)
     return {each.name: each for each in reversed(found)}
 
@@ -38,10 +38,19 @@ def test_a_good_pipe_passes(tmp_path: Path) -> None:
 
 
 def test_what_the_other_rooms_say_fails_the_pipe(tmp_path: Path) -> None:
-    found = checks_of(write_folder(tmp_path, "a", "model: m"), agent="no pi on the PATH", preset="no key")
+    found = checks_of(write_folder(tmp_path, "a", "model: m"), agent="no pi on the PATH", presets="no key")
     assert statuses(found) == {"agent": FAIL, "presets": FAIL, "command": SKIP}
     assert found["agent"].message == "no pi on the PATH"
     assert found["presets"].hint
+
+
+def test_what_the_other_rooms_doubt_is_a_warning(tmp_path: Path) -> None:
+    doubts = {"agent_doubts": ("version 9 is untested",), "preset_doubts": ("odd",), "schedule_doubts": ("over",)}
+    folder = write_folder(tmp_path, "a", "model: m")
+    found = checks_of(folder, **doubts)
+    assert statuses(found) == {"schedule": WARN, "agent": WARN, "presets": WARN, "command": SKIP}
+    assert found["agent"].message == "version 9 is untested"
+    assert statuses(checks_of(folder, agent="no pi", **doubts))["agent"] is FAIL
 
 
 def test_a_broken_file_fails_where_it_is_wrong_and_the_rest_is_skipped(tmp_path: Path) -> None:
@@ -92,6 +101,9 @@ def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
     assert (found.status, found.hint) == (WARN, f"chmod 600 {folder}/.env")
     (folder / ".env").chmod(0o600)
     assert checks_of(folder)["env_file"].status is PASS
+    (folder / ".env").write_text("KEY=1\nthis is not\n=x\n")
+    found = checks_of(folder)["env_file"]
+    assert (found.status, found.message) == (WARN, f"{folder}/.env, line 2: is no NAME=value; the line is ignored")
     (folder / ".env").unlink()
     (folder / ".env").mkdir()
     assert checks_of(folder)["env_file"].status is FAIL
@@ -113,7 +125,7 @@ def test_an_output_folder_that_cannot_be_written_fails(tmp_path: Path, monkeypat
 def test_a_prompt_that_says_nothing_fails_and_keys_without_effect_warn(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "scedule: daily\nlookback: 1h\ntrigger: pipe_completed:b", body="")
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, agent_trouble=lambda _name: None, preset_trouble=lambda _pipe: None)
+    found = validate(declared, Elsewhere())
     assert [each.status for each in found if each.name == "keys"] == [WARN, WARN]
     assert next(each for each in found if each.name == "prompt").status is FAIL
     assert next(each for each in found if each.name == "schedule").message == "on pipe_completed:b"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.scheduling.due import Now, Progress, stagger
+from supervisord_py.pipes.scheduling.due import Now, Progress, Wait, stagger
 from supervisord_py.pipes.scheduling.forecast import explain, period, slower, upcoming
 from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Manual
 
@@ -57,18 +57,36 @@ def test_the_whole_story() -> None:
     berlin = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin"))
     assert explain(Cron("30 13 * * *"), SEEN, berlin, LIMITS, count=2) == (
         "schedule: at 13:30 every day (local time)",
-        "decision: waits for 13:30 CET",
+        "now: waits for 13:30 CET",
         "next: 13:30 CET",
         "next: Sun 2026-11-22 13:30 CET",
     )
     assert explain(Every(600), RAN, NOW, LIMITS, count=1, average_seconds=900) == (
         "schedule: every 10 min, from start to start",
-        "decision: due: 10 min since the last start",
+        "now: due: 10 min since the last start",
         "next: 12:00 UTC",
         (
             "warning: slower than its schedule: a run takes 15 min on average and is due every 10 min; the runs in "
             "between are skipped"
         ),
+    )
+
+
+def test_the_story_of_what_does_not_run_by_itself_promises_nothing() -> None:
+    assert explain(Every(600), SEEN, NOW, LIMITS, count=1, is_on=False) == (
+        "schedule: every 10 min, from start to start",
+        "once it is on: first run since it was enabled or edited",
+        "would be next: 12:00 UTC",
+    )
+    assert explain(Manual(), SEEN, NOW, LIMITS) == ("schedule: only by hand or by an event",)
+
+
+def test_what_the_scheduler_waits_for_is_what_comes_next() -> None:
+    put_off = Wait(NOON + 7, "missed 3 runs while off or asleep: one made good, in 7 s")
+    assert upcoming(Every(600), RAN, NOW, LIMITS, count=2, decided=put_off) == (NOON + 7, NOON + 607)
+    assert explain(Every(600), RAN, NOW, LIMITS, count=1, decided=put_off)[1:] == (
+        "now: missed 3 runs while off or asleep: one made good, in 7 s",
+        "next: 12:00:07 UTC",
     )
 
 

@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisord_py.errors import BadRequestError
 from supervisord_py.pipes.definition import EventPattern
 from supervisord_py.pipes.scheduling.events import (
     Claim,
     Deferred,
     Event,
     LoopGuard,
+    check_published,
     claim,
     matches,
+    misses,
     parse_pattern,
     watch_root,
 )
@@ -194,3 +197,36 @@ def test_events_wait_in_order_a_bounded_number() -> None:
     assert deferred.defer("p", first)
     assert deferred.next("p") == first
     assert deferred.count("p") == 0
+
+
+# -- events from outside ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["pipe_completed", "pipe_failed:ok", "tool_failed", "file_changed", "bad name", "", "a:b"]
+)
+def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(name: str) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        check_published(name)
+    assert repr(name) in caught.value.detail
+    assert "deploy_done" in (caught.value.hint or "")
+
+
+def test_a_name_of_ones_own_may_be_published() -> None:
+    check_published("deploy_done")
+
+
+@pytest.mark.parametrize(
+    ("text", "missed"),
+    [
+        ("pipe_completed:here", False),
+        ("pipe_completed:nosuch", True),
+        ("pipe_failed:he*", False),
+        ("pipe_failed:no*", True),
+        ("pipe_failed", False),
+        ("tool_failed:nosuch", False),
+        ("deploy", False),
+    ],
+)
+def test_the_end_of_a_pipe_that_is_not_there_cannot_come(text: str, missed: bool) -> None:  # noqa: FBT001
+    assert misses(parse_pattern(text), ("here", "there")) is missed

@@ -173,6 +173,7 @@ def test_manual(text: str) -> None:
         ("every fooday at 9", "no schedule", "every day at 9am"),
         ("every 5 parsecs", "no schedule", "every 30 seconds"),
         ("evry 5 minutes", "no schedule", "every 5 minutes"),
+        ("evry 1h", "no schedule", "every 1h"),
         ("every 90 minuts", "no schedule", "every 90 minutes"),
         ("every m", "no schedule", "every 30m"),
         ("xyzzy", "no schedule", "every 30m"),

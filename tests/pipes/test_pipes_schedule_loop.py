@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
+import structlog
 
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.scheduling.agenda import Candidate
@@ -135,6 +136,29 @@ async def test_a_pipe_that_is_removed_or_disabled_is_forgotten() -> None:
     assert room.scheduler.decision("a") is None
     assert room.scheduler.health().pipes == 1
     assert room.scheduler.health().next_deadline is None
+
+
+async def test_a_pipe_that_the_room_begins_anew_with_is_told_of_again() -> None:
+    room = Room()
+    room.add("past", At(NOON - DAY))
+    await room.scheduler.turn()
+    room.pipes["past"] = replace(room.pipes["past"], progress=Progress(room.wall + 0.1))
+    await room.scheduler.turn()
+    assert [type(note) for note in room.told("past")] == [Never, Never]
+
+
+async def test_only_a_real_change_of_the_clocks_is_logged() -> None:
+    room = Room()
+    room.zone = BERLIN  # of the machine: known only after the watch was made
+    with structlog.testing.capture_logs() as logs:
+        await room.scheduler.turn()
+        room.pass_(60)
+        await room.scheduler.turn()
+        assert logs == []
+        room.wall += 30
+        room.zone = UTC
+        await room.scheduler.turn()
+    assert logs == [{"event": "clocks_changed", "log_level": "info", "stepped": 30.0, "zone": "UTC"}]
 
 
 async def test_a_room_that_lags_gets_one_execution_for_one_due_instant() -> None:

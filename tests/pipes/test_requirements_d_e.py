@@ -126,6 +126,8 @@ async def test_d5_another_version_is_noticed(rig: PipeRig) -> None:
     assert (new.status, new.agent_version) == (Status.COMPLETED, "1.4.0")
     started = next(it for it in await rig.said("pipe:d5-new") if it.event == "execution_started")
     assert "was tested with <1.2" in json.dumps(started.facts["warnings"])
+    [told] = [it for it in await rig.room.validate("d5-new") if it.name == "agent"]
+    assert (told.status, "was tested with <1.2" in told.message) == ("warn", True)
 
 
 @in_one_room

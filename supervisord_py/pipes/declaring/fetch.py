@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING, TypeAlias
 
 from supervisord_py.errors import PxError, TooLargeError
+from supervisord_py.pipes.declaring.fetch_words import BY_HAND, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,15 +54,15 @@ def https_fetch(
         import aiohttp  # noqa: PLC0415 - see above
 
         try:
-            async with (
-                asyncio.timeout(timeout_seconds),
-                aiohttp.ClientSession(auto_decompress=True, trust_env=True) as session,
-            ):
-                return await _Fetching(session, limit_bytes, permitted).read(address)
+            async with asyncio.timeout(timeout_seconds):
+                # Anew each time: whom this machine trusts may have changed since the start. Reads files.
+                connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
+                async with aiohttp.ClientSession(connector=connector, trust_env=True) as session:
+                    return await _Fetching(session, limit_bytes, permitted).read(address)
         except TimeoutError:
             detail = f"{address} did not answer within {timeout_seconds:g} s"
-            raise FetchError(detail, hint="try again, or download it and add the file") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise FetchError(detail, hint=f"try again, {BY_HAND}") from None
+        except ValueError as error:
             detail = f"cannot read {address}: {str(error) or type(error).__name__}"
             raise FetchError(detail, hint="look at the address in a browser") from None
 
@@ -81,11 +83,26 @@ class _Fetching:
         url = URL(address)
         for _ in range(MAX_REDIRECTS + 1):
             self._check(url)
-            async with self._session.get(url, allow_redirects=False) as answer:
-                if answer.status not in _REDIRECTS:
-                    return await self._body(answer)
-                url = url.join(URL(answer.headers.get("Location", "")))
+            found = await self._ask(url)
+            if isinstance(found, bytes):
+                return found
+            url = url.join(URL(found))
         raise FetchError(f"{address} is redirected more than {MAX_REDIRECTS} times", hint="use the final address")
+
+    async def _ask(self, url: URL) -> bytes | str:
+        """Return what an address gives, or where it sends us."""
+        import aiohttp  # noqa: PLC0415 - it is there already
+
+        try:
+            async with self._session.get(url, allow_redirects=False) as answer:
+                if answer.status in _REDIRECTS:
+                    return answer.headers.get("Location", "")
+                return await self._body(answer)
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            detail, hint = told(url, error)
+            raise FetchError(detail, hint=hint) from None
 
     def _check(self, url: URL) -> None:
         if not self._permitted(url):

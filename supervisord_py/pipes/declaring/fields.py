@@ -155,7 +155,8 @@ def _configured(fields: Fields, table: Table, zone: str | None) -> tuple[Schedul
     except ScheduleError as error:
         # The detail names the key that is wrong; its place is of more use than that of the whole map.
         wrong = next((each.value for each in table.entries if each.key in error.detail), None)
-        fields.complain("schedule_config", error.detail, error.hint or _FORMS, wrong)
+        detail = error.detail.removeprefix("schedule_config: ")
+        fields.complain("schedule_config", detail, error.hint or _FORMS, wrong)
         return Manual(), text
     return _heeded(fields, parsed), f"{{{text}}}"
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MOST_RETRIES = 20
 MOST_FAILURES = 1000
 MOST_TURNS = 100_000
+LEAST_MEMORY = 1024**2
+"""Bytes; with less no program comes to its first line, and a size without its unit was meant."""
 
 _NEVER = frozenset({"no", "off", "false", "none", "never"})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -48,7 +50,7 @@ def read_hooks(fields: Fields) -> HookRules:
     if not isinstance(node, Table):
         if isinstance(node, Scalar) and _URL.match(node.text.strip()):
             return HookRules(webhook=fields.read("on_failure", None, _webhook_of))
-        return HookRules(command=fields.argv("on_failure"))
+        return HookRules(command=_told_command(fields))
     inner = fields.table("on_failure", ("command", "webhook", "after"))
     if inner is None:  # pragma: no cover - the node is a table
         return HookRules()
@@ -58,6 +60,14 @@ def read_hooks(fields: Fields) -> HookRules:
     if inner.node("command") is None and inner.node("webhook") is None:
         fields.complain("on_failure", "names neither a command nor a webhook", "write command: or webhook: under it")
     return rules
+
+
+def _told_command(fields: Fields) -> tuple[str, ...]:
+    command = fields.argv("on_failure")
+    if len(command) == 1 and command[0].isdecimal():
+        said = f"on_failure: {shown(command[0])} is run as a command"
+        fields.warn(f"{said}; a number of failures is written `on_failure: {{command: ..., after: {command[0]}}}`")
+    return command
 
 
 def _webhook_of(text: str) -> str:
@@ -84,11 +94,14 @@ def read_limits(fields: Fields) -> RunLimits:
     inner = fields.table("limits", ("turns", "tokens", "cost", "memory"))
     if inner is None:
         return RunLimits()
+    memory = inner.read("memory", None, size_of)
+    if memory is not None and memory < LEAST_MEMORY:
+        fields.warn(f"limits.memory: {memory} bytes are too few for any program; write a size such as 512MB")
     return RunLimits(
         inner.whole("turns", 1, MOST_TURNS),
         inner.read("tokens", None, count_of),
         inner.read("cost", None, money_of),
-        inner.read("memory", None, size_of),
+        memory,
     )
 
 

@@ -1,7 +1,7 @@
 """`pxctl pipe validate`: all that can be said of a pipe before it runs, each with the cure. Blocking; changes nothing.
 
-What a broken file hides is skipped, not guessed. What only other rooms know (agents, presets) they say through a
-function.
+What a broken file hides is skipped, not guessed. What only other rooms know (agents, presets, times) is told to it:
+trouble fails the pipe, a doubt is a warning.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from supervisord_py.pipes.declaring.fields import COMMAND_AGENT
 from supervisord_py.pipes.declaring.problems import shown
 from supervisord_py.pipes.definition import BrokenPipe
 from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.process.child_environment import read_dotenv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
@@ -52,30 +52,42 @@ class Check:
     hint: str | None = None
 
 
-def validate(
-    declared: Declared,
-    *,
-    agent_trouble: Callable[[str], str | None],
-    preset_trouble: Callable[[PipeDefinition], str | None],
-) -> tuple[Check, ...]:
-    """Check a pipe; one or more checks for each of NAMES, in that order.
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What other rooms say of a pipe, in sentences.
 
-    Args:
-        declared: The pipe, broken or not.
-        agent_trouble: Says in a sentence why an agent cannot run; None when it can.
-        preset_trouble: Says in a sentence why a pipe's presets do not resolve; None when they do.
+    Attributes:
+        agent: Why its agent cannot run; None when it can.
+        agent_doubts: What is odd about agent, version, provider.
+        presets: Why its presets do not resolve; None when they do.
+        preset_doubts: What is odd about them at present.
+        schedule: Why its schedule will never start it; None where it may.
+        schedule_doubts: What is odd about its times.
     """
+
+    agent: str | None = None
+    agent_doubts: tuple[str, ...] = ()
+    presets: str | None = None
+    preset_doubts: tuple[str, ...] = ()
+    schedule: ConfigProblem | None = None
+    schedule_doubts: tuple[str, ...] = ()
+
+
+def validate(declared: Declared, known: Elsewhere) -> tuple[Check, ...]:
+    """Check a pipe, broken or not; one or more checks for each of NAMES, in that order."""
     if isinstance(declared, BrokenPipe):
         return _broken(declared)
-    trouble = agent_trouble(declared.agent)
-    lacking = preset_trouble(declared)
+    again = f"mend that, then: pxctl pipe validate {declared.name}"
     return (
         _passed("front_matter", "reads"),
-        _schedule(declared),
-        _said("agent", trouble, f"{declared.agent} is known", f"mend that, then: pxctl pipe validate {declared.name}"),
+        *_told(_schedule(declared, known.schedule), known.schedule_doubts),
+        *_told(_said("agent", known.agent, f"{declared.agent} is known", again), known.agent_doubts),
         _command(declared),
-        _said("presets", lacking, _presets_text(declared), "mend presets.toml, or name another preset"),
-        _env_file(declared.folder),
+        *_told(
+            _said("presets", known.presets, _presets_text(declared), "mend presets.toml, or name another preset"),
+            known.preset_doubts,
+        ),
+        *_told(_env_file(declared.folder), _env_doubts(declared.folder)),
         _output_folder(declared.folder),
         _prompt(declared),
         *(Check("keys", CheckStatus.WARN, each) for each in declared.warnings),
@@ -89,6 +101,12 @@ def _passed(name: str, message: str) -> Check:
 
 def _said(name: str, trouble: str | None, good: str, hint: str) -> Check:
     return _passed(name, good) if trouble is None else Check(name, CheckStatus.FAIL, trouble, None, hint)
+
+
+def _told(check: Check, doubts: tuple[str, ...]) -> tuple[Check, ...]:
+    """Return a check with what is odd; who passes with doubts has warnings only."""
+    found = tuple(Check(check.name, CheckStatus.WARN, each) for each in doubts)
+    return found if found and check.status is CheckStatus.PASS else (check, *found)
 
 
 def _broken(pipe: BrokenPipe) -> tuple[Check, ...]:
@@ -113,7 +131,11 @@ def _check_of(problem: ConfigProblem) -> str:
     return "keys" if key else "front_matter"
 
 
-def _schedule(pipe: PipeDefinition) -> Check:
+def _schedule(pipe: PipeDefinition, trouble: ConfigProblem | None) -> Check:
+    if trouble is not None:
+        return Check(
+            "schedule", CheckStatus.FAIL, trouble.detail.removeprefix("schedule: "), trouble.line, trouble.hint
+        )
     if not isinstance(pipe.schedule, Manual):
         return _passed("schedule", pipe.schedule_text)
     if pipe.events:
@@ -160,6 +182,12 @@ def _env_file(folder: Path) -> Check:
         said = f"{path} holds secrets, and others may read it"
         return Check(name, CheckStatus.WARN, said, None, f"chmod 600 {path}")
     return _passed(name, "nobody else may read it")
+
+
+def _env_doubts(folder: Path) -> tuple[str, ...]:
+    """Say which lines cannot be used: a key with a typo is missed much later, and by others."""
+    path = folder / ".env"
+    return read_dotenv(path)[1] if os.path.isfile(path) else ()
 
 
 def _output_folder(folder: Path) -> Check:

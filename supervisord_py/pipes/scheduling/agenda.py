@@ -78,6 +78,8 @@ class Agenda:
 
     def _renew(self, entry: Entry, candidate: Candidate, now: Now) -> None:
         fresh = candidate.progress
+        if fresh.anchor_at != entry.candidate.progress.anchor_at:
+            entry.told = None  # the room begins anew with it, and has forgotten what it was told
         if candidate.schedule != entry.candidate.schedule:
             entry.backoff = Backoff(_RETRIES)
         elif entry.progress.last_due is not None:

@@ -66,13 +66,14 @@ class ClockWatch:
     def __init__(self, clocks: Clocks | None = None) -> None:
         self._clocks = clocks or Clocks()
         self._boottime, self._offset, self._asleep = self._read()
-        self._zone = self._clocks.zone()
+        self._zone: tzinfo | None = None
+        """Of the last look: who makes the watch may not know the machine's zone yet."""
         self.resumed_at = self._boottime
 
     def now(self) -> Now:
         """Return the time; what happened to it waits for the next look."""
         boottime, offset, _ = self._read()
-        return Now(boottime + offset, boottime, self.resumed_at, self._zone)
+        return Now(boottime + offset, boottime, self.resumed_at, self._zone or self._clocks.zone())
 
     def look(self) -> Look:
         """Return the time, and what happened to it since the last look."""
@@ -80,7 +81,7 @@ class ClockWatch:
         zone = self._clocks.zone()
         stepped = offset - self._offset
         slept = asleep - self._asleep
-        moved = zone != self._zone
+        moved = self._zone is not None and zone != self._zone
         if abs(stepped) >= STEP_SECONDS:
             self._offset = offset
         if slept >= SLEPT_SECONDS:

@@ -15,8 +15,12 @@ _YEARS_SHOWN = 5
 _TIMED = frozenset((Frequency.DAYS, Frequency.WEEKS, Frequency.MONTHS))
 
 
-def describe(schedule: Schedule) -> str:
-    """Return one phrase: `every 30 min`, `at 09:30 on Monday through Friday (Europe/Berlin)`."""
+def describe(schedule: Schedule, zone: str | None = None) -> str:
+    """Return one phrase: `every 30 min`, `at 09:30 on Monday through Friday (Europe/Berlin)`.
+
+    `zone` is the one of schedules that name none; None is that of this machine.
+    """
+    local = zone or "local time"
     match schedule:
         case Manual():
             return "only by hand or by an event"
@@ -25,9 +29,9 @@ def describe(schedule: Schedule) -> str:
         case At():
             return f"once, at {utc_text(schedule.instant)}"
         case Cron():
-            return f"{_cron(schedule.expression)} ({schedule.timezone or 'local time'})"
+            return f"{_cron(schedule.expression)} ({schedule.timezone or local})"
         case Calendar():
-            return f"{', '.join(_calendar(schedule))} ({schedule.timezone or 'local time'})"
+            return f"{', '.join(_calendar(schedule))} ({schedule.timezone or local})"
         case _:  # pragma: no cover - the union is closed
             assert_never(schedule)
 

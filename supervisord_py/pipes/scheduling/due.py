@@ -105,10 +105,12 @@ class Wait:
     Attributes:
         until: Wall-clock instant of the next run, as the clocks stand.
         why: A sentence for people.
+        decided: What was decided on the way to it (a run put off, or not made good); empty where it merely waits.
     """
 
     until: float
     why: str
+    decided: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,8 @@ def _calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: Sche
     if late > limits.catch_up_seconds:
         then = _next(rule.after(now.wall), rule, now)
         told = f"missed {time_text(latest, rule.zone, now.wall)} by {span_text(late)}, too late to be made good"
-        return replace(then, why=f"{told}; {then.why}")
+        why = f"{told}; {then.why}"
+        return Wait(then.until, why, told) if isinstance(then, Wait) else replace(then, why=why)
     if late <= limits.late_seconds and following == latest:
         return Due(latest, 0, f"due at {time_text(latest, rule.zone, now.wall)}")
     missed = _count(rule, following, latest)
@@ -312,4 +315,5 @@ def _staggered(due: Due, now: Now, delay: float) -> Decision:
     left = now.resumed_at + delay - now.boottime
     if left <= 0:
         return due
-    return Wait(now.wall + left, f"{due.why}, in {span_text(max(left, 1))}: starts after a resume are spread out")
+    why = f"{due.why}, in {span_text(max(left, 1))}: starts after a resume are spread out"
+    return Wait(now.wall + left, why, f"{due.why}; put off a little: starts after a resume are spread out")

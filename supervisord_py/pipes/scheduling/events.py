@@ -11,13 +11,19 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
+from supervisord_py.errors import BadRequestError
 from supervisord_py.pipes.definition import EventPattern
 from supervisord_py.pipes.scheduling.nearest import nearest_name, shown
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 FILE_CHANGED = "file_changed"
-_SUBJECT_EVENTS = ("pipe_completed", "pipe_failed", "tool_failed", FILE_CHANGED)
+_ENDS_OF_PIPES = ("pipe_completed", "pipe_failed")
+_SUBJECT_EVENTS = (*_ENDS_OF_PIPES, "tool_failed", FILE_CHANGED)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_SUBJECT = 1024
 _OWN = ("pipe.md", "output", ".env")
@@ -87,6 +93,28 @@ def parse_pattern(text: str) -> EventPattern:
     if colon and near and near != name:
         raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}:{subject}`?")
     return EventPattern(name, subject if colon else None)
+
+
+def check_published(name: str) -> None:
+    """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for.
+
+    Raises:
+        BadRequestError: It is one of those.
+    """
+    hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
+    if name.partition(":")[0] in _SUBJECT_EVENTS:
+        raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
+    if not _NAME.fullmatch(name):
+        raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)
+
+
+def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
+    """Say whether a pattern waits for the end of a pipe, and none of `pipes` is the one."""
+    subject = pattern.subject
+    if pattern.event not in _ENDS_OF_PIPES or subject is None or subject in pipes:
+        return False
+    named = _glob(subject, names=True)
+    return not ("*" in subject or "?" in subject) or not any(named.fullmatch(each) for each in pipes)
 
 
 def matches(pattern: EventPattern, event: Event, folder: str) -> bool:

@@ -1,4 +1,7 @@
-"""What people ask about a schedule: when next, how often, why not now. Pure."""
+"""What people ask about a schedule: when next, how often, why not now. Pure.
+
+Law: a pipe that does not run by itself is not said to be about to.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from supervisord_py.pipes.config import SchedulerLimits
+    from supervisord_py.pipes.scheduling.due import Decision
 
 _LOOK_AHEAD = 6
 """Due instants between which the shortest gap is looked for."""
@@ -27,9 +31,20 @@ def upcoming(
     *,
     count: int = 5,
     run_on_enable: bool = True,
+    decided: Decision | None = None,
 ) -> tuple[float, ...]:
-    """Return the next due instants, ascending, at most `count`; one that is due is now."""
-    decision = decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
+    """Return the next due instants, ascending, at most `count`; one that is due is now.
+
+    Args:
+        schedule: As it was read.
+        progress: What is remembered of the pipe.
+        now: The clocks.
+        limits: The settings.
+        count: How many.
+        run_on_enable: Whether an interval is due at once when it is enabled.
+        decided: What the scheduler has decided; None to decide here.
+    """
+    decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     if isinstance(decision, Never):
         return ()
     at: float | None = now.wall if isinstance(decision, Due) else decision.until
@@ -74,13 +89,29 @@ def explain(
     count: int = 5,
     run_on_enable: bool = True,
     average_seconds: float | None = None,
+    decided: Decision | None = None,
+    is_on: bool = True,
 ) -> tuple[str, ...]:
-    """Return sentences for people: the schedule, the decision, the next runs, and what is odd about them."""
-    decision = decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
+    """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
+
+    Args:
+        schedule: As it was read.
+        progress: What is remembered of the pipe.
+        now: The clocks.
+        limits: The settings.
+        count: Of the next runs.
+        run_on_enable: Whether an interval is due at once when it is enabled.
+        average_seconds: What a run takes.
+        decided: What the scheduler has decided; None to decide here.
+        is_on: Whether it runs by itself at present.
+    """
+    decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     zone = display_zone(schedule, now.zone)
-    instants = upcoming(schedule, progress, now, limits, count=count, run_on_enable=run_on_enable)
-    lines = [f"schedule: {describe(schedule)}", f"decision: {decision.why}"]
-    lines += [f"next: {time_text(at, zone, now.wall)}" for at in instants]
+    instants = upcoming(schedule, progress, now, limits, count=count, run_on_enable=run_on_enable, decided=decision)
+    lines = [f"schedule: {describe(schedule)}"]
+    if not isinstance(schedule, Manual):
+        lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
+    lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
     warning = slower(schedule, progress, now, average_seconds)
     return (*lines, *([f"warning: {warning}"] if warning else ()))
 

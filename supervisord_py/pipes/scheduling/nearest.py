@@ -73,6 +73,7 @@ _SYNONYMS = {
     "every weekend": "weekends at 9:00",
 }
 _UNITS = ("minutes", "hours", "days", "weeks")
+_SHORT_UNITS = ("m", "min", "h", "d", "w")
 _NUMBER = re.compile(r"(?:every )?([1-9][0-9]{0,3})")
 _INTERVAL = re.compile(r"(?:([a-z]+) )?([1-9][0-9]?|[1-4][0-9]{2}) ?([a-z]+)")
 _CLOCK = re.compile(r"(?:(?:every day|daily|every|at|once at) )?([0-9]{1,2}(?::[0-9]{2})?) ?(am|pm)?")
@@ -92,9 +93,9 @@ def nearest(text: str) -> str:
             return f"daily at {clock[1]}{clock[2] or ''}"
         return "daily at 9:30am"
     if (span := _INTERVAL.fullmatch(text)) and nearest_name(span[1] or "every", ("every", "each")):
-        unit = nearest_name(span[3], _UNITS)
+        unit = span[3] if span[3] in _SHORT_UNITS else nearest_name(span[3], _UNITS)
         if unit is not None:
-            return f"every {span[2]} {unit}"
+            return f"every {span[2]}{'' if unit in _SHORT_UNITS else ' '}{unit}"
     near = difflib.get_close_matches(text[:_ANY_SHOWN], (*_FORMS, *_SYNONYMS), n=1, cutoff=0.5)
     return _SYNONYMS.get(near[0], near[0]) if near else "every 30m"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from supervisord_py.pipes.config import SchedulerLimits
+    from supervisord_py.pipes.scheduling.schedule import Schedule
 
 _log = structlog.get_logger(__name__)
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
@@ -122,6 +123,11 @@ class Scheduler:
         entry = self._agenda.get(name)
         return entry.decision if entry else None
 
+    def decision_on(self, name: str, schedule: Schedule) -> Decision | None:
+        """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
+        entry = self._agenda.get(name)
+        return entry.decision if entry and entry.candidate.schedule == schedule else None
+
     def health(self) -> SchedulerHealth:
         """Return how the loop does."""
         now = self._watch.now()
@@ -168,7 +174,8 @@ class Scheduler:
         """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
         look = self._watch.look()
         if look.stepped or look.slept or look.moved:
-            _log.info("clocks_changed", stepped=look.stepped, slept=look.slept, zone=str(look.now.zone))
+            facts = {"stepped": look.stepped, "slept": look.slept, "zone": str(look.now.zone) if look.moved else None}
+            _log.info("clocks_changed", **{name: fact for name, fact in facts.items() if fact})
             self._agenda.clocks_changed(look.now)
         names: set[str] = set()
         decided = 0

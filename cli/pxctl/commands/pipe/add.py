@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 
@@ -13,8 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pxctl.invocation import Invocation
 
-_ELSEWHERE = ("example:", "https://", "http://")
-"""Sources that are no paths; the daemon says which of them it takes."""
+_EXAMPLE = "example:"
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+"""A source that is no path, as no example is one; the daemon says which of them it takes."""
 
 
 @declare(
@@ -31,7 +33,8 @@ _ELSEWHERE = ("example:", "https://", "http://")
 def command(invocation: Invocation, source: str, name: str | None) -> None:
     """Install a pipe: checked first, whole or not at all, and disabled until `pxctl pipe enable` says otherwise."""
     invocation.action = f"add {source}"
-    source = source if source.startswith(_ELSEWHERE) else os.path.abspath(os.path.expanduser(source))
+    if not (source.startswith(_EXAMPLE) or _ADDRESS.match(source)):
+        source = os.path.abspath(os.path.expanduser(source))
     content = {"source": source} | ({"name": name} if name else {})
     with Spinner(source, lambda: "adding…", on=invocation.err_is_terminal and not invocation.quiet):
         answer = invocation.client().ask("POST", "/api/pipes", content=content, timeout=None)

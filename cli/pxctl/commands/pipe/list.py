@@ -63,7 +63,10 @@ def _row(pipe: dict[str, Any], now: float) -> list[Cell]:
 
 def _remark(pipe: dict[str, Any]) -> tuple[str, str | None]:
     if pipe.get("config_error"):
-        return f"broken: {pipe['config_error']}", "red"
+        folder = (
+            f"{pipe.get('folder')}/"  # the row says which pipe it is; a narrow terminal has no room to say it again
+        )
+        return f"broken: {str(pipe['config_error']).removeprefix(folder)}", "red"
     if pipe.get("running") is not None:
         return f"execution {pipe['running']}", None
     if pipe.get("slower_than_schedule"):

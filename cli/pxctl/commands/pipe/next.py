@@ -26,10 +26,13 @@ if TYPE_CHECKING:
 )
 @click.argument("pipe", metavar="NAME", shell_complete=pipe_names)
 @click.option(
-    "-n", "--count", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Coming times."
+    "-n", "--count", type=click.IntRange(1, 50), default=5, show_default=True, metavar="N", help="Coming times."
 )
 def command(invocation: Invocation, pipe: str, count: int) -> None:
-    """Say when a pipe is due next and why, or why it is not; and what was last decided about it."""
+    """Say when a pipe is due next and why, or why it is not; and what was last decided about it.
+
+    That it waits is no decision: a start, a skip, a run that was missed is one, and stays to be seen.
+    """
     name = pipe_name(pipe)
     invocation.action = f"look ahead for pipe:{name}"
     answer = invocation.client().get(query(pipe_route(name, "next"), [("count", count)]))
@@ -51,3 +54,5 @@ def _lines(invocation: Invocation, report: dict[str, Any]) -> Iterator[str]:
     if decision := report.get("last_decision"):
         when = wording.ago(decision.get("at"), invocation.now())
         yield f"last decision, {when}: {clean(str(decision.get('text')))}"
+    elif report.get("upcoming"):
+        yield "last decision: none yet"

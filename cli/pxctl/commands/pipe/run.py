@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
+from pxctl import terminal
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commanding import declare
 from pxctl.completing import pipe_names
@@ -87,7 +86,7 @@ def _context(given: str | None) -> dict[str, Any] | None:
 
 def _content_of(given: str) -> str | bytes:
     if given == "-":
-        return sys.stdin.buffer.read()
+        return terminal.read_input()
     if not given.startswith("@"):
         return given
     with open(given[1:], "rb") as file:

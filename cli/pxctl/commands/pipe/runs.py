@@ -9,7 +9,7 @@ from pxctl.commanding import READS, declare
 from pxctl.completing import pipe_names
 from pxctl.execution_pages import Wanted, read_pages
 from pxctl.executions import STATUSES, error_word, money, took
-from pxctl.pipes import pipe_name
+from pxctl.pipes import pipe_names as expanded
 from pxctl.printing import print_table
 from pxctl.style import BY_STATE
 from pxctl.table import Cell, Column
@@ -69,10 +69,11 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
 ) -> None:
     """List executions, newest first, without their output."""
     invocation.action = "list the executions"
-    wanted_pipes = tuple(dict.fromkeys(pipe_name(name) for name in (*names, *pipes)))
+    client = invocation.client()
+    wanted_pipes = tuple(expanded(client, (*names, *pipes)))
     most = limit if limit is not None else None if everything else _DEFAULT
     wanted = Wanted(wanted_pipes, statuses, since, until)
-    executions, next_cursor = read_pages(invocation.client(), wanted, most, cursor)
+    executions, next_cursor = read_pages(client, wanted, most, cursor)
     if invocation.json:
         told = {"schema": "px.executions/1", "executions": executions, "next_cursor": next_cursor}
         invocation.document(told)

@@ -11,7 +11,7 @@ from pxctl.client import query
 from pxctl.commanding import READS, declare
 from pxctl.completing import execution_names
 from pxctl.executions import is_execution_id, money
-from pxctl.failure import USAGE, Failure
+from pxctl.failure import UNKNOWN_UNIT, USAGE, Failure
 from pxctl.moments import local
 from pxctl.pipes import pipe_name, pipe_route, state_of
 from pxctl.printing import print_facts
@@ -64,6 +64,8 @@ def command(invocation: Invocation, pipe: str, rendered: bool) -> None:  # noqa:
     )
     answer = invocation.client().get(target)
     document = answer.document
+    if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
+        raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=UNKNOWN_UNIT)
     if invocation.json:
         invocation.document_as_it_came(answer.raw)
     elif rendered:

@@ -62,7 +62,7 @@ def _tell(invocation: Invocation, found: dict[str, Any], *, summary: bool) -> No
     paint = invocation.paint
     verdict = _overall(found)
     if invocation.quiet:
-        invocation.say(f"{found.get('pipe')} {verdict}")
+        invocation.say(str(found.get("pipe")))
         return
     invocation.say(f"pipe:{found.get('pipe')}: " + paint(verdict, BY_STATE.get(verdict)))
     for check in found.get("checks") or []:
