@@ -30,6 +30,6 @@ def confirm_removal(invocation: Invocation, unit: str, hint: str) -> None:
         raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, exit_code=USAGE, unit=unit)
     sys.stderr.write(f"Remove {unit} and its folder? [y/N] ")
     sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+    if terminal.read_answer().strip().lower() not in {"y", "yes"}:
         invocation.warn("not removed")
         raise Silent(FAILED)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
+from _thread import start_new_thread
 
+from pxctl import interrupts
 from pxctl.client import Answer, query, quote
 from pxctl.failure import Failure, Interrupted, Problem, Unreachable
 from pxctl.following import Patience
@@ -108,7 +109,8 @@ class Call:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        if not interrupts.was_noted():
+            signal.signal(signal.SIGINT, self._before)
 
     @property
     def was_cancelled(self) -> bool:
@@ -208,7 +210,7 @@ class Call:
 
     def _until_ended(self, cell_id: str) -> Generator[Event, None, Event]:
         """Yield the output of a cell until it has ended; return its row of the history."""
-        patience, waiting = Patience(), threading.Event()
+        patience = Patience()
         patience.met()
         while True:
             try:
@@ -220,7 +222,7 @@ class Call:
                 continue
             if row.get("status") != "running":
                 return row
-            waiting.wait(_PAUSE_SECONDS)
+            interrupts.pause(_PAUSE_SECONDS)
 
     def _row(self, cell_id: str) -> dict[str, Any]:
         cells = self._client.get(self._kernel_target("/cells")).document.get("cells", [])
@@ -262,8 +264,10 @@ class Call:
         self._presses += 1
         cell_id = self._cell
         if cell_id is None or self._presses >= _LEAVE_AT:
+            interrupts.note()
             raise KeyboardInterrupt
-        threading.Thread(target=self._interrupt, args=(cell_id,), daemon=True).start()
+        # Not threading: whatever the main thread was doing with its locks waits until this returns.
+        start_new_thread(self._interrupt, (cell_id,))
 
     def _interrupt(self, cell_id: str) -> None:
         try:

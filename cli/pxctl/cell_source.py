@@ -6,8 +6,8 @@ Law: what was given is sent as it stands; the daemon splits scripts and reads no
 from __future__ import annotations
 
 import os
-import sys
 
+from pxctl import terminal
 from pxctl.failure import USAGE, Failure
 
 TYPE_CHECKING = False
@@ -62,7 +62,7 @@ def read_source(invocation: Invocation, code: str | None, file: str | None, *, b
         return Source("code", code, is_shell=bash)
     if code is None and invocation.in_is_terminal:
         raise _usage("there is nothing to run", _EXAMPLE)
-    text = _text(sys.stdin.buffer.read(), "stdin")
+    text = _text(terminal.read_input(), "stdin")
     if not text.strip():
         raise _usage("there is nothing to run: stdin is empty", _EXAMPLE)
     return Source("code", text, is_shell=bash)
@@ -70,7 +70,7 @@ def read_source(invocation: Invocation, code: str | None, file: str | None, *, b
 
 def _from_file(file: str, *, bash: bool) -> Source:
     if file == "-":
-        return Source("code" if bash else "script", _text(sys.stdin.buffer.read(), "stdin"), file, is_shell=bash)
+        return Source("code" if bash else "script", _text(terminal.read_input(), "stdin"), file, is_shell=bash)
     try:
         with open(file, "rb") as opened:
             text = _text(opened.read(), file)

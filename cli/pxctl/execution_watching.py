@@ -34,7 +34,8 @@ def watch(invocation: Invocation, client: Client, execution: Execution) -> int:
     """Follow an execution to its end; return 0 when it completed.
 
     A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
-    that comes later is only named. Under `--json` the last row is one document, and its status the exit code.
+    that comes later is only named. Under `--json` the last row is one document, and its status the exit code; under
+    `-q` its id is all that is printed.
 
     Raises:
         Failure: It did not complete.
@@ -42,7 +43,8 @@ def watch(invocation: Invocation, client: Client, execution: Execution) -> int:
     """
     while True:
         try:
-            final = await_execution(client, execution) if invocation.json else follow(invocation, execution)
+            is_shown = not (invocation.json or invocation.quiet)
+            final = follow(invocation, execution) if is_shown else await_execution(client, execution)
         except KeyboardInterrupt:
             leave(invocation, execution)
             raise Silent(FAILED) from None
@@ -57,6 +59,8 @@ def _end(invocation: Invocation, final: Execution, successor: Execution | None) 
     if invocation.json:
         invocation.document(final)
         return exit_code_of(final)
+    if invocation.quiet:
+        invocation.say(str(final.get("id")))
     if (failure := failure_of(final, successor)) is not None:
         raise failure
     invocation.notice(f"pxctl: {_name(final)}: {', '.join(['completed', *particulars(final)])}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from pxctl import interrupts
 from pxctl.failure import Interrupted, Problem, Unreachable
 from pxctl.streams import split_lines
 
@@ -49,7 +50,7 @@ class Patience:
         self._since = now if self._since is None else self._since
         if not away or not self._met or now - self._since > self._seconds:
             raise failure
-        time.sleep(_PAUSE_SECONDS)
+        interrupts.pause(_PAUSE_SECONDS)
 
 
 def ndjson_lines(invocation: Invocation, target: Callable[[], str], *, follow: bool) -> Iterator[bytes]:
@@ -71,4 +72,4 @@ def ndjson_lines(invocation: Invocation, target: Callable[[], str], *, follow: b
         if not follow:
             return
         # An orderly end of an endless answer: the control plane is being replaced.
-        time.sleep(_PAUSE_SECONDS)
+        interrupts.pause(_PAUSE_SECONDS)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 
+from pxctl import interrupts
 from pxctl.failure import PERMISSION, TIMED_OUT, Failure, Interrupted, Unreachable
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ _READ_BYTES = 64 * 1024
 _LINE_LIMIT = 64 * 1024
 _HEADER_LIMIT = 256
 _CONNECT_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
 _BODILESS = {204, 304}
 
 
@@ -160,7 +163,6 @@ class Exchange:
     def __init__(self, path: str, *, timeout: float | None, connect_timeout: float = _CONNECT_SECONDS) -> None:
         self._path = path
         self._socket = _connect(path, connect_timeout)
-        self._socket.settimeout(timeout)
         self._timeout = timeout
         self._body: Iterator[bytes] = iter(())
         self.head = Head(0, "", {})
@@ -182,7 +184,7 @@ class Exchange:
         try:
             # A refusal (413) may be on its way already although not everything was taken.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self._socket.sendall(request)
+                self._send_all(request)
             self.head = read_head(reader)
             self._body = read_body(reader, self.head, method)
         except (Broken, Malformed, OSError) as error:
@@ -200,7 +202,17 @@ class Exchange:
         """Return the whole body."""
         return b"".join(self.chunks())
 
+    def _send_all(self, request: bytes) -> None:
+        rest = memoryview(request)
+        while rest:
+            if not interrupts.wait_writable(self._socket.fileno(), self._timeout):
+                raise TimeoutError
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[self._socket.send(rest) :]
+
     def _receive(self, count: int) -> bytes:
+        if not interrupts.wait_readable(self._socket.fileno(), self._timeout):
+            raise TimeoutError
         return self._socket.recv(count)
 
     def _failure(self, error: Exception) -> Failure:
@@ -235,10 +247,11 @@ def _serialise(method: str, target: str, fields: Mapping[str, str], body: bytes 
 
 
 def _connect(path: str, timeout: float) -> socket.socket:
+    """Return a connection that blocks nobody: whoever uses it waits by itself."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.settimeout(timeout)
-        connection.connect(path)
+        connection.setblocking(False)  # noqa: FBT003 - socket
+        _take_a_place(connection, path, time.monotonic() + timeout)
     except OSError as error:
         connection.close()
         raise _connect_failure(path, error, timeout) from error
@@ -246,6 +259,19 @@ def _connect(path: str, timeout: float) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+def _take_a_place(connection: socket.socket, path: str, deadline: float) -> None:
+    """Connect; while the queue is full, which unix(7) says at once by EAGAIN, try again."""
+    while True:
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            interrupts.pause(_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _connect_failure(path: str, error: OSError, timeout: float) -> Failure:

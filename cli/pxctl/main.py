@@ -1,7 +1,6 @@
-"""Entry of `pxctl`: parse, call one command, report how it ended (CONTRACT §3).
+"""Entry of `pxctl`: the streams and Ctrl-C are seen to before anything else is even imported (CONTRACT §3).
 
-Law: one way out. Whatever happens ends in an exit code of the contract, with at most one error on stderr (or one
-problem document on stdout under `--json`), and never in a traceback.
+Law: one way out. Whatever happens ends in an exit code of the contract, and never in a traceback.
 """
 
 from __future__ import annotations
@@ -9,65 +8,35 @@ from __future__ import annotations
 import os
 import sys
 
-import click
-
-from pxctl import terminal
-from pxctl.commanding import group
-from pxctl.commands import ENTRIES
-from pxctl.failure import OK, USAGE, Failure, Silent
-from pxctl.invocation import Invocation
-from pxctl.reporting import report
+from pxctl import interrupts, terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
-command = group(
-    "pxctl",
-    ENTRIES,
-    "Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.",
-)
+_OK, _FAILED = 0, 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    invocation = Invocation(os.environ)
-    terminal.occupy_streams()
     try:
-        return _call(arguments, invocation)
+        terminal.occupy_streams()
+        interrupts.begin()
+        return _called(sys.argv[1:] if arguments is None else list(arguments))
     except terminal.ReaderGone:
         terminal.forget_stdout()
-        return OK
+        return _OK
+    except KeyboardInterrupt:
+        # Before there was a command, or in the middle of telling how it ended.
+        terminal.notice("pxctl: interrupted from the keyboard")
+        return _FAILED
+    finally:
+        interrupts.end()
 
 
-def _call(arguments: Sequence[str], invocation: Invocation) -> int:
-    try:
-        code: Any = command.main(args=list(arguments), prog_name="pxctl", standalone_mode=False, obj=invocation)
-    except Silent as end:
-        return end.exit_code
-    except (click.ClickException, click.Abort, KeyboardInterrupt, Failure, OSError) as error:
-        invocation.json = invocation.json or (isinstance(error, click.UsageError) and "--json" in arguments)
-        return report(invocation, _failure_of(error))
-    return code if isinstance(code, int) else OK
+def _called(arguments: list[str]) -> int:
+    # Two thirds of the start are these imports: whoever presses Ctrl-C meanwhile gets no traceback of them.
+    from pxctl.command_line import call  # noqa: PLC0415
+    from pxctl.invocation import Invocation  # noqa: PLC0415
 
-
-def _failure_of(error: BaseException) -> Failure:
-    match error:
-        case Failure():
-            return error
-        case click.UsageError():
-            return _usage_failure(error)
-        case click.ClickException():
-            return Failure(error.format_message())
-        case OSError():
-            where = f" ({error.filename})" if error.filename else ""
-            return Failure(f"{error.strerror or error}{where}", kind="os_error", errno=error.errno)
-        case _:
-            return Failure("interrupted from the keyboard", kind="cancelled")
-
-
-def _usage_failure(error: click.UsageError) -> Failure:
-    path = error.ctx.command_path if error.ctx is not None else "pxctl"
-    return Failure(error.format_message(), kind="usage", hint=f"{path} --help", exit_code=USAGE)
+    return call(arguments, Invocation(os.environ))

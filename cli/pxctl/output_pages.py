@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import codecs
+import os
 
 from pxctl.client import query
 from pxctl.shown_text import Shaper
@@ -27,15 +28,17 @@ class Page:
         offset: Of the first of them.
         total: Bytes of the whole output so far.
         complete: They reach the end, and no more will come.
+        in_line: After this page the output stands within a line.
     """
 
-    __slots__ = ("complete", "content", "offset", "total")
+    __slots__ = ("complete", "content", "in_line", "offset", "total")
 
     def __init__(self, content: bytes, offset: int, total: int, *, complete: bool) -> None:
         self.content = content
         self.offset = offset
         self.total = total
         self.complete = complete
+        self.in_line = not content.endswith(b"\n")
 
     @property
     def end(self) -> int:
@@ -65,18 +68,30 @@ def show(invocation: Invocation, found: Iterable[Page]) -> Page | None:
     """Write pages to stdout, byte for byte on a pipe and harmless on a terminal; return the last one."""
     shaper = Shaper(colour=invocation.paint.on, full=True) if invocation.out_is_terminal else None
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    last = None
+    last, in_line = None, False
     for last in found:
+        in_line = last.in_line = last.in_line if last.content else in_line
         invocation.write(last.content if shaper is None else shaper.feed(decode(last.content)))
     if shaper is not None:
         invocation.write(shaper.feed(decode(b"", final=True)) + shaper.fresh())
+        if last is not None:
+            last.in_line = False
     return last
 
 
 def tell_more(invocation: Invocation, last: Page | None) -> None:
     """Say on stderr how to go on where there is, or will be, more than was shown."""
     if last is not None and not last.complete:
-        invocation.notice(f"pxctl: {last.end} of {last.total} bytes so far; go on with --offset {last.end}")
+        own_line = "\n" if last.in_line and _is_one_place() else ""
+        invocation.notice(f"{own_line}pxctl: {last.end} of {last.total} bytes so far; go on with --offset {last.end}")
+
+
+def _is_one_place() -> bool:
+    """Say whether stdout and stderr end in the same file, pipe or terminal: a notice then follows the output."""
+    try:
+        return os.path.sameopenfile(1, 2)
+    except OSError:
+        return False
 
 
 def whole(found: Iterable[Page], offset: int) -> dict[str, Any]:

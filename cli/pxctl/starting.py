@@ -7,13 +7,15 @@ start at once: the lock lets one daemon through, and a start whose daemon lost t
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
 
+from pxctl import interrupts
 from pxctl.client import Client
-from pxctl.failure import FAILED, TIMED_OUT, UNREACHABLE, Failure
+from pxctl.failure import CONFLICT, FAILED, TIMED_OUT, UNREACHABLE, Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,10 +134,12 @@ def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeou
             return
         if code is not None and code != _LOST_TO_ANOTHER:
             raise _died(code, log)
+        if code is not None and (held := _state_is_held(invocation.places, log)):
+            raise held
         if time.monotonic() >= deadline:
             child.returncode = 0 if code is None else code
             raise _late(timeout, child.pid if code is None else None, log)
-        time.sleep(_PAUSE_SECONDS)
+        interrupts.pause(_PAUSE_SECONDS)
 
 
 def _died(code: int, log: tuple[str, int]) -> Failure:
@@ -148,6 +152,23 @@ def _died(code: int, log: tuple[str, int]) -> Failure:
         stderr_tail=_tail(log),
         daemon_exit_code=code,
     )
+
+
+def _state_is_held(places: Places, log: tuple[str, int]) -> Failure | None:
+    """Make the failure of a daemon whose state another one holds that serves elsewhere; None while it may be ours."""
+    if places.run_dir == places.state_dir:
+        return None
+    said = (line for line in _tail(log).splitlines() if f"already holds {places.state_dir}" in line)
+    for line in said:
+        pid = re.search(r"pid ([0-9]+)", line)
+        return Failure(
+            f"{line.removeprefix('pxd: ')}, and serves another socket than {places.socket}",
+            kind="conflict",
+            hint="set XDG_RUNTIME_DIR or PX_SOCKET as for that daemon, or PX_HOME for one of its own",
+            exit_code=CONFLICT,
+            daemon_pid=int(pid[1]) if pid else None,
+        )
+    return None
 
 
 def _late(timeout: float, pid: int | None, log: tuple[str, int]) -> Failure:

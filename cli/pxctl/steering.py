@@ -6,8 +6,10 @@ in which the units were named. Ctrl-C ends the waiting, never what was asked for
 
 from __future__ import annotations
 
+import os
 import threading
 
+from pxctl import interrupts
 from pxctl.failure import FAILED, OK, Failure, Silent
 from pxctl.naming import expand
 from pxctl.reporting import report
@@ -94,11 +96,23 @@ def _attempt(client: Client, outcomes: list[Outcome], act: Act) -> None:
     if len(outcomes) == 1:
         outcomes[0].attempt(client, act)
         return
-    threads = [threading.Thread(target=outcome.attempt, args=(client, act), daemon=True) for outcome in outcomes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    # A pipe and no join: waiting for a thread, the interpreter may miss Ctrl-C.
+    reading, writing = os.pipe()
+
+    def attempt(outcome: Outcome) -> None:
+        try:
+            outcome.attempt(client, act)
+        finally:
+            os.write(writing, b".")
+
+    for outcome in outcomes:
+        threading.Thread(target=attempt, args=(outcome,), daemon=True).start()
+    for _ in outcomes:
+        interrupts.wait_readable(reading)
+        os.read(reading, 1)
+    # After Ctrl-C they stay open: the threads go on for as long as the process does.
+    os.close(reading)
+    os.close(writing)
 
 
 def _tell(invocation: Invocation, outcomes: list[Outcome], act: Act) -> int:

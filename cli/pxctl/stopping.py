@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from pxctl import interrupts
 from pxctl.failure import CONFLICT, Failure, Interrupted, Problem
 from pxctl.proc import Sighting
 
@@ -58,7 +59,7 @@ def await_end(seen: list[Sighting], timeout: float) -> list[Sighting]:
     while left := [one for one in seen if one.alive]:
         if time.monotonic() >= deadline:
             return left
-        time.sleep(_PAUSE_SECONDS)
+        interrupts.pause(_PAUSE_SECONDS)
     return []
 
 

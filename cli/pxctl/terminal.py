@@ -5,17 +5,22 @@ Law: stdout carries the result and nothing but the result; when its reader goes 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
+
+from pxctl import interrupts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_STDIN = 0
 _STDOUT = 1
 _STDERR = 2
 _FALLBACK_WIDTH = 80
+_READ_BYTES = 64 * 1024
 
 
 class ReaderGone(Exception):  # noqa: N818 - not an error: the reader has what it wanted
@@ -28,7 +33,7 @@ def occupy_streams() -> None:
     Otherwise the next socket would get their number, and the daemon would get what is meant for the user. A closed
     stdout stays unwritable: who closed it and yet asks for a result is told.
     """
-    for fd in (0, _STDOUT, _STDERR):
+    for fd in (_STDIN, _STDOUT, _STDERR):
         try:
             os.fstat(fd)
         except OSError:
@@ -67,15 +72,10 @@ def write(piece: str | bytes) -> None:
     """Write to stdout at once; raises ReaderGone when nobody reads it."""
     if isinstance(piece, str):
         piece = piece.encode("utf-8", "surrogateescape")
-    view = memoryview(piece)
-    while view:
-        try:
-            view = view[os.write(_STDOUT, view) :]
-        except BlockingIOError:
-            # Whoever shares this terminal or pipe made it non-blocking (node does).
-            select.select([], [_STDOUT], [])
-        except BrokenPipeError as error:
-            raise ReaderGone from error
+    try:
+        _write_all(_STDOUT, piece)
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 def notice(text: str) -> None:
@@ -93,14 +93,32 @@ def write_error(piece: str | bytes) -> None:
     """Write a piece to stderr as it is; nobody reading it is no reason to fail."""
     if isinstance(piece, str):
         piece = piece.encode("utf-8", "surrogateescape")
+    with contextlib.suppress(OSError):
+        _write_all(_STDERR, piece)
+
+
+def _write_all(fd: int, piece: bytes) -> None:
+    """Write it in pieces that a pipe takes at once if it takes any (select.PIPE_BUF): nothing blocks but the wait."""
     view = memoryview(piece)
     while view:
-        try:
-            view = view[os.write(_STDERR, view) :]
-        except BlockingIOError:
-            select.select([], [_STDERR], [])
-        except OSError:
-            return
+        interrupts.wait_writable(fd)
+        # Whoever shares this terminal or pipe may have made it non-blocking (node does).
+        with contextlib.suppress(BlockingIOError):
+            view = view[os.write(fd, view[: select.PIPE_BUF]) :]
+
+
+def read_input() -> bytes:
+    """Return all of stdin."""
+    pieces = []
+    while interrupts.wait_readable(_STDIN) and (piece := os.read(_STDIN, _READ_BYTES)):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def read_answer() -> str:
+    """Return the line that a person types."""
+    interrupts.wait_readable(_STDIN)
+    return sys.stdin.readline()
 
 
 def forget_stdout() -> None:

@@ -20,7 +20,8 @@ def main() -> int:
         umask = os.umask(0o077)
         calls.write(json.dumps({"argv": sys.argv[1:], "umask": umask, "sid": os.getsid(0) == os.getpid()}) + "\n")
     if how.startswith("exit"):
-        print("setting pxd.toml:3: [tols] is not known" + os.environ.get("FAKE_WORDS", ""), file=sys.stderr)
+        words = os.environ.get("FAKE_WORDS", "").replace("PX_HOME", HOME)
+        print("setting pxd.toml:3: [tols] is not known" + words, file=sys.stderr)
         return int(how.removeprefix("exit"))
     if how == "signal":
         os.kill(os.getpid(), 9)

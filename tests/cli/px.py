@@ -67,6 +67,14 @@ class Px:
             **more,
         }
 
+    def both(self, *arguments: str) -> str:
+        """Return what a call says with stdout and stderr in one place, as on a terminal."""
+        argv, env, to = [*ARGV, *arguments], self.environment(), subprocess.PIPE
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, env=env, timeout=DEADLINE, check=False
+        )
+        return done.stdout.decode()
+
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
         done = subprocess.run(
             [*(argv or ARGV), *arguments],
@@ -80,10 +88,12 @@ class Px:
         )
         return Ended(done.returncode, done.stdout, done.stderr.decode())
 
-    def popen(self, *arguments: str, **env: str) -> subprocess.Popen[bytes]:
+    def popen(
+        self, *arguments: str, argv: list[str] | None = None, stdin: int = subprocess.DEVNULL, **env: str
+    ) -> subprocess.Popen[bytes]:
         return beside(
-            [*ARGV, *arguments],
-            stdin=subprocess.DEVNULL,
+            [*(argv or ARGV), *arguments],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment(**env),

@@ -13,8 +13,8 @@ import click
 import pytest
 
 from cli.fake_daemon import FakeDaemon, document, until_client_leaves
+from pxctl.command_line import command as root
 from pxctl.completing import LIMIT_SECONDS
-from pxctl.main import command as root
 
 if TYPE_CHECKING:
     import socket

@@ -94,6 +94,18 @@ def test_a_lock_that_somebody_holds_who_does_not_answer(house: House) -> None:
     assert "another pxd, which holds the lock" in ended.err
 
 
+@pytest.mark.parametrize(("who", "pid"), [("pid 4711", 4711), ("a process that did not say who it is", None)])
+def test_a_state_directory_that_another_daemon_holds_is_told_at_once(house: House, who: str, pid: int | None) -> None:
+    """That daemon will never answer here: its socket is another one."""
+    words = f"\npxd: another daemon ({who}) already holds PX_HOME/state"
+    ended = house("daemon", "start", "--json", FAKE_PXD="exit8", FAKE_WORDS=words)
+    assert (ended.code, ended.json()["daemon_pid"]) == (8, pid)
+    assert f"another daemon ({who}) already holds" in ended.json()["detail"]
+    assert "serves another socket than" in ended.json()["detail"]
+    own = words.replace("PX_HOME/state", "PX_HOME/run")
+    assert house("daemon", "start", "--timeout", "1", FAKE_PXD="exit8", FAKE_WORDS=own).code == 7
+
+
 def test_a_long_log_is_put_aside(house: House) -> None:
     house.log.parent.mkdir(parents=True)
     house.log.write_bytes(b"x" * (9 * 1024 * 1024))

@@ -28,6 +28,7 @@ def test_a_new_pipe_says_where_it_is(px: Px, daemon: FakeDaemon) -> None:
     [
         ("example:disk-digest", "example:disk-digest"),
         ("https://example.org/p/pipe.md", "https://example.org/p/pipe.md"),
+        ("ftp://example.org/pipe.md", "ftp://example.org/pipe.md"),
         ("folder", "{cwd}/folder"),
     ],
 )

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, problem, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document, ndjson, problem, until_client_leaves
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution
 
 if TYPE_CHECKING:
     from cli.px import Px
 
 RUN, CANCEL = "POST /api/pipes/digest/run", "POST /api/pipes/digest/cancel"
+EVENTS = "GET /api/events"
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
 
 
@@ -108,6 +109,17 @@ def test_waiting_for_a_pipe_to_be_ready_is_not_about_executions(px: Px, daemon: 
 # -- why and status ---------------------------------------------------------------------------------------------------
 
 
+def happened_at(number: int, what: str, of: int, cause: int | None = None) -> dict[str, Any]:
+    return {
+        "id": number,
+        "time": "2026-11-21T10:00:00Z",
+        "unit": "pipe:digest",
+        "event": what,
+        "execution": of,
+        "cause": cause,
+    }
+
+
 def test_why_explains_an_execution(px: Px, daemon: FakeDaemon) -> None:
     on_execution(
         daemon,
@@ -116,16 +128,37 @@ def test_why_explains_an_execution(px: Px, daemon: FakeDaemon) -> None:
             trigger_event="file_changed:/x", stderr="\n".join(f"line {at}" for at in range(40)),
         ),
     )  # fmt: skip
+    happened = [
+        happened_at(1, "execution_queued", 11),
+        happened_at(2, "execution_failed", 11, 1),
+        happened_at(3, "execution_queued", 10),
+        happened_at(4, "execution_queued", 12, 2),
+        happened_at(5, "execution_failed", 12, 4),
+        happened_at(6, "execution_started", 10, 3),
+        happened_at(7, "execution_queued", 13, 5),
+    ]
+    daemon.on(EVENTS, ndjson(*happened))
     lines = px("why", "12").lines
     assert lines[0] == "pipe:digest execution 12 is failed (auth_failed)"
     assert lines[1] == (
         "execution 12 failed after 3.2s (auth_failed): 401. It was started by the event file_changed:/x. "
         "It is try 2, after execution 11."
     )
-    assert lines[4:6] == ["  line 25", "  line 26"]
+    assert lines[3] == "What happened, oldest first:"
+    assert [line.split()[2:] for line in lines[4:8]] == [
+        ["execution_queued", "execution=11"],
+        ["execution_failed", "execution=11"],
+        ["execution_queued", "execution=12"],
+        ["execution_failed", "execution=12"],
+    ]
+    assert lines[10:12] == ["  line 25", "  line 26"]
     assert lines[-1].startswith("next: check presets.toml")
     told = px("why", "12", "--json").json()
     assert (told["schema"], told["execution"]) == ("px.why/1", 12)
+    assert [each["id"] for each in told["chain"]] == [1, 2, 4, 5]
+    assert daemon.asked(EVENTS)[0].arguments == {"unit": "pipe:digest", "limit": "1000"}
+    daemon.on(EVENTS, ndjson())
+    assert px("why", "12", "--json").json()["chain"] == [], "events are kept for a while, rows for longer"
     on_execution(daemon, execution(12, "running"))
     assert px("why", "12").lines[-1] == "next: pxctl pipe tail -f 12"
 

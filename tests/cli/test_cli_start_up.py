@@ -24,11 +24,12 @@ PACKAGE = REPOSITORY / "cli" / "pxctl"
 ALLOWED = {
     "json", "json.decoder", "json.encoder", "json.scanner", "_json",  # documents
     "socket", "_socket", "select", "selectors", "array",  # the socket
+    "signal",  # Ctrl-C
     "locale", "_locale",  # click's translations, where a language is set
     "difflib", "_heapq", "heapq",  # click, when it meets a short option
-    "pxctl", "pxctl.client", "pxctl.commanding", "pxctl.commands", "pxctl.commands.status", "pxctl.completing",
-    "pxctl.failure", "pxctl.http1", "pxctl.invocation", "pxctl.main", "pxctl.naming", "pxctl.paths", "pxctl.reporting",
-    "pxctl.style", "pxctl.table", "pxctl.terminal", "pxctl.wording",
+    "pxctl", "pxctl.client", "pxctl.command_line", "pxctl.commanding", "pxctl.commands", "pxctl.commands.status",
+    "pxctl.completing", "pxctl.failure", "pxctl.http1", "pxctl.interrupts", "pxctl.invocation", "pxctl.main",
+    "pxctl.naming", "pxctl.paths", "pxctl.reporting", "pxctl.style", "pxctl.table", "pxctl.terminal", "pxctl.wording",
 }  # fmt: skip
 HEAVY = {
     "asyncio",

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
 @click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
-@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N only.")
+@click.option(
+    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
+)
 @click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
 def command(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:  # noqa: FBT001 - click
     """Show what happened: one line an event, with --json one NDJSON document an event."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 
 import click
 
-from pxctl import wording
+from pxctl import terminal, wording
 from pxctl.answers import print_answer, print_items, save_answer
 from pxctl.client import Client, query
 from pxctl.coerce import CannotRead, build_input, read_json
@@ -113,7 +112,7 @@ def _read_input(given: str | None) -> bytes | None:
     if given is None:
         return None
     if given == "-":
-        return sys.stdin.buffer.read()
+        return terminal.read_input()
     if not given.startswith("@"):
         return given.encode("utf-8", "surrogateescape")
     try:

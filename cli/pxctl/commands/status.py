@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
-from pxctl import terminal, wording
+from pxctl import interrupts, terminal, wording
 from pxctl.client import query
 from pxctl.commanding import READS, declare
 from pxctl.completing import unit_names
@@ -153,7 +151,7 @@ def _watch(invocation: Invocation, target: str, interval: float) -> int:
     try:
         while True:
             drawn = _look(invocation, target, drawn)
-            time.sleep(interval)
+            interrupts.pause(interval)
     except KeyboardInterrupt:
         return OK
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
-from pxctl.client import quote
+from pxctl.client import query, quote
 from pxctl.commanding import READS, declare
 from pxctl.completing import unit_names
 from pxctl.executions import FINAL, find_execution, hint_for, is_execution_id, sentence
+from pxctl.following import ndjson_lines
 from pxctl.pipes import PREFIX as PIPE
 from pxctl.table import clean
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from pxctl.invocation import Invocation
 
 _TAIL_LINES = 15
+_LOOK_BACK = 1000
+"""Events of a pipe among which those of one execution are looked for."""
 _KNOWN = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema"}
 
 
@@ -33,7 +38,8 @@ def command(invocation: Invocation, unit: str) -> None:
     invocation.action = f"explain {'execution ' if number else ''}{unit}"
     client = invocation.client()
     if number:
-        document = _of_execution(find_execution(client, unit))
+        execution = find_execution(client, unit)
+        document = _of_execution(execution, _chain(invocation, execution))
     else:
         answer = client.get(f"/api/units/{quote(unit)}/why")
         document = answer.document
@@ -48,7 +54,21 @@ def command(invocation: Invocation, unit: str) -> None:
             invocation.say(line)
 
 
-def _of_execution(execution: dict[str, Any]) -> dict[str, Any]:
+def _chain(invocation: Invocation, execution: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the newest event of an execution and what led to it, cause before effect; [] when they are long gone."""
+    unit = f"{PIPE}{execution.get('pipe_name')}"
+    target = query("/api/events", [("unit", unit), ("limit", _LOOK_BACK)])
+    events = [json.loads(line) for line in ndjson_lines(invocation, lambda: target, follow=False)]
+    known = {event["id"]: event for event in events if "id" in event}
+    own = [event for event in events if event.get("execution") == execution.get("id")]
+    found, wanted = [], own[-1]["id"] if own else None
+    while wanted in known:
+        found.append(known.pop(wanted))
+        wanted = found[-1].get("cause")
+    return found[::-1]
+
+
+def _of_execution(execution: dict[str, Any], chain: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what is known of an execution in the form of a px.why/1 document."""
     status, number = str(execution.get("status")), execution.get("id")
     words = [f"{sentence(execution)}."]
@@ -67,7 +87,7 @@ def _of_execution(execution: dict[str, Any]) -> dict[str, Any]:
         "state": status,
         "reason": execution.get("error_type"),
         "summary": " ".join(words),
-        "chain": [],
+        "chain": chain,
         "stderr_tail": "\n".join(str(execution.get("stderr") or "").splitlines()[-_TAIL_LINES:]) if bad else "",
         "next_step": hint_for(execution) if bad else going.format(number),
     }

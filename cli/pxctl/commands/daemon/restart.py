@@ -7,7 +7,7 @@ import time
 
 import click
 
-from pxctl import starting
+from pxctl import interrupts, starting
 from pxctl.client import query
 from pxctl.commanding import declare
 from pxctl.failure import FAILED, OK, TIMED_OUT, Failure, Interrupted, Silent, Unreachable
@@ -74,7 +74,7 @@ def _await_new(invocation: Invocation, before: dict[str, Any], timeout: float) -
             document = before
         if _mark(document) != _mark(before) and starting.answers(client, timeout=5.0):
             return document
-        time.sleep(_PAUSE_SECONDS)
+        interrupts.pause(_PAUSE_SECONDS)
     raise Failure(
         f"no new control plane answers after {timeout:g} s",
         kind="timed_out",
