@@ -17,6 +17,7 @@ from supervisord_py.daemon.merge import Layer, Origin, merge, nearest
 from supervisord_py.daemon.problems import Problem, SettingsError
 from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings
 from supervisord_py.daemon.sources import Sources, read_sources
+from supervisord_py.pipes.agents.redaction import pattern_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from supervisord_py.daemon.merge import Key
-    from supervisord_py.daemon.schema import KernelsSection
+    from supervisord_py.daemon.schema import KernelsSection, PipesSection
 
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
@@ -107,6 +108,8 @@ def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterato
         yield blame("api", "listen", reason)
     for name, message in _kernel_contradictions(settings.kernels):
         yield blame("kernels", name, message)
+    for name, message in _pipe_contradictions(settings.pipes):
+        yield blame("pipes", name, message)
 
 
 def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]:
@@ -120,6 +123,29 @@ def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]
         yield "backend", "is gateway-external, but kernels.gateway_url says no address"
     if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
         yield "gateway_url", "must begin with http:// or https://"
+    if kernels.gateway_key_file and not kernels.gateway_cert_file:
+        yield "gateway_key_file", "is the key of a certificate, but kernels.gateway_cert_file names none"
+
+
+def _pipe_contradictions(pipes: PipesSection) -> Iterator[tuple[str, str]]:
+    """Yield (name, what is wrong with it) of `[pipes]`."""
+    if pipes.timezone is not None and (reason := _zone_problem(pipes.timezone)):
+        yield "timezone", reason
+    for pattern in pipes.redact:
+        if trouble := pattern_trouble(pattern):
+            yield "redact", f"has {pattern!r}, which is no regular expression: {trouble}"
+
+
+def _zone_problem(name: str) -> str | None:
+    # Names and files of zones: 3 ms that a start without this setting does not pay.
+    from supervisord_py.pipes.scheduling.schedule import ScheduleError  # noqa: PLC0415 - lazy on purpose
+    from supervisord_py.pipes.scheduling.zones import checked_zone  # noqa: PLC0415 - as above
+
+    try:
+        checked_zone(name)
+    except ScheduleError as error:
+        return f"has {name!r}: {error.detail}; {error.hint}"
+    return None
 
 
 def parse_listen(text: str) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from e2e.house import BIN, House, alive, marked, server, until
+from ports import free_port
 from supervisord_py.daemon.lock import read_holder, start_time
 
 if TYPE_CHECKING:
@@ -367,10 +368,7 @@ class Unix(http.client.HTTPConnection):
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free: int = probe.getsockname()[1]
-    return free
+    return free_port()
 
 
 def test_the_loopback_listener_wants_its_token(home: House, port: int) -> None:

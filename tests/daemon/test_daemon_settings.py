@@ -229,12 +229,23 @@ def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_p
         ("[daemon]\nwatchdog_seconds = 30\ncontrol_hang_seconds = 30\n", "daemon.control_hang_seconds"),
         ("[logs]\ntotal_bytes = 200000\n", "logs.total_bytes"),
         ('[api]\nlisten = "0.0.0.0:80"\n', "api.listen"),
+        ('[pipes]\ntimezone = "Mars/X"\n', "pipes.timezone"),
+        ('[pipes]\nredact = ["sk-[a-z]+", "("]\n', "pipes.redact"),
     ],
 )
 def test_what_contradicts_itself_is_refused(load: Callable[..., Loaded], text: str, key: str) -> None:
     (told,) = mistakes(load, text)
     assert f": {key} " in told
     assert "pxd.toml:" in told
+
+
+def test_the_nearest_zone_and_the_fault_of_an_expression_are_told(load: Callable[..., Loaded]) -> None:
+    (zone,) = mistakes(load, '[pipes]\ntimezone = "Europe/Berlni"\n')
+    assert "there is no time zone" in zone
+    assert "did you mean Europe/Berlin?" in zone
+    (pattern,) = mistakes(load, '[pipes]\nredact = ["("]\n')
+    assert "has '(', which is no regular expression: missing )" in pattern
+    assert load('[pipes]\ntimezone = "Europe/Berlin"\nredact = ["a+"]\n').settings.pipes.timezone == "Europe/Berlin"
 
 
 def test_good_combinations_contradict_nothing() -> None:

@@ -73,6 +73,16 @@ def test_silence_suggests_nothing(spec: ToolSpec) -> None:
     assert failure.hint_for(spec, "all is well") is None
 
 
+def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolSpec) -> None:
+    frames = (
+        f"""  File "{spec.folder}/main.py", line 7, in <module>\n    import json\n  File "/usr/lib/x.py", line 3\n"""
+    )
+    raised = f"started\nTraceback (most recent call last):\n{frames}RuntimeError: boom\n"
+    assert failure.hint_for(spec, raised) == f"Mend {spec.folder}/main.py:7, which raised RuntimeError."
+    assert failure.hint_for(spec, f"{raised}it went on: \n all the same\n") is None
+    assert failure.hint_for(spec, raised.replace(str(spec.folder), "/elsewhere")) is None
+
+
 @pytest.mark.parametrize(
     ("ended", "words"),
     [

@@ -155,13 +155,29 @@ _HINTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], ToolSpec], str]], 
 )
 
 
+_FRAME = re.compile(r'^ *File "([^"]+)", line (\d+)', re.MULTILINE)
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(?::|$)")
+
+
 def hint_for(spec: ToolSpec, stderr_tail: str) -> str | None:
     """Return the next step that stderr suggests, or None."""
     for pattern, step in _HINTS:
         match = pattern.search(stderr_tail)
         if match is not None:
             return step(match, spec)
-    return None
+    return _last_own_line(spec, stderr_tail)
+
+
+def _last_own_line(spec: ToolSpec, stderr_tail: str) -> str | None:
+    """Return where to look when the last words are a traceback: its innermost line that is the tool's own."""
+    _, begin, trace = stderr_tail.rpartition("Traceback (most recent call last):\n")
+    folder = f"{spec.folder}/"
+    files = (found for found in _FRAME.finditer(trace) if "/.venv/" not in found[1])
+    own = [found for found in files if found[1].startswith(folder) or found[1][0] not in "/<"]
+    last = trace.rstrip().rpartition("\n")[2]
+    if not begin or not own or _ERROR.match(last) is None:
+        return None
+    return f"Mend {own[-1][1]}:{own[-1][2]}, which raised {last.partition(':')[0]}."
 
 
 def _look(spec: ToolSpec) -> str:
