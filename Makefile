@@ -3,18 +3,18 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Where pytest-xdist is installed, the tests run in half as many processes more than there are processors: a quarter of
-# their time is waiting for processes. worksteal keeps a file in one process, so that what its tests share is made once.
-# PYTEST_ARGS="-n 0" for one process.
+# Where pytest-xdist is installed, the tests run in twice as many processes as there are processors: most of their time
+# is waiting for other processes. worksteal keeps a file in one process, so that what its tests share is made once
+# (tests/dealing.py). PYTEST_ARGS="-n 0" for one process.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-WORKERS := $(shell expr \( $(PROCESSORS) \* 3 + 1 \) / 2)
+WORKERS := $(shell expr $(PROCESSORS) \* 2)
 PYTEST_ARGS ?= $(shell $(BIN)/python -c 'import xdist' 2>/dev/null && printf -- '-n %s --dist worksteal' $(WORKERS))
 export VENV PYTHON
 
 # Tests of memory, which coverage's own tracer would falsify.
 UNMEASURED := tests/keeper/test_keeper_ending.py::test_the_keeper_is_small
 
-.PHONY: help environment peers demo test lint types contracts unmeasured coverage rounds bench lock dist clean
+.PHONY: help environment peers demo test lint types contracts rewritten unmeasured coverage rounds bench lock dist clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1	\2/' | expand -t 24
@@ -30,7 +30,7 @@ demo: environment ## see it work: a daemon, three tools, a trajectory compared w
 	@.ci/demo
 
 test: environment ## all that guards a change
-	@$(MAKE) --no-print-directory -j 2 lint types contracts peers # the peers are downloaded meanwhile
+	@$(MAKE) --no-print-directory -j 3 lint types contracts peers rewritten # the peers are downloaded meanwhile
 	@$(MAKE) --no-print-directory unmeasured coverage
 
 lint: environment ## style: ruff
@@ -42,6 +42,12 @@ types: environment ## types: mypy
 
 contracts: environment ## who may import whom: import-linter
 	PYTHONPATH=.:cli $(BIN)/lint-imports
+
+# pytest rewrites every assert when it first sees a file, which takes three times as long as to import it. All processes
+# start at once, and each would do all of it: so it is done before, once, and kept as bytecode even where Python is told
+# to keep none. What is wrong with a file the tests tell.
+rewritten: environment
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -qq --collect-only >/dev/null 2>&1 || true
 
 unmeasured: environment ## the few tests that cannot run under coverage
 	$(BIN)/python -m pytest -q $(UNMEASURED)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from dealing import dealt
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
@@ -202,6 +204,11 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     if _wrong_skips(session.config.pluginmanager.get_plugin("terminalreporter")):
         session.testsfailed += 1
     return result
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long files first, and give each process of pytest-xdist as many; within that, random order stays."""
+    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), lambda item: item.nodeid)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING
 
+from ports import free_port
 from supervisord_py.errors import StartFailedError, TimedOutError, ToolFailedError
 from supervisord_py.tools.checking.validator import ProbeAnswer, ProbeStop
 from supervisord_py.tools.declaring.environment import build_environment
@@ -59,9 +60,7 @@ class SubprocessProbe:
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
 
     async def start(self, extra_env: Mapping[str, str], *, timeout_seconds: float) -> float:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         interpreter = None if self.spec.command else find_interpreter(self.spec)
         started = time.monotonic()
         self.process = await asyncio.create_subprocess_exec(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from e2e.house import BIN, House, UnixConnection, house, server, until
+from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -344,9 +345,7 @@ def test_places_without_px_home_follow_xdg() -> None:
 
 
 def test_the_tcp_listener_wants_its_token_and_knows_its_host(home: House) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with house({"PX_API__LISTEN": f"127.0.0.1:{port}"}) as other:
         other.start()
         tokens = list(other.home.rglob("*token*"))

@@ -64,7 +64,9 @@ def test_the_last_words_of_a_kernel_are_its_own(home: House) -> None:
     """No banner of somebody else's, nothing at all where it said nothing."""
     assert "ipython/issues" not in run(home, "silent", "import os; os._exit(3)").told
     assert run(home, "silent", "1").ok
-    assert "I fall" in run(home, "silent", "import os; os.write(2, b'I fall'); os._exit(3)").cell["text"]
+    # What lies in the pipe dies with the process that reads it: only a print waits until it is read.
+    falls = "import os; os.write(2, b'I fall'); print(flush=True); os._exit(3)"
+    assert "I fall" in run(home, "silent", falls).cell["text"]
     assert run(home, "silent", "1").ok
 
 

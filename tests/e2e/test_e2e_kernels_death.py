@@ -196,6 +196,7 @@ def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: House) -
     """The next brain knows until when a cell may run, and ends it by the same ladder."""
     home = besieged
     mark = home.home / "begun"
+    assert run(home, "late", "1").ok  # the two seconds below are the cell's, not the start's
     later = begun(home, "late", "x = 5\nimport time; time.sleep(1000)", mark, timeout=2)
     os.kill(home.pids()[1], signal.SIGKILL)
     later.cut_off()

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from e2e.kernel_house import (
     run,
     value,
 )
+from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,12 +46,6 @@ print('END')
 """
 FLOODED = 3 * 8 * 65536
 FOREIGN = "http://evil.example"
-
-
-def free_port() -> int:
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -509,10 +509,15 @@ def test_ctrl_c_of_exec_interrupts_the_cell_and_keeps_the_variables(patient: Cal
 
 
 def test_a_second_ctrl_c_goes_on_to_the_next_rung(patient: Calls) -> None:
-    stubborn = (
-        "import time\nprint('begun', flush=True)\n"
-        "while True:\n    try: time.sleep(60)\n    except KeyboardInterrupt: print('no', flush=True)"
-    )
+    stubborn = """import time
+word = 'begun'
+while True:
+    try:  # whoever reads a word may interrupt at once: it is said in here
+        if word: print(word, flush=True)
+        word = None
+        time.sleep(60)
+    except KeyboardInterrupt: word = 'no'
+"""
     process = exec_in_background(patient, "harder", stubborn)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -545,6 +550,7 @@ def test_a_killed_exec_cancels_its_cell(patient: Calls) -> None:
 
 
 def test_a_stubborn_cell_does_not_hold_up_another_session(quick: Calls) -> None:
+    quick.run("holds", "1", timeout=60)  # the two seconds below are the cell's, not the start's
     stubborn = quick.later("holds", "sum(range(10 ** 12))", timeout=2)
     quick.wait_running("holds")
     began = time.monotonic()

@@ -22,6 +22,7 @@ import pytest
 from beside import beside
 from e2e.house import BIN, House, house, until
 from e2e.kernel_calls import Calls
+from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +199,7 @@ FLOODS = {
 def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Calls, row: str) -> None:
     calls.run("flood", "mine = 42")
     flood = calls.later("flood", FLOODS[row], timeout=1)
-    calls.wait_running("flood")
+    until(lambda: flood.answers or calls.known()["flood"]["running"], "the flood runs, or has run")
     assert calls.value("dry", "1 + 1") == "2"
     document = flood.document()
     assert (document["status"], document["variables"]) == ("timed_out", "kept"), document["message"]
@@ -485,9 +486,7 @@ BACKENDS = ("direct", "gateway-local", "gateway-external")
 @contextlib.contextmanager
 def gateway(folder: Path) -> Iterator[str]:
     """Run a real kernel_gateway with a token on loopback; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder.mkdir()
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PX_", "PI_", "JUPYTER", "PYTEST"))}
     places = {"JUPYTER_RUNTIME_DIR": str(folder / "run"), "JUPYTER_CONFIG_DIR": str(folder / "etc")}
@@ -572,6 +571,8 @@ def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: st
         assert backend == "gateway-external", f"a gateway of our own loses nothing: {other['notices']}"
         assert other["notices"], "a loss is told"
         return
+    if (backend, row) == ("gateway-external", "invalid") and not other["cells"][0]["total"]:
+        return  # os.write: ipykernel's own thread brings it, maybe after the end of the cell (pxd.toml(5), gateway_url)
     assert other["cells"] == direct["cells"]
     assert (other["status"], other["variables"]) == (direct["status"], direct["variables"])
 

@@ -95,3 +95,22 @@ def test_the_sweep_after_the_death_of_keeper_and_brain_leaves_nothing_of_it(warm
     assert marked(warm.daemon_id) == [warm.pids()[1]]
     found = row(warm, "swept")
     assert (found["pid"], found["state"]) == (None, "stopped"), found
+
+
+ASKS_ITSELF = """
+import http.client, json, os, socket
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(os.environ["PX_SOCKET"])
+connection = Unix("px")
+body = json.dumps({"code": "1", "cwd": os.getcwd()})
+connection.request("POST", "/api/kernels/itself/execute", body, {"Content-Type": "application/json"})
+print(connection.getresponse().status)
+"""
+
+
+def test_a_cell_of_it_that_calls_its_own_session_is_refused(warm: House) -> None:
+    """The mark in its environment is that of the first start: it is known by its process."""
+    until(lambda: has_taken_a_spare(warm, "itself"), "a kernel that was started ahead")
+    assert run(warm, "itself", ASKS_ITSELF).text == "409"

@@ -157,9 +157,10 @@ def test_a_second_sigterm_stops_at_once(running: House) -> None:
     pid = running.status("deaf")["pid"]
     assert running.process is not None
     running.process.send_signal(signal.SIGTERM)
-    until(lambda: "stopping" in running.said() or not running.process or running.process.poll() is None, "it stops")
+    until(lambda: "stopping" in running.said(), "it stops: only now a second signal is a second one")
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(30) == 0
+    assert "killing_everything" in running.said()
     until(lambda: not alive(pid), "the tool is gone")
 
 

@@ -1,6 +1,6 @@
 """`kill -9` of brain, keeper and agents at random points of runs: no row lost, none run twice, nothing left behind.
 
-Fifty seeds, each a moment and an order of deaths, ten to a daemon; `make rounds` plays them all. A brain's death is
+Fifty seeds, each a moment and an order of deaths, ten to a daemon, all of them in every run. A brain's death is
 nothing to an agent: the keeper holds it, the next brain reads on where the last one was. The keeper's death takes
 everything along; the next start says what was cut off.
 """
@@ -38,7 +38,6 @@ from e2e.pipe_house import (
     started,
 )
 from e2e.pipe_siege import KINDS, Siege
-from rounds import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +74,7 @@ def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) ->
         knocking.join(60)
 
 
-@pytest.mark.parametrize("campaign", rounds(1, of=3))
+@pytest.mark.parametrize("campaign", range(3))
 def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int) -> None:
     first = 10 * campaign
     with pipes_house() as home:
@@ -91,7 +90,7 @@ def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int)
         }
 
 
-@pytest.mark.parametrize("campaign", rounds(1, of=2))
+@pytest.mark.parametrize("campaign", range(2))
 def test_killed_keepers_leave_nothing_and_every_row_says_what_became_of_it(campaign: int) -> None:
     first = 30 + 10 * campaign
     with pipes_house() as home:

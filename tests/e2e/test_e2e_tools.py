@@ -10,27 +10,44 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from e2e.house import House, alive, house, server, until, written_pid
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ECHO = server("return {'pid': os.getpid(), **body}")
 SLOW = server("time.sleep(body.get('seconds', 0)); return {'pid': os.getpid()}")
+SECRETS = {"SECRET_TOKEN_OF_MINE": "hidden", "AWS_SECRET_ACCESS_KEY": "hidden"}
+SMALL_LOGS = {"PX_LOGS__SEGMENT_BYTES": str(1 << 20), "PX_LOGS__TOTAL_BYTES": str(4 << 20)}
 
 
-def test_two_requests_to_a_cold_tool_start_it_once(running: House) -> None:
-    running.tool("echo", ECHO)
+@pytest.fixture(scope="module")
+def shared() -> Iterator[House]:
+    """One daemon for all whose faults are their tools'; each test has tools of its own, `good` and `echo` are whole."""
+    with house({**SECRETS, **SMALL_LOGS, "PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+        made.tool("good", ECHO)
+        made.tool("echo", ECHO)
+        made.start()
+        yield made
+        assert made.run("good").status == 200, "other tools are unaffected"
+
+
+def test_two_requests_to_a_cold_tool_start_it_once(shared: House) -> None:
+    shared.tool("wanted", ECHO)
     with concurrent.futures.ThreadPoolExecutor(30) as pool:
-        answers = list(pool.map(lambda _: running.run("echo"), range(30)))
+        answers = list(pool.map(lambda _: shared.run("wanted"), range(30)))
     assert {a.status for a in answers} == {200}
     assert len({a.json()["pid"] for a in answers}) == 1
     assert any("x-px-cold-start" in a.headers for a in answers)
-    assert "x-px-cold-start" not in running.run("echo").headers
+    assert "x-px-cold-start" not in shared.run("wanted").headers
 
 
-def test_input_is_checked_before_anything_is_spawned(running: House) -> None:
-    running.tool(
+def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
+    shared.tool(
         "typed",
         ECHO,
         input={
@@ -43,12 +60,12 @@ def test_input_is_checked_before_anything_is_spawned(running: House) -> None:
             "additionalProperties": False,
         },
     )
-    answer = running.run("typed", {"n": "x", "deep": {"x": "y"}, "other": 1})
+    answer = shared.run("typed", {"n": "x", "deep": {"x": "y"}, "other": 1})
     assert answer.status == 422
     problem = answer.json()
     assert {e["pointer"] for e in problem["errors"]} >= {"/n", "/deep/x"}
-    assert running.status("typed")["state"] == "cold"
-    done = running.pxctl("run", "typed", "n=word")
+    assert shared.status("typed")["state"] == "cold"
+    done = shared.pxctl("run", "typed", "n=word")
     assert done.returncode == 2
     assert "/n" in done.stderr
 
@@ -56,6 +73,7 @@ def test_input_is_checked_before_anything_is_spawned(running: House) -> None:
 def test_lru_evicts_the_least_recently_used_idle_tool_never_pinned_or_busy(home: House) -> None:
     home.settings = {"PX_TOOLS__WARM_KEEP_MAX": "2"}
     home.start()
+    assert home.get("/api/launcher/state") == {}
     for name in ("a", "b", "c"):
         home.tool(name, SLOW)
     home.run("a")
@@ -73,12 +91,12 @@ def test_lru_evicts_the_least_recently_used_idle_tool_never_pinned_or_busy(home:
     assert home.status("a")["pinned"] is False
 
 
-def test_ttl_counts_from_the_end_of_the_last_request(running: House) -> None:
-    running.tool("brief", SLOW, warm_keep_seconds=3)
-    assert running.run("brief", {"seconds": 3.5}).status == 200
-    assert running.status("brief")["state"] == "ready"
-    until(lambda: running.status("brief")["state"] == "cold", "it was evicted by age")
-    assert running.status("brief")["reason"] == "evicted_ttl"
+def test_ttl_counts_from_the_end_of_the_last_request(shared: House) -> None:
+    shared.tool("brief", SLOW, warm_keep_seconds=3)
+    assert shared.run("brief", {"seconds": 3.5}).status == 200
+    assert shared.status("brief")["state"] == "ready"
+    until(lambda: shared.status("brief")["state"] == "cold", "it was evicted by age")
+    assert shared.status("brief")["reason"] == "evicted_ttl"
 
 
 def test_all_busy_waits_in_line_then_429_with_retry_after(home: House) -> None:
@@ -97,8 +115,8 @@ def test_all_busy_waits_in_line_then_429_with_retry_after(home: House) -> None:
         assert long.result().status == 200, "a busy tool is never evicted"
 
 
-def test_memory_limit_is_named_and_the_next_run_works(running: House) -> None:
-    running.tool(
+def test_memory_limit_is_named_and_the_next_run_works(shared: House) -> None:
+    shared.tool(
         "hog",
         server("""
             print('about to eat', file=sys.stderr, flush=True)
@@ -107,22 +125,22 @@ def test_memory_limit_is_named_and_the_next_run_works(running: House) -> None:
         """),
         max_memory_mb=128,
     )
-    answer = running.run("hog", {"blocks": 500})
+    answer = shared.run("hog", {"blocks": 500})
     problem = answer.json()
     assert "ResourceLimitExceeded: memory" in json.dumps(problem)
     assert "about to eat" in json.dumps(problem)
-    assert running.pxctl("run", "hog", "blocks:=500").returncode == 9
-    assert running.status("hog")["reason"] == "memory_limit"
-    assert running.run("hog", {"blocks": 1}).json() == {"blocks": 1}
+    assert shared.pxctl("run", "hog", "blocks:=500").returncode == 9
+    assert shared.status("hog")["reason"] == "memory_limit"
+    assert shared.run("hog", {"blocks": 1}).json() == {"blocks": 1}
 
 
-def test_runtime_limit_is_named_and_the_tree_is_gone(running: House) -> None:
-    running.tool("slow", SLOW, max_runtime_seconds=1)
-    answer = running.run("slow", {"seconds": 300})
+def test_runtime_limit_is_named_and_the_tree_is_gone(shared: House) -> None:
+    shared.tool("late", SLOW, max_runtime_seconds=1)
+    answer = shared.run("late", {"seconds": 300})
     assert "ResourceLimitExceeded: runtime" in json.dumps(answer.json())
-    assert running.status("slow")["reason"] == "runtime_limit"
-    assert running.pxctl("run", "slow", "seconds:=300").returncode == 9
-    assert running.run("slow", {"seconds": 0}).status == 200
+    assert shared.status("late")["reason"] == "runtime_limit"
+    assert shared.pxctl("run", "late", "seconds:=300").returncode == 9
+    assert shared.run("late", {"seconds": 0}).status == 200
 
 
 ESCAPE = """
@@ -138,17 +156,17 @@ os.wait()
 """
 
 
-def test_stop_leaves_no_double_forked_deaf_grandchild(running: House) -> None:
+def test_stop_leaves_no_double_forked_deaf_grandchild(shared: House) -> None:
     code = ECHO.replace("def serve():", "def serve():\n" + "".join(f"    {line}\n" for line in ESCAPE.splitlines()))
-    folder = running.tool("escape", code, stop_timeout_seconds=0.5)
-    assert running.run("escape").status == 200
-    leader = running.status("escape")["pid"]
+    folder = shared.tool("escape", code, stop_timeout_seconds=0.5)
+    assert shared.run("escape").status == 200
+    leader = shared.status("escape")["pid"]
     grandchild = written_pid(folder / "grandchild")
     assert alive(grandchild)
-    assert running.pxctl("stop", "escape").returncode == 0
+    assert shared.pxctl("stop", "escape").returncode == 0
     assert not alive(leader)
     assert not alive(grandchild)
-    assert running.status("escape")["state"] == "cold"
+    assert shared.status("escape")["state"] == "cold"
 
 
 FAULTS = {
@@ -170,22 +188,21 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_a_start_that_fails_says_why_and_is_not_sticky(running: House, fault: str) -> None:
+def test_a_start_that_fails_says_why_and_is_not_sticky(shared: House, fault: str) -> None:
     code, manifest, evidence = FAULTS[fault]
-    running.tool(fault, code, **manifest)
-    running.tool("good", ECHO)
-    answer = running.run(fault)
+    shared.tool(fault, code, **manifest)
+    answer = shared.run(fault)
     assert answer.status in {503, 504}, answer.body
     problem = answer.json()
     assert evidence in json.dumps(problem)
     assert problem["hint"]
-    done = running.pxctl("run", fault)
+    done = shared.pxctl("run", fault)
     assert done.returncode in {1, 7}
     assert "hint:" in done.stderr
     assert "Traceback" not in done.stderr.split("hint:")[-1]
-    assert running.run("good").status == 200, "other tools are unaffected"
-    running.tool(fault, ECHO)
-    until(lambda: running.run(fault).status == 200, "a mended tool runs again")
+    assert shared.run("good").status == 200, "other tools are unaffected"
+    shared.tool(fault, ECHO)
+    until(lambda: shared.run(fault).status == 200, "a mended tool runs again")
 
 
 HANG_UP = "self.connection.shutdown(2); self.close_connection = True"
@@ -198,24 +215,24 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("fault", sorted(ANSWERS))
-def test_a_bad_answer_is_a_clear_error(running: House, fault: str) -> None:
+def test_a_bad_answer_is_a_clear_error(shared: House, fault: str) -> None:
     code = ECHO.replace("if self.path == '/run': self.answer(run(body))", "").replace(
         'if self.path == "/run": self.answer(run(body))',
         f'if self.path == "/run" and "ok" not in body: {ANSWERS[fault]}\n'
         '        elif self.path == "/run": self.answer(run(body))',
     )
-    running.tool(fault, code)
-    answer = running.run(fault)
+    shared.tool(fault, code)
+    answer = shared.run(fault)
     assert 500 <= answer.status < 600
     problem = answer.json()
     assert problem["detail"]
     assert problem["kind"] == "tool_failed"
-    assert running.pxctl("run", fault).returncode == 1
-    assert running.run(fault, {"ok": 1}).status == 200, "the same instance still answers"
+    assert shared.pxctl("run", fault).returncode == 1
+    assert shared.run(fault, {"ok": 1}).status == 200, "the same instance still answers"
 
 
-def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(running: House) -> None:
-    folder = running.tool(
+def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(shared: House) -> None:
+    folder = shared.tool(
         "fragile",
         server("""
             with open('requests', 'a') as book: book.write(body['word'] + ' ')
@@ -224,17 +241,16 @@ def test_a_request_that_kills_its_tool_is_not_given_to_the_next_instance(running
         """),
     )
     for word in ("one", "two"):
-        assert running.run("fragile", {"word": word}).status == 200
-    died = running.run("fragile", {"word": "die"})
+        assert shared.run("fragile", {"word": word}).status == 200
+    died = shared.run("fragile", {"word": "die"})
     assert died.status >= 500
     assert "3" in died.json()["detail"]
-    assert running.run("fragile", {"word": "three"}).status == 200
+    assert shared.run("fragile", {"word": "three"}).status == 200
     assert (folder / "requests").read_text().split() == ["one", "two", "die", "three"]
 
 
-def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(home: House) -> None:
-    home.settings = {"PX_LOGS__SEGMENT_BYTES": str(1 << 20), "PX_LOGS__TOTAL_BYTES": str(4 << 20)}
-    home.start()
+def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(shared: House) -> None:
+    home = shared
     home.tool(
         "flood",
         server("""
@@ -244,7 +260,6 @@ def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(home: Hous
         return {'done': True}
     """),
     )
-    home.tool("good", ECHO)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         flood = pool.submit(home.run, "flood")
         for _ in range(10):
@@ -257,24 +272,22 @@ def test_a_flood_of_output_harms_nobody_and_is_kept_within_its_bounds(home: Hous
     assert "invalid" in done.stdout
 
 
-def test_unknown_tools_and_odd_names_are_refused_clearly(running: House) -> None:
-    running.tool("echo", ECHO)
+def test_unknown_tools_and_odd_names_are_refused_clearly(shared: House) -> None:
     for name in ("ecko", "../x", "..%2Fx", "%00", "a%2Fb"):
-        answer = running.request("POST", f"/api/tools/{name}/run", {})
+        answer = shared.request("POST", f"/api/tools/{name}/run", {})
         assert answer.status in {400, 404}, (name, answer.body)
         assert answer.json()["status"] == answer.status
-    assert "echo" in (running.request("POST", "/api/tools/ecko/run", {}).json()["hint"] or "")
-    done = running.pxctl("run", "../x")
+    assert "echo" in (shared.request("POST", "/api/tools/ecko/run", {}).json()["hint"] or "")
+    done = shared.pxctl("run", "../x")
     assert done.returncode == 4
-    assert running.pxctl("status", "nope").returncode == 4
+    assert shared.pxctl("status", "nope").returncode == 4
 
 
-def test_bad_json_and_huge_bodies_are_refused(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.request("POST", "/api/tools/echo/run", b"{nope").status == 400
+def test_bad_json_and_huge_bodies_are_refused(shared: House) -> None:
+    assert shared.request("POST", "/api/tools/echo/run", b"{nope").status == 400
     huge = b'{"x": "' + b"y" * 100_000_000 + b'"}'
     try:
-        answer = running.run("echo", huge)
+        answer = shared.run("echo", huge)
     except OSError:
         answer = None  # it may hang up before we have said it all; the next answer tells
     if answer is not None:
@@ -282,44 +295,43 @@ def test_bad_json_and_huge_bodies_are_refused(running: House) -> None:
         assert "max_body_bytes" in answer.body.decode()
     with socket.socket(socket.AF_UNIX) as raw:
         raw.settimeout(30)
-        raw.connect(running.socket)
+        raw.connect(shared.socket)
         raw.sendall(
             b"POST /api/tools/echo/run HTTP/1.1\r\nHost: px\r\nContent-Length: 100000000\r\n"
             b"Content-Type: application/json\r\n\r\n"
         )
         assert b" 413 " in raw.recv(65536)
-    assert running.run("echo", {"after": 1}).json()["after"] == 1
+    assert shared.run("echo", {"after": 1}).json()["after"] == 1
 
 
-def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(running: House) -> None:
-    folder = running.tool("broken", ECHO)
+def test_broken_tool_json_is_listed_with_its_place_and_harms_no_other(shared: House) -> None:
+    folder = shared.tool("broken", ECHO)
     (folder / "tool.json").write_text('{\n  "name": "broken",\n  "warm_keep_secnds": 3\n}')
-    running.tool("good", ECHO)
-    entries = {t["name"]: t for t in running.get("/api/tools")["tools"]}
+    entries = {t["name"]: t for t in shared.get("/api/tools")["tools"]}
     error = json.dumps(entries["broken"]["config_error"])
     assert "tool.json" in error
     assert "3" in error
     assert "warm_keep_seconds" in error
     assert entries["good"]["config_error"] is None
-    assert running.run("good").status == 200
-    done = running.pxctl("run", "broken")
+    assert shared.run("good").status == 200
+    done = shared.pxctl("run", "broken")
     assert done.returncode != 0
     assert "warm_keep_seconds" in done.stderr
-    assert running.pxctl("tools", "list").returncode == 0
+    assert shared.pxctl("tools", "list").returncode == 0
 
 
-def test_client_disconnect_cancels_the_run(running: House) -> None:
-    running.tool("slow", SLOW, max_runtime_seconds=600)
-    running.run("slow")
+def test_client_disconnect_cancels_the_run(shared: House) -> None:
+    shared.tool("slow", SLOW, max_runtime_seconds=600)
+    shared.run("slow")
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.connect(running.socket)
+        raw.connect(shared.socket)
         body = b'{"seconds": 300}'
         raw.sendall(
             b"POST /api/tools/slow/run HTTP/1.1\r\nHost: px\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
-        until(lambda: running.status("slow")["in_flight"] == 1, "it is in flight")
-    until(lambda: running.status("slow")["in_flight"] == 0, "the disconnect frees the instance")
+        until(lambda: shared.status("slow")["in_flight"] == 1, "it is in flight")
+    until(lambda: shared.status("slow")["in_flight"] == 0, "the disconnect frees the instance")
 
 
 def test_a_full_disk_harms_nobody_and_is_said(require_root: None) -> None:
@@ -375,32 +387,28 @@ def test_too_few_descriptors_are_a_clear_error(home: House) -> None:
     assert home.pids() == (keeper, control)
 
 
-def test_logs_follow_across_a_restart_of_the_tool(running: House) -> None:
-    running.tool("talk", server("print('said', body['n'], flush=True); return {}"))
-    running.run("talk", {"n": 1})
-    running.pxctl("stop", "talk")
-    running.run("talk", {"n": 2})
-    until(lambda: running.pxctl("logs", "talk").stdout.count("said") == 2, "both lives are in the log")
-    done = running.pxctl("logs", "talk", "-n", "1", "--timestamps")
+def test_logs_follow_across_a_restart_of_the_tool(shared: House) -> None:
+    shared.tool("talk", server("print('said', body['n'], flush=True); return {}"))
+    shared.run("talk", {"n": 1})
+    shared.pxctl("stop", "talk")
+    shared.run("talk", {"n": 2})
+    until(lambda: shared.pxctl("logs", "talk").stdout.count("said") == 2, "both lives are in the log")
+    done = shared.pxctl("logs", "talk", "-n", "1", "--timestamps")
     assert "said 2" in done.stdout
     assert str(time.gmtime().tm_year) in done.stdout
 
 
-def test_changed_manifests_are_read_again(running: House) -> None:
-    running.tool("echo", ECHO)
-    first = running.run("echo").json()["pid"]
-    running.tool("echo", ECHO, description="changed")
-    until(lambda: running.get("/api/tools/echo")["description"] == "changed", "the catalog noticed")
-    until(lambda: running.run("echo").json()["pid"] != first, "the stale instance was replaced")
+def test_changed_manifests_are_read_again(shared: House) -> None:
+    shared.tool("changing", ECHO)
+    first = shared.run("changing").json()["pid"]
+    shared.tool("changing", ECHO, description="changed")
+    until(lambda: shared.get("/api/tools/changing")["description"] == "changed", "the catalog noticed")
+    until(lambda: shared.run("changing").json()["pid"] != first, "the stale instance was replaced")
 
 
-def test_the_environment_is_an_allow_list(home: House) -> None:
-    home.settings = {
-        "PX_TOOLS__WARM_KEEP_MAX": "3",
-        "SECRET_TOKEN_OF_MINE": "hidden",
-        "AWS_SECRET_ACCESS_KEY": "hidden",
-    }
-    home.start()
+def test_the_environment_is_an_allow_list(shared: House) -> None:
+    home = shared
+    assert set(SECRETS) <= set(home.environ)
     folder = home.tool("env", server("return dict(os.environ)"), env={"FROM_MANIFEST": "yes"})
     (folder / ".env").write_text("FROM_DOTENV='quoted value'\n")
     environ = home.run("env").json()
@@ -413,24 +421,32 @@ def test_the_environment_is_an_allow_list(home: House) -> None:
     assert Path(environ["PATH"].split(":")[0]).exists()
 
 
-def test_launcher_state_is_the_warm_set(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.get("/api/launcher/state") == {}
-    running.run("echo")
-    state = running.get("/api/launcher/state")
-    assert set(state) == {"echo"}
-    assert state["echo"]["pid"] == running.status("echo")["pid"]
-    assert {"pid", "port", "last_used", "pinned", "in_flight"} <= set(state["echo"])
+def test_launcher_state_is_the_warm_set(shared: House) -> None:
+    shared.tool("listed", ECHO)
+    assert "listed" not in shared.get("/api/launcher/state")
+    shared.run("listed")
+    state = shared.get("/api/launcher/state")
+    assert state["listed"]["pid"] == shared.status("listed")["pid"]
+    assert {"pid", "port", "last_used", "pinned", "in_flight"} <= set(state["listed"])
+    until(
+        lambda: set(shared.get("/api/launcher/state")) == ready(shared), "all that is warm is there, and nothing else"
+    )
 
 
-def test_keep_alive_zero_stops_after_the_request(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.request("POST", "/api/tools/echo/run?keep_alive=0", {}).status == 200
-    until(lambda: running.status("echo")["state"] == "cold", "it was let go")
+def ready(home: House) -> set[str]:
+    """Return the names of the tools that the status calls ready."""
+    units = home.get("/api/status")["units"]
+    return {str(unit["unit"]).removeprefix("tool:") for unit in units if unit["state"] == "ready"}
 
 
-def test_a_node_tool_runs_by_command(running: House, require_node: None) -> None:
-    folder = running.tool("js", "", command=["node", "main.js", "--port", "{port}"])
+def test_keep_alive_zero_stops_after_the_request(shared: House) -> None:
+    shared.tool("once", ECHO)
+    assert shared.request("POST", "/api/tools/once/run?keep_alive=0", {}).status == 200
+    until(lambda: shared.status("once")["state"] == "cold", "it was let go")
+
+
+def test_a_node_tool_runs_by_command(shared: House, require_node: None) -> None:
+    folder = shared.tool("js", "", command=["node", "main.js", "--port", "{port}"])
     (folder / "main.js").write_text("""
 const http = require('http');
 const port = Number(process.argv[process.argv.indexOf('--port') + 1]);
@@ -443,4 +459,4 @@ http.createServer((req, res) => {
   });
 }).listen(port, '127.0.0.1');
 """)
-    assert running.run("js", {"a": [1, 2]}).json() == {"got": {"a": [1, 2]}}
+    assert shared.run("js", {"a": [1, 2]}).json() == {"got": {"a": [1, 2]}}

@@ -18,6 +18,7 @@ def run_pytest(folder: Path, source: str, **env: str) -> subprocess.CompletedPro
     text = CONFTEST.read_text()
     assert LINGER in text
     (folder / "conftest.py").write_text(text.replace(LINGER, "LINGER_SECONDS = 0.5"))
+    shutil.copy(CONFTEST.with_name("dealing.py"), folder)
     (folder / "test_it.py").write_text(source)
     keep = {name: value for name, value in os.environ.items() if name not in {"CI", "TEST_SESSION_OF_PX"}}
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-c", os.devnull]
