@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import pytest
 import pytest_asyncio
 
 from e2e.house import alive, until
@@ -35,6 +36,18 @@ class Server:
 
     process: subprocess.Popen[bytes]
     http: aiohttp.ClientSession
+
+    async def settled(self, kernel: str) -> None:
+        """Wait until it has restarted a kernel, after which it can interrupt it.
+
+        A page is served before. A server that is told to end in between never ends: it asks a future that is not done
+        for its exception, and gives its stop up.
+        """
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                async with self.http.post(f"/api/kernels/{kernel}/interrupt") as answer:
+                    if answer.ok:
+                        return
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         async with self.http.request(method, path, json=body) as answer:
@@ -99,16 +112,16 @@ async def server(front: Front) -> AsyncIterator[Server]:
         "ServerApp.open_browser": False,
         "ServerApp.allow_root": True,
     }
-    log = (front.jupyter / "server.log").open("ab")
-    process = subprocess.Popen(
-        [*lean_module(PYTHON, "jupyter_server"), *(f"--{name}={value}" for name, value in options.items())],
-        cwd=front.folder,
-        env=front.environ(),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-    )
-    log.close()
+    log = front.jupyter / f"server-{uuid.uuid4().hex}.log"
+    with log.open("wb") as written:
+        process = subprocess.Popen(
+            [*lean_module(PYTHON, "jupyter_server"), *(f"--{name}={value}" for name, value in options.items())],
+            cwd=front.folder,
+            env=front.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+        )
     told = front.jupyter / "run" / f"jpserver-{process.pid}.json"
     try:
         until(lambda: told.exists() and told.read_text().endswith("}"), "the server listens")
@@ -119,8 +132,12 @@ async def server(front: Front) -> AsyncIterator[Server]:
             yield Server(process, http)
     finally:
         process.terminate()
-        process.wait(PATIENCE)
-        end(process)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the server does not end:\n{log.read_text()}")
+        finally:
+            end(process)
 
 
 async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(front: Front, server: Server) -> None:
@@ -166,6 +183,7 @@ async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(fr
         assert told["execution_state"] == "restarting"
         assert (await page.run("x"))["ename"] == "NameError"
     assert len(front.living()) == 1
+    await server.settled(kernel["id"])
 
 
 async def test_kernels_end_with_a_server_that_ends_in_order_and_outlive_one_that_is_killed(

@@ -98,7 +98,8 @@ class InsideRig:
         ports = {f"{channel}_port": number for channel, number in PORTS.items()}
         known = {"transport": "ipc", "ip": f"{self.folder}/s", "key": "secret", "signature_scheme": "hmac-sha256"}
         connection.write_text(json.dumps({**known, **ports}))
-        environ = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        given = options.pop("env", os.environ)
+        environ = {name: value for name, value in given.items() if name != "PYTEST_CURRENT_TEST"}
         if options.pop("interrupted", False):
             environ = {name: value for name, value in environ.items() if not name.startswith("COVERAGE_")}
         with self.stderr.open("ab") as stderr:

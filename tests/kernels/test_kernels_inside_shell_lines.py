@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours, until
@@ -16,14 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module")
-def rig() -> Iterator[InsideRig]:
+@pytest.fixture(scope="module", params=[None, "/bin/sh", "/bin/bash"])
+def rig(request: pytest.FixtureRequest) -> Iterator[InsideRig]:
+    """A kernel under each shell, and under a service manager that names none: they differ at the terminal."""
     folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
+    environ = {name: value for name, value in os.environ.items() if name != "SHELL"}
+    environ |= {"SHELL": request.param} if request.param else {}
     try:
-        with kernel(folder, ours(), interrupted=True) as made:
+        with kernel(folder, ours(), interrupted=True, env=environ) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def is_over(pid: int) -> bool:
+    """Say whether a process has ended; whoever inherited it may not have looked yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -66,9 +79,15 @@ def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideR
     rig.good("assert got.stdout == 'b\\u00e4\\ufffd\\n', got.stdout")
 
 
-def test_what_is_left_in_the_background_is_not_waited_for(rig: InsideRig) -> None:
+def test_what_is_left_in_the_background_is_hung_up_on_and_not_waited_for(rig: InsideRig) -> None:
+    """As with IPython's own lines: its terminal is gone."""
     ran = rig.good("!sleep 600 > /dev/null & echo $!")
-    rig.good(f"import os, signal; os.kill({int(rig.out(ran.id))}, signal.SIGKILL)")
+    pid = int(rig.out(ran.id))
+    until(lambda: is_over(pid), "its end")
+    ran = rig.good("!trap '' HUP; sleep 600 > /dev/null & echo $!")
+    pid = int(rig.out(ran.id))
+    assert not is_over(pid)
+    os.kill(pid, signal.SIGKILL)
     assert rig.run("!sleep 600 &").reply["ename"] == "OSError"
 
 
@@ -80,7 +99,7 @@ def test_an_interrupt_ends_the_command_and_the_cell(rig: InsideRig) -> None:
     rig.interrupt()
     assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
     rig.good("assert 'after' not in dir()")
-    until(lambda: not Path(f"/proc/{pid}/stat").exists(), "its end")
+    until(lambda: is_over(pid), "its end")
 
 
 def test_lines_of_others_and_lines_that_somebody_has_changed_are_left_alone(rig: InsideRig) -> None:

@@ -4,8 +4,8 @@ Law: a line that asks is told at once that nobody answers, as input() is; it nev
 writes goes out as it was written, and nothing of the command outlives an interrupt.
 
 IPython's own lines wait for ever: nobody types at their terminal. Here the end of input lies ready from the start (^D,
-termios(3)); that it is gone is the sign that somebody has read, and the next one is laid. /dev/tty is this terminal, or
-none: the command has a session of its own.
+termios(3)); that it is gone is the sign that somebody has read, and the next one is laid. /dev/tty is this terminal:
+what asks there instead of on its standard input is told the same.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ ANSWERS = 25
 """A command that has asked so often and asks again will not stop."""
 CHUNK = 1 << 16
 LINES, COLUMNS = 24, 80
+ON_ITS_TERMINAL = 'exec "$0" -c "$1" <>"$2"'
+"""Begins the command at the terminal $2: the leader of a session that opens one has it as /dev/tty (tty_ioctl(4)).
+
+Every /bin/sh opens it so; of the shells behind it bash would do that by itself, dash would have no /dev/tty.
+"""
 NOBODY = (
     "!{command} asked for input, but nobody can answer: this cell runs without a terminal. "
     "Give it its input in the line instead, e.g. !echo yes | command, or use an option that asks nothing"
@@ -96,8 +101,9 @@ class _Line:
         try:
             _set_up(self._slave)
             self._lay_end(LAID_SECONDS)
+            shell = shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh"
             process = subprocess.Popen(
-                [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", self._command],
+                ["/bin/sh", "-c", ON_ITS_TERMINAL, shell, self._command, os.ttyname(self._slave)],
                 stdin=self._slave,
                 stdout=self._slave,
                 stderr=self._slave,
