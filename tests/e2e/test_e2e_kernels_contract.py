@@ -112,8 +112,8 @@ def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, 
 def test_the_time_is_that_of_the_whole_call(calls: Calls) -> None:
     """Each cell alone would have had the time; the call of all has not."""
     calls.run("whole", "import time")
-    document = calls.run("whole", ["time.sleep(0.6); a = 1", "time.sleep(60); b = 1", "c = 1"], timeout=1.5)
-    assert document["cells"][1]["duration_seconds"] < 1.5, document
+    document = calls.run("whole", ["time.sleep(3); a = 1", "time.sleep(60); b = 1", "c = 1"], timeout=6)
+    assert document["cells"][1]["duration_seconds"] < 6, document
     assert [cell["status"] for cell in document["cells"]] == ["ok", "timed_out", "aborted"], document
     assert (document["status"], document["variables"]) == ("timed_out", "kept")
     assert calls.value("whole", "[name for name in 'abc' if name in globals()]") == "['a']"
@@ -124,14 +124,14 @@ def test_the_time_counts_from_the_arrival_also_what_was_spent_in_line(calls: Cal
     first = calls.later("line", f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
     calls.wait_running("line")
     began = time.monotonic()
-    second = calls.later("line", "time.sleep(600)", timeout=2)
+    second = calls.later("line", "time.sleep(600)", timeout=6)
     until(lambda: calls.show("line")["queued"] == 1, "the second call waits")
-    until(lambda: time.monotonic() - began > 1, "half of its time is over")
+    until(lambda: time.monotonic() - began > 3, "half of its time is over")
     go.touch()
     assert first.document()["status"] == "ok"
     document = second.document()
     assert document["status"] == "timed_out"
-    assert only(document)["duration_seconds"] < 1.9, "the cell had only what the line had left"
+    assert only(document)["duration_seconds"] < 5.5, "the cell had only what the line had left"
 
 
 def test_a_failing_cell_names_itself_and_keeps_what_was_before(calls: Calls, tmp_path: Path) -> None:

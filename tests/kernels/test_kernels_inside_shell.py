@@ -84,10 +84,10 @@ def test_run_checks_where_asked(here: Path) -> None:
 def test_run_ends_what_is_late_with_all_of_its_group(
     here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "GRACE", 0.2)
+    monkeypatch.setattr(shell, "GRACE", 1.0)
     command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        prelude.run(command, timeout=0.5)
+        prelude.run(command, timeout=2)
     told_of, asked = str(late.value.stdout).split()
     assert asked == "asked"
     until(lambda: not Path(f"/proc/{told_of}").exists(), "the end of the stubborn child")
@@ -122,7 +122,7 @@ def _interrupt_twice(begun: Path, asked: Path) -> None:
 def test_without_waitid_the_whole_grace_is_given(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS with an older Python."""
     monkeypatch.delattr(os, "waitid")
-    monkeypatch.setattr(shell, "GRACE", 0.1)
+    monkeypatch.setattr(shell, "GRACE", 1.0)
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        shell.run("trap 'echo tidied; exit' INT; while :; do sleep 0.01; done", timeout=0.2)
+        shell.run("trap 'echo tidied; exit' INT; while :; do sleep 0.01; done", timeout=1)
     assert late.value.stdout == "tidied\n"
