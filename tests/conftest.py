@@ -38,6 +38,10 @@ LINGER_SECONDS = 20.0
 settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 STATE_DEPTH = 4
+# A shell that starts us in the background has us ignore Ctrl-C, which all that we start would inherit.
+for _number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _in_ci() -> bool:
