@@ -152,6 +152,8 @@ def _gateway(kernels: KernelsSection, paths: Paths, token: GatewayToken) -> Gate
         cull_idle_seconds=kernels.gateway_cull_idle_seconds,
         start_seconds=kernels.gateway_start_seconds,
         lock_seconds=kernels.gateway_lock_seconds,
+        silent_start_seconds=kernels.gateway_silent_start_seconds,
+        silent_output_seconds=kernels.gateway_silent_output_seconds,
     )
 
 

@@ -174,6 +174,12 @@ class KernelsSection(Section):
     gateway_cull_idle_seconds: Seconds = Field(default=3600.0, description="the local gateway ends idle kernels after")
     gateway_start_seconds: PositiveSeconds = Field(default=30.0, description="bound of the local gateway's start")
     gateway_lock_seconds: PositiveSeconds = Field(default=35.0, description="longest wait for its lock")
+    gateway_silent_start_seconds: PositiveSeconds = Field(
+        default=15.0, description="an external gateway's new kernel that says nothing for so long is replaced, once"
+    )
+    gateway_silent_output_seconds: PositiveSeconds = Field(
+        default=30.0, description="after a cell's reply, silence of a gateway after which the cell's output is lost"
+    )
 
 
 class PipesSection(Section):

@@ -135,6 +135,10 @@ class GatewayConfig:
         dir: Where the local gateway's metadata, lock, kernelspecs and log lie; daemons that share it share the gateway.
         cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
         start_seconds, lock_seconds: How long a start, and a wait for the lock, may take.
+        silent_start_seconds: How long a new kernel of the external gateway may say nothing before another one is
+            started in its place.
+        silent_output_seconds: How long a gateway may say nothing after the reply of a cell before the rest of the
+            cell's output counts as lost.
     """
 
     dir: Path
@@ -146,6 +150,8 @@ class GatewayConfig:
     cull_idle_seconds: float = 3600.0
     start_seconds: float = 30.0
     lock_seconds: float = 35.0
+    silent_start_seconds: float = 15.0
+    silent_output_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

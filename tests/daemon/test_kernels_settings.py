@@ -135,6 +135,8 @@ CHANGES: dict[str, tuple[Any, Callable[[KernelsConfig], Any]]] = {
     "gateway_cull_idle_seconds": (3601.0, lambda config: config.gateway.cull_idle_seconds),
     "gateway_start_seconds": (31.0, lambda config: config.gateway.start_seconds),
     "gateway_lock_seconds": (36.0, lambda config: config.gateway.lock_seconds),
+    "gateway_silent_start_seconds": (16.0, lambda config: config.gateway.silent_start_seconds),
+    "gateway_silent_output_seconds": (31.0, lambda config: config.gateway.silent_output_seconds),
 }
 
 

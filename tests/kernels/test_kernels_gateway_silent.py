@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from kernels.gateway_house import House
 from kernels.kernel_rig import kernel_house
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import external as room
 from supervisord_py.kernels.gateway import handle
 from supervisord_py.kernels.gateway.external import GatewayExternal
 
@@ -24,17 +24,15 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.wire import Message
 
 
-def backend_at(rig: KernelRig, url: str) -> GatewayExternal:
-    gateway = GatewayConfig(dir=rig.folder / "gateway", url=url)
+def backend_at(rig: KernelRig, url: str, **members: float) -> GatewayExternal:
+    known = {"silent_start_seconds": 0.05, **members}
+    gateway = GatewayConfig(dir=rig.folder / "gateway", url=url, **known)  # type: ignore[arg-type]
     return GatewayExternal(replace(rig.config, gateway=gateway), daemon=rig.keeper.daemon_id)
 
 
 @pytest.mark.parametrize("how", ["websocket", "shell"])
-async def test_another_kernel_takes_the_place_of_one_that_says_nothing(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_another_kernel_takes_the_place_of_one_that_says_nothing(short_tmp: Path, how: str) -> None:
     """The note names the one that answers, whenever the deletion of the other one comes to its end."""
-    monkeypatch.setattr(room, "SILENT_SECONDS", 0.05)
     async with kernel_house(short_tmp) as rig, fake_server(silent=[how]) as server:
         backend = backend_at(rig, server.url)
         handle = await rig.start(backend, rig.launch())
@@ -46,8 +44,7 @@ async def test_another_kernel_takes_the_place_of_one_that_says_nothing(
         assert [held.key for held in await backend.held()] == [handle.plan.held.instance]
 
 
-async def test_two_are_enough(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "SILENT_SECONDS", 0.05)
+async def test_two_are_enough(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, fake_server(silent=["shell"] * 3) as server:
         backend = backend_at(rig, server.url)
         with pytest.raises(PxError, match="did not answer"):
@@ -79,6 +76,28 @@ async def test_output_that_comes_long_after_the_reply_is_not_lost(
         await house.open()
         ran = await house.run("1")
         assert (ran.out, ran.reply.lossy) == (b"slow", False)
+        await house.backend.close(stop=True)
+
+
+async def test_output_after_which_a_server_falls_silent_is_lost_and_said_to_be(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "IDLE_SECONDS", 0.02)
+    cells: list[Message] = []
+
+    async def reply_only(server: FakeServer, message: Message) -> None:
+        cells.append(message)
+        await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
+
+    async def fall_silent(_: FakeServer) -> None:
+        if cells:
+            await asyncio.Event().wait()
+
+    async with kernel_house(short_tmp) as rig, fake_server(on_execute=reply_only, before_info=fall_silent) as server:
+        house = House(rig, backend_at(rig, server.url, silent_output_seconds=0.05))
+        await house.open()
+        ran = await house.run("1")
+        assert (ran.out, ran.reply.lossy) == (b"", True)
         await house.backend.close(stop=True)
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.handle import GatewayKernel
     from supervisord_py.process.spec import Child
 
-SILENT_SECONDS = 15.0
-"""How long a kernel may say nothing before another one is started in its place."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = structlog.get_logger(__name__)
 
@@ -128,8 +126,9 @@ class GatewayExternal:
             await client.close()
 
     async def _start(self, client: GatewayClient, start: Start, phases: dict[str, float]) -> GatewayKernel:
+        patience = self._roster.config.gateway.silent_start_seconds
         try:
-            return await self._roster.start(client, replace(start, patience_seconds=SILENT_SECONDS), phases)
+            return await self._roster.start(client, replace(start, patience_seconds=patience), phases)
         except SilentKernelError as error:
             _log.warning("gateway_kernel_silent", unit=f"kernel:{start.launch.session_id}", detail=error.detail)
         return await self._roster.start(client, start, phases)

@@ -62,6 +62,7 @@ class KernelPlan:
         spool: The kernel writes the files of its cells by itself.
         nudge_seconds: From an interrupt to the request that makes sleeping code notice it.
         trace: Log each message.
+        silent_seconds: After a reply, silence of the server after which the rest of the output counts as lost.
     """
 
     client: GatewayClient
@@ -70,6 +71,7 @@ class KernelPlan:
     spool: bool
     nudge_seconds: float
     trace: bool
+    silent_seconds: float
 
 
 class GatewayKernel:
@@ -221,7 +223,8 @@ class GatewayKernel:
                 return await self._unheard(talk, request)
             await talk.changed.wait()
             talk.changed.clear()
-        await await_end(talk, self.talk, self._socket.send, self._died, IDLE_SECONDS)
+        waits = {"idle_seconds": IDLE_SECONDS, "silent_seconds": self.plan.silent_seconds}
+        await await_end(talk, self.talk, self._socket.send, self._died, **waits)
         if talk.recorder is not None:
             await asyncio.to_thread(talk.recorder.end, talk.progress.reply)
         return outcome_of(talk.progress, spool=self.plan.spool, broken=self.talk.is_broken(talk))

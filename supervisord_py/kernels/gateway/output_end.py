@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.conversation import CellTalk, Conversation
     from supervisord_py.kernels.gateway.wire import Message
 
-SILENT_SECONDS = 30.0
-"""For how long nothing at all may come from the server, before the end counts as lost."""
 _LOOK_SECONDS = 1.0
 
 
@@ -30,7 +28,9 @@ async def await_end(
     conversation: Conversation,
     send: Callable[[Message], Awaitable[Any]],
     died: asyncio.Future[Any],
+    *,
     idle_seconds: float,
+    silent_seconds: float,
 ) -> None:
     """Return when the end of the output was seen, or will not be.
 
@@ -40,6 +40,7 @@ async def await_end(
         send: Sends a message to the kernel.
         died: Done when the kernel is gone.
         idle_seconds: How long the end may take before the kernel is asked.
+        silent_seconds: For how long nothing at all may come from the server, before the end counts as lost.
     """
 
     def is_told() -> bool:
@@ -53,7 +54,7 @@ async def await_end(
     try:
         with contextlib.suppress(KernelGoneError):
             await send(asked)
-        while not (is_told() or conversation.is_broken(talk)) and _silence(conversation) < SILENT_SECONDS:
+        while not (is_told() or conversation.is_broken(talk)) and _silence(conversation) < silent_seconds:
             await _for_a_while(talk, is_told, _LOOK_SECONDS)
     finally:
         conversation.unmark(asked)

@@ -159,7 +159,8 @@ class KernelRoster:
 
     def _plan(self, client: GatewayClient, held: Held, *, spool: bool) -> KernelPlan:
         nudge = self.config.ladder.nudge_seconds
-        return KernelPlan(client, held, self._notes, spool, nudge, self.config.trace)
+        silent = self.config.gateway.silent_output_seconds
+        return KernelPlan(client, held, self._notes, spool, nudge, self.config.trace, silent)
 
     def _held_of(self, client: GatewayClient, launch: Launch, kernel: str) -> Held:
         return Held(
