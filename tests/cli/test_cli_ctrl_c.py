@@ -87,6 +87,7 @@ def test_what_reads_its_input_ends_the_same_way(px: Px, arguments: str) -> None:
     os.write(stdin.fileno(), b"{")
     until(lambda: fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)) == bytes(4), "the first of it is read")
     process.send_signal(signal.SIGINT)
+    process.wait(DEADLINE)  # and only then is its input at an end
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1, err
     assert b"Traceback" not in err

@@ -480,6 +480,9 @@ SCRIPTS: dict[str, list[str]] = {
     "cwd": ["import os\nos.getcwd() == HERE"],
     "invalid": ["import os\n_ = os.write(1, bytes(range(256)))"],
 }
+AROUND = ("child", "invalid")
+"""Of a kernel that is not ours ipykernel's own thread brings what a cell writes around Python's streams, maybe after
+the cell's end or in the next one (pxd.toml(5), gateway_url)."""
 BACKENDS = ("direct", "gateway-local", "gateway-external")
 
 
@@ -558,6 +561,10 @@ def _comparable(calls: Calls, kernel: str, cell: dict[str, Any]) -> dict[str, An
     }
 
 
+def _without_output(told: dict[str, Any]) -> dict[str, Any]:
+    return {**told, "cells": [{"status": each["status"], "error": each["error"]} for each in told["cells"]]}
+
+
 @pytest.mark.parametrize("row", SCRIPTS)
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:
@@ -567,12 +574,13 @@ def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: st
         through(peers, backend, SCRIPTS[row]),
     )
     assert (direct["lossy"], direct["notices"]) == (False, [])
-    if other["lossy"] or other["notices"]:
-        assert backend == "gateway-external", f"a gateway of our own loses nothing: {other['notices']}"
-        assert other["notices"], "a loss is told"
+    notices = [each for each in other["notices"] if not each.startswith("Limits do not hold")]
+    if other["lossy"] or notices:
+        assert backend == "gateway-external", f"a gateway of our own loses nothing: {notices}"
+        assert notices, "a loss is told"
         return
-    if (backend, row) == ("gateway-external", "invalid") and not other["cells"][0]["total"]:
-        return  # os.write: ipykernel's own thread brings it, maybe after the end of the cell (pxd.toml(5), gateway_url)
+    if backend == "gateway-external" and row in AROUND:
+        other, direct = _without_output(other), _without_output(direct)
     assert other["cells"] == direct["cells"]
     assert (other["status"], other["variables"]) == (direct["status"], direct["variables"])
 

@@ -15,6 +15,7 @@ from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
 from process.real_keeper import alive
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.direct import beginning
 from supervisord_py.kernels.direct.backend import DirectBackend
 
 if TYPE_CHECKING:
@@ -148,8 +149,11 @@ async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(kernel: Kernel, n
     assert (await ended(asyncio.ensure_future(kernel.handle.execute(after, no_news)))).status is CellStatus.OK
 
 
-async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(kernel: Kernel) -> None:
+async def test_an_interrupt_that_comes_before_its_cell_has_begun_ends_it(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An idle kernel ignores the signal: it is sent once the cell has begun, as its files or messages say."""
+    monkeypatch.setattr(beginning, "BEGIN_SECONDS", PATIENCE)  # of a ladder only the first rung is here
     for _ in range(3):
         request = kernel.rig.request(kernel.launch, "import time; time.sleep(600)")
         running = asyncio.ensure_future(kernel.handle.execute(request, no_news))

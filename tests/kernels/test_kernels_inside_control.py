@@ -72,6 +72,63 @@ def test_an_interrupt_ends_ordinary_code_and_keeps_variables(rig: InsideRig, cod
     assert rig.records(rig.good("kept").id, "result")[0]["data"]["text/plain"] == "5"
 
 
+DISPLAYS = """
+import datetime, time
+class Slow(datetime.datetime):
+    def isoformat(self, *args):
+        open('sending', 'w').close()
+        time.sleep(0.5)
+        return super().isoformat(*args)
+for number in range(10): display({'text/plain': 'x'}, metadata={'at': Slow(2026, 1, 1)}, raw=True)
+"""
+THREADS = """
+import threading, time
+class Slow(threading.Thread):
+    def start(self):
+        super().start()
+    def _bootstrap(self):
+        open('sending', 'w').close()
+        time.sleep(0.5)
+        super()._bootstrap()
+for number in range(10): Slow(target=int).start()
+"""
+
+
+@pytest.mark.parametrize("code", [DISPLAYS, THREADS], ids=["displays", "threads"])
+def test_an_interrupt_that_always_comes_in_the_middle_of_ours_is_raised_at_its_end(rig: InsideRig, code: str) -> None:
+    """A loop may spend all of its time there, and the second try of the interrupt comes where it waits: there again."""
+    sending = rig.cwd / "sending"
+    sending.unlink(missing_ok=True)
+    cell = rig.send(code)
+    until(sending.exists, "the first one")
+    rig.interrupt()
+    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    assert int(value_of(rig, "number")) < 9
+
+
+def test_an_interrupt_that_hits_a_destructor_is_raised_after_it(rig: InsideRig) -> None:
+    """Python itself drops an exception there: "Exception ignored in"."""
+    dying = rig.cwd / "dying"
+    dying.unlink(missing_ok=True)
+    cell = rig.send("""
+import time
+class Dying:
+    def __del__(self):
+        open('dying', 'w').close()
+        time.sleep(600)
+Dying()
+while True: pass
+""")
+    until(dying.exists, "its last moment")
+    rig.interrupt()
+    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    assert b"Exception ignored" not in rig.out(cell)
+
+
+def value_of(rig: InsideRig, expression: str) -> str:
+    return str(rig.records(rig.good(expression).id, "result")[0]["data"]["text/plain"])
+
+
 @pytest.mark.parametrize("whose", ["ours", "any other"])
 @pytest.mark.parametrize("code", ["await asyncio.sleep(600)", "await asyncio.sleep(0)\nwhile True: pass"])
 def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str, code: str) -> None:

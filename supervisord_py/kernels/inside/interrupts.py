@@ -87,14 +87,18 @@ class Gate:
             self.deferred = False
 
     def let_in(self) -> None:
-        """Raise what was deferred, for ours has come to its end; not where ipykernel itself has called ours.
+        """Raise what was deferred, for the caller, one of ours, has come to its end; not where ipykernel called it.
+
+        Whatever of ours the user's code may call in a loop must end with this: `again` alone could come for ever in the
+        middle of it. It comes from another thread, which has its turn where the main thread waits, and that is there.
 
         Raises:
             KeyboardInterrupt: There was something.
         """
         if self.deferred and threading.current_thread() is threading.main_thread():
-            self.deferred = False
-            if self._place(sys._getframe()) != ELSEWHERE:  # noqa: SLF001 - the way to one's own frame
+            place = self._place(sys._getframe(2))  # noqa: SLF001 - who called ours
+            self.deferred = place == OURS
+            if place == USER_CODE:
                 raise KeyboardInterrupt
 
     def again(self) -> None:
@@ -102,6 +106,23 @@ class Gate:
         if self.deferred:
             self.deferred = False
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def unlose(self) -> None:
+        """Raise again what Python drops: a destructor or a callback of a weak reference that was hit cannot pass it on.
+
+        Where the user has a hook of his own, that is asked about everything else.
+        """
+        hook = sys.unraisablehook
+
+        def raise_again(dropped: Any, /) -> None:
+            is_ours = threading.current_thread() is threading.main_thread() and self.later is not None
+            if is_ours and dropped.exc_type is KeyboardInterrupt and self._place(sys._getframe()) != ELSEWHERE:  # noqa: SLF001 - the way to one's own frame
+                self.deferred = True
+                self.later()  # type: ignore[misc] # it is not None
+            else:
+                hook(dropped)
+
+        sys.unraisablehook = raise_again
 
     @contextlib.contextmanager
     def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:

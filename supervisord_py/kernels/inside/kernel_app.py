@@ -47,6 +47,16 @@ class Session(jupyter_session.Session):
     def send(
         self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
+        """Send, and then let in what has come to interrupt the user's code meanwhile; not at the end of a cell."""
+        sent = self._recorded(stream, msg_or_type, content, parent, *args, **kwargs)
+        kind = msg_or_type["header"]["msg_type"] if isinstance(msg_or_type, dict) else msg_or_type
+        if kind not in _AT_THE_END:
+            GATE.let_in()
+        return sent
+
+    def _recorded(
+        self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         """Send; see jupyter_client. Positional order is as there."""
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
@@ -119,6 +129,7 @@ def _reply(cell: LiveCell, content: Mapping[str, Any]) -> None:
 
 
 _DISPLAYS = {"display_data": _display, "update_display_data": _update, "clear_output": _clear}
+_AT_THE_END = ("execute_result", "error", "execute_reply")
 _RECORDED = {**_DISPLAYS, "execute_result": _result, "error": _error, "execute_reply": _reply}
 
 
@@ -264,6 +275,7 @@ def run(arguments: Any, offered: Mapping[str, Any]) -> None:
     GATE.surround(app.shell, Session.send, *NOT_TO_BE_LEFT, threading.Thread.start)
     if WIRING.capture is not None:
         GATE.later = WIRING.capture.call_soon(GATE.again)
+        GATE.unlose()
     offer(app.shell, offered)
     app.start()
 

@@ -10,6 +10,8 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
+from .interrupts import GATE  # noqa: TID252
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -35,6 +37,7 @@ def attribute(ours: Callable[[], Mapping[str, Any] | None], adopt: Callable[[Map
             setattr(self, _MARK, header)
             self.run = _Attributed(self.run, header, adopt)  # type: ignore[method-assign]
         start(self)
+        GATE.let_in()
 
     threading.Thread.start = start_with_parent  # type: ignore[method-assign]
 
