@@ -14,7 +14,7 @@ from supervisord_py.api.checks import Check, Verdict
 from supervisord_py.api.context import RestartScope
 from supervisord_py.api.kernel_checks import check_kernels
 from supervisord_py.api.pipe_checks import check_pipes
-from supervisord_py.api.status import daemon_document
+from supervisord_py.api.status import daemon_document, degraded_parts
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -77,9 +77,8 @@ async def doctor(call: Call) -> web.StreamResponse:
 
 def _reported(call: Call) -> list[Check]:
     """Return what the rooms say of themselves; a part that says nothing is well."""
-    reported = call.context.control.degradations()
-    bad = [Check(one.part, Verdict.FAIL, one.detail, one.repair) for one in reported]
-    named = {one.part for one in reported}
+    bad = [Check(one["part"], Verdict.FAIL, one["detail"], one["repair"]) for one in degraded_parts(call)]
+    named = {one.name for one in bad}
     degraded = call.context.ledger.degraded
     if degraded is not None and "ledger" not in named:
         repair = f"df -h {call.context.config.state_dir}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 async def health(call: Call) -> web.StreamResponse:
     """Answer that the API serves, and what works only in part."""
     facts = call.context.control.facts()
-    degraded = [{"part": one.part, "detail": one.detail} for one in call.context.control.degradations()]
+    degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call)]
     pipes = call.context.pipes.health()
     if pipes.scheduler_error is not None:
         degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes.scheduler_error}"})
@@ -93,11 +93,24 @@ def daemon_document(call: Call) -> dict[str, Any]:
         "interrupted": [
             {"instance": one.instance, "unit": one.unit, "pid": one.pid} for one in call.context.interrupted
         ],
-        "degraded": [
-            {"part": one.part, "detail": one.detail, "repair": one.repair}
-            for one in call.context.control.degradations()
-        ],
+        "degraded": degraded_parts(call),
     }
+
+
+def degraded_parts(call: Call) -> list[dict[str, str]]:
+    """Return what works only in part: `{part, detail, repair}` each."""
+    told = [
+        {"part": one.part, "detail": one.detail, "repair": one.repair} for one in call.context.control.degradations()
+    ]
+    refused = [
+        {
+            "part": f"output of {unit}",
+            "detail": f"the disk refuses it, and its agent waits: {why}",
+            "repair": "df -h, then free some space",
+        }
+        for unit, why in call.context.pipes.refused_output().items()
+    ]
+    return told + refused
 
 
 def resident_bytes(pid: int) -> int | None:

@@ -160,6 +160,10 @@ class Pipes:
             lost_bytes=self._house.lost_bytes,
         )
 
+    def refused_output(self) -> Mapping[str, str]:
+        """Return the units whose output the disk refuses at present, so that their agents wait; and why."""
+        return self._house.roster.refused_output()
+
     # -- pipes -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> tuple[PipeView, ...]:

@@ -68,6 +68,9 @@ class FakePipes:
     items: list[FollowItem] = field(default_factory=list)
     hold: asyncio.Event | None = None
     scheduler_error: str | None = None
+    refused: dict[str, str] = field(default_factory=dict)
+    lost: int = 0
+    notice: str | None = None
 
     def put(self, name: str = "digest", **facts: Any) -> PipeView:
         view = PipeView(name=name, **{"enabled": True, "schedule": "every 2h", **facts})
@@ -90,6 +93,9 @@ class FakePipes:
             running=0,
             ledger=None,
         )
+
+    def refused_output(self) -> dict[str, str]:
+        return self.refused
 
     def snapshot(self) -> tuple[PipeView, ...]:
         return tuple(self.views.values())
@@ -208,7 +214,8 @@ class FakePipes:
         self._did("output", number, stream, offset, limit)
         data = self.pages.get(stream.value, b"")
         piece = data[offset : offset + (limit or 10)]
-        return OutputPage(piece, offset, len(data), offset + len(piece) >= len(data))
+        total, is_all = len(data) + self.lost, not self.lost and offset + len(piece) >= len(data)
+        return OutputPage(piece, offset, total, is_all, self.lost, self.notice)
 
     async def follow(
         self, number: int, streams: tuple[OutputStream, ...], offset: int = 0
@@ -219,4 +226,4 @@ class FakePipes:
             yield item
         if self.hold is not None:
             await self.hold.wait()
-        yield FollowDone(execution(number))
+        yield FollowDone(execution(number), self.notice)

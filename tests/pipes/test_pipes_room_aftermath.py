@@ -185,12 +185,13 @@ async def test_a_full_disk_loses_nothing_that_was_said_and_crashes_nothing(
     async with pipe_house(short_tmp) as rig:
         folder = rig.shell("talk", "echo one; while [ ! -e gate ]; do sleep 0.01; done; echo two")
         queued = await rig.room.run("talk")
-        live = rig.room._house.roster.get(queued.id)
-        await eventually(lambda: live.following and live.following.trouble, "the trouble")
+        await eventually(rig.room.refused_output, "the trouble")
+        assert os.strerror(errno.ENOSPC) in rig.room.refused_output()["pipe:talk"]
         full["is"] = False
         (folder / "gate").touch()
         done = await rig.room.wait(queued.id)
         assert (done.status, done.stdout, done.lost_bytes) == (Status.COMPLETED, "one\ntwo\n", 0)
+        assert rig.room.refused_output() == {}
         full["is"] = True
         monkeypatch.setattr("supervisord_py.pipes.running.following.DISK_PAUSE_SECONDS", 0.01)
         lost = await rig.run("talk")

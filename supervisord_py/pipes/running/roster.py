@@ -37,6 +37,11 @@ class Roster:
         """Return everyone, oldest first."""
         return tuple(self._runs[key] for key in sorted(self._runs))
 
+    def refused_output(self) -> dict[str, str]:
+        """Return the units whose output the disk refuses at present, and why."""
+        following = ((it.execution.unit, it.following) for it in self.all())
+        return {unit: it.trouble for unit, it in following if it is not None and it.trouble is not None}
+
     def of_pipe(self, pipe: str) -> tuple[LiveRun, ...]:
         """Return those of one pipe, oldest first."""
         found = self._of_pipes.get(pipe, {})
