@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from supervisord_py.errors import PxError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.cell import CellError, CellStatus
-    from supervisord_py.process.spec import Child, ExitRecord, ResourceLimit
+    from supervisord_py.process.spec import Child, ExitRecord, Identity, ResourceLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +136,18 @@ class KernelGoneError(PxError):
         self.record = record
 
 
+class KernelGivenUpError(KernelGoneError):
+    """Its server did not end it, or is not there: it is given up, and its state with it; it may go on over there.
+
+    Attributes:
+        step: What the rung of the ladder is called that met this: `unreachable` or `delete_failed`.
+    """
+
+    def __init__(self, detail: str, *, step: str, **extra: Any) -> None:
+        super().__init__(detail, **extra)
+        self.step = step
+
+
 class StartMethod(StrEnum):
     """How a kernel's process came about."""
 
@@ -166,6 +178,15 @@ class SpareView:
     interpreter: str
     pid: int | None
     ready: bool
+
+
+@runtime_checkable
+class NearProcess(Protocol):
+    """A handle of a kernel that runs on this machine, without being a child of the keeper's."""
+
+    @property
+    def process(self) -> Identity | None:
+        """Its process, where that is known."""
 
 
 class KernelHandle(Protocol):

@@ -23,7 +23,7 @@ class CellStatus(StrEnum):
 
 
 class Variables(StrEnum):
-    """What became of the session's state; always the truth, never a hope."""
+    """What became of the session's state; always the truth, never a hope. Shell cells leave none: LOST."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -46,12 +46,18 @@ class CellError:
     traceback: tuple[str, ...] = ()
 
 
+UNREACHABLE = "unreachable"
+"""The step at a kernel whose server is not there: nothing can be done to it."""
+DELETE_FAILED = "delete_failed"
+"""The step at a kernel whose server answered that it did not end it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One rung of the ladder that was climbed to end a cell.
 
     Attributes:
-        action: `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`.
+        action: `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`, `unreachable`, `delete_failed`.
         after_seconds: Since the first rung.
         detail: What it met, where that is known.
     """
@@ -59,6 +65,11 @@ class Step:
     action: str
     after_seconds: float
     detail: str | None = None
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether the kernel was given up there: its server did not end it, and `detail` says why."""
+        return self.detail is not None and self.action in {UNREACHABLE, DELETE_FAILED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,7 @@ class CellResult:
         duration_seconds: Wall clock of the cell alone.
         steps: Rungs that ended it.
         lossy: The backend could not promise all of the output; `notices` says why.
+        variables: What the next call finds of the session's state after this cell.
     """
 
     id: str
@@ -92,6 +104,7 @@ class CellResult:
     steps: tuple[Step, ...] = ()
     lossy: bool = False
     notices: tuple[str, ...] = ()
+    variables: Variables = Variables.KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class FakeServer:
     executed: list[str] = field(default_factory=list)
     url: str = ""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
+    _runner: web.AppRunner | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer anything."""
@@ -149,6 +150,24 @@ class FakeServer:
                 transport.abort()
         await asyncio.sleep(0)  # a turn of the loop, in which the transports close
 
+    async def serve(self, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
+        """Listen on loopback."""
+        self._runner = runner
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+
+    async def vanish(self) -> None:
+        """Be there no more: connections break off, new ones are refused."""
+        runner, self._runner = self._runner, None
+        if runner is None or runner.server is None:
+            return
+        for site in runner.sites:
+            await site.stop()
+        for each in runner.server.connections:
+            if each.transport is not None:
+                each.transport.abort()
+        await asyncio.sleep(0)  # a turn of the loop, in which the transports close
+
 
 @asynccontextmanager
 async def fake_server(tls: ssl.SSLContext | None = None, **how: Any) -> AsyncIterator[FakeServer]:
@@ -158,9 +177,7 @@ async def fake_server(tls: ssl.SSLContext | None = None, **how: Any) -> AsyncIte
     app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
-    await site.start()
-    server.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+    await server.serve(runner, tls)
     try:
         yield server
     finally:

@@ -15,10 +15,10 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.backend import KernelGivenUpError, KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import conversation, handle, websocket
+from supervisord_py.kernels.gateway import conversation, deletion, handle, websocket
 from supervisord_py.kernels.gateway.external import GatewayExternal
 from supervisord_py.kernels.gateway.pulse import Pulse
 from supervisord_py.kernels.output.recorder import CellRecorder
@@ -40,7 +40,7 @@ async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeSe
     """Have a kernel at a server that does what it is told to; it is asked about its kernel often."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(handle, "Pulse", partial(Pulse, quiet=QUIET))
-        patch.setattr(handle, "DELETE_PAUSES", (0.0, 0.0))
+        patch.setattr(deletion, "DELETE_PAUSES", (0.0, 0.0))
         async with kernel_house(folder) as rig, fake_server(**how) as server:
             gateway = GatewayConfig(dir=folder / "gateway", url=server.url)
             backend = GatewayExternal(replace(rig.config, gateway=gateway, trace=True), daemon=rig.keeper.daemon_id)
@@ -289,7 +289,7 @@ async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
         await eventually(lambda: not house.handle.foreign_busy, "the news")
 
 
-@pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "unreachable")])
+@pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
 async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):
         server.answers = {f"POST /api/kernels/{house.handle.plan.held.kernel}/interrupt": (status, "")}
@@ -302,15 +302,17 @@ async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):
         key = f"DELETE /api/kernels/{house.handle.plan.held.kernel}"
         server.answers = {key: (500, "")}
-        assert await house.handle.kill() == "delete"
-        assert server.asked.count(key) == len(handle.DELETE_PAUSES)
+        with pytest.raises(KernelGivenUpError, match="status 500") as caught:
+            await house.handle.kill()
+        assert caught.value.step == "delete_failed"
+        assert server.asked.count(key) == len(deletion.DELETE_PAUSES)
         assert house.handle.died.done(), "nobody works with it any more"
         await house.handle.shutdown(0.0, "stopped")
         assert len(await house.backend.held()) == 1
-        server.answers = {}
-        assert await house.backend.sweep() == 1
-        assert await house.backend.held() == ()
-        assert server.state is None
+        server.answers, server.asked[:] = {}, []
+        await house.open("t-000000")
+        assert await house.backend.held() == (), "the next use of the server has it deleted, and waits for nothing"
+        assert server.asked.count(key) == 1
 
 
 async def test_messages_are_traced_by_type_and_size_and_not_by_content(short_tmp: Path) -> None:

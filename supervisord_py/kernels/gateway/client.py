@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -251,7 +252,7 @@ def _why(error: BaseException, seconds: float) -> str:
         case aiohttp.ClientConnectorCertificateError():
             why = f"its certificate is not accepted: {error.certificate_error}"
         case aiohttp.ClientConnectorError():
-            why = error.os_error.strerror or "the connection is refused"
+            why = _of_the_system(error.os_error) or "the connection is refused"
         case aiohttp.ServerDisconnectedError():
             why = "it closed the connection without an answer"
         case aiohttp.ClientPayloadError():
@@ -261,3 +262,8 @@ def _why(error: BaseException, seconds: float) -> str:
         case _:
             why = f"it does not speak HTTP: {type(error).__name__}"
     return why
+
+
+def _of_the_system(error: OSError) -> str | None:
+    """Return the system's words instead of the loop's; a name that is not found has a negative number and its own."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror

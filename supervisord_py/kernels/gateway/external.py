@@ -24,6 +24,7 @@ from supervisord_py.errors import ConfigError, InvalidInputError, PxError
 from supervisord_py.kernels.gateway.certificates import tls_context
 from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.init_code import init_code, kernel_variables
+from supervisord_py.kernels.gateway.lacks import lacks
 from supervisord_py.kernels.gateway.opening import SilentKernelError
 from supervisord_py.kernels.gateway.roster import KernelRoster, Start
 
@@ -71,6 +72,7 @@ class GatewayExternal:
         began = time.monotonic()
         server = await client.preflight()
         phases = {"preflight": time.monotonic() - began}
+        self._roster.delete_left(client)
         name = launch.kernelspec or self._roster.config.gateway.kernel_name
         if name not in server.specs:
             raise _unknown_spec(client, name, server)
@@ -80,7 +82,9 @@ class GatewayExternal:
         code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
         start = Start(launch, body, code, spool=False, deadline=deadline, on_spawned=on_spawned)
         kernel = await self._start(client, start, phases)
-        kernel.notice = _where(client, launch, kernel)
+        facts = kernel.plan.held.facts
+        cwd = facts[-1] if facts else None
+        kernel.notice = await asyncio.to_thread(lacks, client.place.shown, launch, self._roster.config, cwd)
         return kernel
 
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
@@ -88,8 +92,10 @@ class GatewayExternal:
         held = await self._roster.find(child.key)
         if held is None or launch.instance != child.key:
             return None
-        client = await self._client()
-        return await self._roster.attach(client, held, spool=False) if held.url == client.place.shown else None
+        client = await self._client_if_set()
+        if client is None or held.url != client.place.shown:
+            return None
+        return await self._roster.attach(client, held, spool=False)
 
     async def held(self) -> tuple[Child, ...]:
         """Return the kernels that an earlier control plane left at the server."""
@@ -100,11 +106,16 @@ class GatewayExternal:
         await self._roster.annotate(instance, tag)
 
     async def sweep(self) -> int:
-        """Delete the kernels of this daemon that no handle has; returns how many were."""
+        """Delete the kernels of this daemon that no handle has; returns how many were.
+
+        The notes of those at a server that the settings do not name now stay until they name it again.
+        """
         forgotten = await self._roster.forgotten()
-        client = await self._client() if forgotten else None
-        ours = [each for each in forgotten if client is not None and each.url == client.place.shown]
-        return sum([await self._roster.delete(client, each) for each in ours]) if client is not None else 0
+        client = await self._client_if_set() if forgotten else None
+        if client is None:
+            return 0
+        ours = [each for each in forgotten if each.url == client.place.shown]
+        return sum([await self._roster.delete(client, each) for each in ours])
 
     async def health(self) -> str | None:
         """Say why the server cannot be used, None when it can."""
@@ -133,6 +144,14 @@ class GatewayExternal:
             _log.warning("gateway_kernel_silent", unit=f"kernel:{start.launch.session_id}", detail=error.detail)
         return await self._roster.start(client, start, phases)
 
+    async def _client_if_set(self) -> GatewayClient | None:
+        """Return who speaks with the server of the settings; None where they name none that could be used."""
+        try:
+            return await self._client()
+        except ConfigError as error:
+            _log.info("gateway_left_alone", detail=error.detail)
+            return None
+
     async def _client(self) -> GatewayClient:
         gateway = self._roster.config.gateway
         if gateway.url is None:
@@ -153,14 +172,6 @@ def _variables(launch: Launch) -> dict[str, str]:
     """Return what Enterprise Gateway is told; asks the system for the user's name."""
     user = launch.env.get("USER") or launch.env.get("LOGNAME") or getpass.getuser()
     return kernel_variables(launch.env, launch.cwd, user)
-
-
-def _where(client: GatewayClient, launch: Launch, kernel: GatewayKernel) -> str | None:
-    """Say so when the kernel does not work where it was to."""
-    facts = kernel.plan.held.facts
-    if not facts or facts[-1] in ("", repr(launch.cwd)):
-        return None
-    return f"The directory {launch.cwd} does not exist at {client.place.shown}: the kernel works in {facts[-1]}."
 
 
 def _unknown_spec(client: GatewayClient, name: str, server: Preflight) -> InvalidInputError:

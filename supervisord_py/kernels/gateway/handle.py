@@ -19,8 +19,8 @@ import structlog
 from supervisord_py.errors import PxError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels.backend import Capabilities, KernelGoneError, Started
 from supervisord_py.kernels.gateway.cell_request import content_of, metadata_of
-from supervisord_py.kernels.gateway.client import CALL_SECONDS
 from supervisord_py.kernels.gateway.conversation import CellTalk, Conversation
+from supervisord_py.kernels.gateway.deletion import Deletion
 from supervisord_py.kernels.gateway.outcome import outcome_of, outcome_unknown
 from supervisord_py.kernels.gateway.output_end import await_end
 from supervisord_py.kernels.gateway.pulse import Pulse
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.client import GatewayClient
     from supervisord_py.kernels.gateway.held import Held, HeldKernels
     from supervisord_py.kernels.gateway.wire import Message
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.spec import ExitRecord, Identity
 
 IDLE_SECONDS = 1.0
 """How long after a reply its `idle` may come before the kernel is asked for it."""
 LAST_WORDS_SECONDS = 0.25
 """How long after a process ended its reply may come, which takes the longer way."""
-DELETE_PAUSES = (0.3, 0.6, 1.2, 2.4)
-"""After a DELETE that failed."""
+FIRST_TRY_SECONDS = 0.5
+"""How long `terminate` waits for what comes of the first DELETE: a server that is away refuses it at once."""
 LEAVE_SECONDS = 1.0
 """How long a DELETE under way may hold up the closing of the connections."""
 _log = structlog.get_logger(__name__)
@@ -81,6 +81,8 @@ class GatewayKernel:
         self.plan = plan
         self.notice: str | None = None
         """Told with the next cell: what the start found out."""
+        self.process: Identity | None = None
+        """Its process, where that is on this machine."""
         self.clear: Callable[[], Awaitable[tuple[int, ...]]] = _nothing_left
         """Ends what is left of it on this machine; returns what survives."""
         self.unwatch: Callable[[], None] = _nothing
@@ -93,7 +95,7 @@ class GatewayKernel:
         self._died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
         self._why = ""
         self._ending: asyncio.Task[None] | None = None
-        self._is_deleted = False
+        self._deletion = Deletion(plan.client, self._kernel)
         self._cells: set[asyncio.Task[Reply]] = set()
         self.talk = Conversation(plan.held.session, on_gone=self.lose, on_back=self._look)
         self._socket = KernelSocket(plan.client, self._kernel, plan.held.session, self.talk, trace=plan.trace)
@@ -110,6 +112,11 @@ class GatewayKernel:
     def started(self) -> Started:
         """No process of ours; how long the phases of the start took."""
         return self._started
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its server did not end it when that was wanted: it may go on there."""
+        return self._deletion.failure is not None
 
     @property
     def died(self) -> asyncio.Future[ExitRecord | None]:
@@ -207,7 +214,11 @@ class GatewayKernel:
 
     async def _run(self, talk: CellTalk, request: ExecuteRequest, message: Message | None) -> Reply:
         if message is not None:
-            talk.sent_after = await self._socket.send(message)
+            try:
+                talk.sent_after = await self._socket.send(message)
+            except KernelGoneError:
+                self._check()  # in the handle's words
+                raise
         reply = await self._reply(talk, request)
         self.talk.end(talk)
         if self.notice is not None:
@@ -258,15 +269,26 @@ class GatewayKernel:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> str:
-        """Have the server interrupt it and, a little later, the nudge; return the actions taken."""
+        """Have the server interrupt it and, a little later, the nudge; return the actions taken.
+
+        Raises:
+            KernelGivenUpError: Somebody else's server is not there: nothing can be done to the cell.
+        """
         try:
             await self._client.interrupt(self._kernel)
         except UnknownUnitError:
             self.talk.gone("its server does not know it any more")
             return "gone"
+        except GatewayUnreachableError as error:
+            _log.warning("gateway_interrupt_failed", kernel=self._kernel, detail=error.detail)
+            if not self._client.place.is_ours and not await self._deletion.is_there():
+                self._deletion.failure = error
+                self.talk.gone(error.detail)
+                self._raise_if_given_up()
+            return "interrupt_unanswered"
         except PxError as error:
             _log.warning("gateway_interrupt_failed", kernel=self._kernel, detail=error.detail)
-            return "unreachable"
+            return "interrupt_failed"
         await asyncio.sleep(self.plan.nudge_seconds)
         with contextlib.suppress(KernelGoneError, TimeoutError):
             async with asyncio.timeout(1.0):
@@ -274,13 +296,20 @@ class GatewayKernel:
         return "rest_interrupt+nudge"
 
     async def terminate(self) -> str:
-        """Have the server end it; that goes on in the background, `died` tells the end."""
-        self._begin_to_end("it was deleted at its server")
+        """Have the server end it; that goes on in the background, `died` tells the end.
+
+        Raises:
+            KernelGivenUpError: The server is not there, or failed.
+        """
+        await asyncio.wait([self._begin_to_end("it was deleted at its server")], timeout=FIRST_TRY_SECONDS)
+        if self.died.done():
+            self._raise_if_given_up()
         return "delete"
 
     async def kill(self) -> str:
         """As `terminate`, and wait until the server has done so: it has no harder way."""
         await asyncio.shield(self._begin_to_end("it was deleted at its server"))
+        self._raise_if_given_up()
         return "delete"
 
     async def ping(self, timeout_seconds: float) -> bool:
@@ -299,7 +328,7 @@ class GatewayKernel:
         _log.debug("gateway_kernel_shutdown", kernel=self._kernel, reason=reason, grace_seconds=grace_seconds)
         await asyncio.shield(self._begin_to_end("it was deleted at its server"))
         await self.close()
-        if self._is_deleted:
+        if self._deletion.is_done:
             await asyncio.to_thread(self.plan.notes.remove, self.plan.held.instance)
         return await self.clear()
 
@@ -322,7 +351,8 @@ class GatewayKernel:
     def lose(self, why: str) -> None:
         """It is gone: say so once."""
         if not self._died.done():
-            self._why = why
+            self._why = why.rstrip(".")
+            self._socket.give_up(why)
             _log.info("gateway_kernel_gone", kernel=self._kernel, unit=f"kernel:{self.plan.held.session_id}", why=why)
             self._died.set_result(None)
 
@@ -337,30 +367,12 @@ class GatewayKernel:
         return self._ending
 
     async def _delete(self, why: str) -> None:
-        for wait in DELETE_PAUSES:
-            self._is_deleted = await self._try_to_delete()
-            if self._is_deleted:
-                break
-            await asyncio.sleep(wait)
-        self.talk.gone(why)
+        await self._deletion.run()
+        self.talk.gone(why if self._deletion.failure is None else self._deletion.failure.detail)
 
-    async def _try_to_delete(self) -> bool:
-        """Say whether the server has it no more.
-
-        A server that is just restarting it fails with 500. Where our own gateway does not answer, it is gone or about
-        to be; what it leaves on this machine is ended by `clear`.
-        """
-        try:
-            await self._client.delete(self._kernel)
-        except GatewayUnreachableError as error:
-            _log.info("gateway_delete_failed", kernel=self._kernel, detail=error.detail)
-            return self._client.place.is_ours
-        except PxError as error:
-            _log.info("gateway_delete_failed", kernel=self._kernel, detail=error.detail)
-            with contextlib.suppress(PxError):
-                return await self._client.model(self._kernel, CALL_SECONDS) is None
-            return False
-        return True
+    def _raise_if_given_up(self) -> None:
+        if (error := self._deletion.given_up()) is not None:
+            raise error
 
     def _look(self) -> None:
         self._pulse.look()

@@ -21,6 +21,7 @@ import structlog
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.gateway.gateway_command import kernelspec
 from supervisord_py.kernels.gateway.gateway_start import SPECS, log_end, log_tail
+from supervisord_py.kernels.gateway.lacks import unlimited_memory
 from supervisord_py.kernels.gateway.leftovers import Leftovers
 from supervisord_py.kernels.gateway.opening import EndedEarlyError, remaining
 from supervisord_py.kernels.gateway.process_end import watch_end
@@ -127,7 +128,7 @@ class GatewayLocal:
         return {name: spec for name, spec in found.items() if not name.startswith(_PREFIX)}
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end the gateway if it is ours and nobody else uses it."""
+        """Let go of everything; with `stop`, end the gateway if it is ours, whoever else uses it."""
         await self._roster.close()
         await self._shared.close(stop=stop)
 
@@ -181,6 +182,8 @@ class GatewayLocal:
             body = {"name": folder.name, "path": launch.cwd, "env": {}}
             start = Start(launch, body, "", is_python, deadline, on_spawned, wanted_id=_short_id())
             kernel = await self._roster.start(gateway.client, start, {})
+            if not kernel.plan.held.facts:
+                kernel.notice = unlimited_memory(gateway.client.place.shown, self._roster.config.limits)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         self._watch(kernel)
@@ -191,6 +194,7 @@ class GatewayLocal:
         kernel.clear = Leftovers(self._placement, kernel.plan.held.instance).end
         facts = kernel.plan.held.facts
         who = identity.identity_of(int(facts[0])) if facts and facts[0].isdecimal() else None
+        kernel.process = who
         if who is not None:
             kernel.unwatch = watch_end(who, kernel.process_ended)
         elif facts:

@@ -1,7 +1,8 @@
 """The kernels that one backend has at servers: started, taken over, forgotten.
 
 Law: a kernel that a server started for us is written down before anything is asked of it, and deleted when its start
-does not come to its end; where the server's answer never came, the id that we proposed is deleted.
+does not come to its end; where the server's answer never came, the id that we proposed is deleted. What a server did
+not delete when that was wanted is deleted when the server is used again.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class KernelRoster:
         self._open: set[GatewayKernel] = set()
         self._writing = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
+        self._left: list[Held] = []
 
     # -- up ----------------------------------------------------------------------------------------------------------
 
@@ -143,6 +145,13 @@ class KernelRoster:
         await asyncio.to_thread(self._notes.remove, held.instance)
         return True
 
+    def delete_left(self, client: GatewayClient) -> None:
+        """Delete in the background what a server had not deleted when that was wanted: it answers again."""
+        back = [each for each in self._left if each.url == client.place.shown]
+        self._left = [each for each in self._left if each not in back]
+        for each in back:
+            self._undo(client, each.instance, each.kernel)
+
     async def forget(self, held: Held) -> None:
         """Remove the note of a kernel whose server is gone."""
         await asyncio.to_thread(self._notes.remove, held.instance)
@@ -184,8 +193,13 @@ class KernelRoster:
         instance = kernel.plan.held.instance
         self._living[instance] = kernel
         self._open.add(kernel)
-        kernel.closed = partial(self._open.discard, kernel)
+        kernel.closed = partial(self._closed, kernel)
         kernel.died.add_done_callback(lambda _: self._living.pop(instance, None))
+
+    def _closed(self, kernel: GatewayKernel) -> None:
+        self._open.discard(kernel)
+        if kernel.is_given_up:
+            self._left.append(kernel.plan.held)
 
     def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
         """Delete what a start left at the server, in the background: the one who waited has waited long enough."""

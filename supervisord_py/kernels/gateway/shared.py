@@ -3,6 +3,8 @@
 Law: what is found is used only when it is the recorded process, listens on the recorded port, and answers to its token;
 what does not is cleaned away, and killed only if it is our own. A gateway that answers is never replaced, whatever one
 kernel's start made of it: other sessions live in it. All of that happens under one lock among daemons.
+It ends with the daemon that started it, whoever else uses it: a daemon leaves nothing behind. The others see its end at
+once, and the first of them that needs one starts the next.
 """
 
 from __future__ import annotations
@@ -146,12 +148,12 @@ class SharedGateway:
                 await self._let_go(running)
 
     async def close(self, *, stop: bool) -> None:
-        """Let go of it; with `stop`, end it if it is ours and no other daemon uses it."""
+        """Let go of it; with `stop`, end it if it is ours."""
         running = self._running
         if running is not None:
             if stop and running.is_ours and not running.is_gone:
                 async with self._locked():
-                    await self._stop_unless_used(running)
+                    await self._stop(running)
             await self._let_go(running)
         if self._user is not None:
             os.close(self._user)
@@ -209,11 +211,10 @@ class SharedGateway:
                 await self._placement.stop(child.key, grace_seconds=self.config.stop_seconds, reason="stopped")
                 await self._placement.release(child.key)
 
-    async def _stop_unless_used(self, running: Running) -> None:
+    async def _stop(self, running: Running) -> None:
         others = await asyncio.to_thread(self.files.others, self._daemon)
         if others:
-            _log.info("gateway_left_running", url=running.record.url, users=list(others))
-            return
+            _log.info("gateway_ends_under_others", url=running.record.url, users=list(others))
         running.unwatch()
         running.is_gone = True
         await self._discard(running.record)

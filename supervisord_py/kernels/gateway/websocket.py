@@ -119,6 +119,11 @@ class KernelSocket:
                 return self._socket
             self._open.clear()  # the reader is about to see the break
 
+    def give_up(self, why: str) -> None:
+        """The kernel is lost: whoever waits to send something hears of it."""
+        self._gone = self._gone or why
+        self._open.set()
+
     async def close(self) -> None:
         """Let go of the connection; the kernel goes on living."""
         self._gone = self._gone or "the connection to the kernel's server was closed"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.backend import KernelGivenUpError, KernelGoneError
 from supervisord_py.kernels.cell import CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.lives.ladder import Ladder, Over, Rung, Sight, Take, Wait
 from supervisord_py.kernels.session import BackendName
@@ -151,6 +151,9 @@ class CellRun:
             detail = None
         except KeeperLostError:
             raise
+        except KernelGivenUpError as error:
+            self._want_its_end()
+            action, detail = error.step, error.detail
         except PxError as error:  # a gateway that does not answer must not stop the ladder
             action, detail = rung.value, error.detail
         taken = ladder.took(rung, at, action, detail)
@@ -167,8 +170,7 @@ class CellRun:
 
     async def _perform(self, rung: Rung) -> str:
         if rung in {Rung.TERMINATE, Rung.KILL} and not self._is_stateless:
-            timed_out = self._cut is CellStatus.TIMED_OUT
-            self._life.wanted = self._life.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
+            self._want_its_end()
         match rung:
             case Rung.INTERRUPT | Rung.AGAIN:
                 return await self._handle.interrupt()
@@ -176,6 +178,10 @@ class CellRun:
                 return await self._handle.terminate()
             case Rung.KILL:
                 return await self._handle.kill()
+
+    def _want_its_end(self) -> None:
+        timed_out = self._cut is CellStatus.TIMED_OUT
+        self._life.wanted = self._life.wanted or (Reason.TIMEOUT if timed_out else Reason.CANCELLED)
 
     async def _until_news(self, executing: asyncio.Future[Reply], until: float) -> None:
         """Wait for whichever comes first: the end of the cell, of the kernel, one more cancel, the time."""
