@@ -203,7 +203,10 @@ class Call:
         yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
         row = yield from self._until_ended(cell_id)
         self._cell = None
-        cell = {key: row.get(key) for key in ("id", "title", "status", "error", "duration_seconds", "steps")}
+        cell = {
+            key: row.get(key) for key in ("id", "title", "status", "error", "duration_seconds", "variables", "steps")
+        }
+        cell["duration"] = cell["duration_seconds"]
         yield {"event": "cell_done", "cell": cell}
         self._done.append(cell)
         yield {"event": "done", "result": self._pieced_together(row)}

@@ -69,12 +69,17 @@ def kernel_units(client: Client, names: Sequence[str], *, cwd: str | None = None
     found: list[str] = []
     for name in names:
         bare = kernel_name(name)
-        if _GLOB_SIGNS.isdisjoint(bare):
+        if not is_glob(bare):
             found.append(f"kernel:{kernel_id(client, bare, cwd=cwd)}")
         else:
             units = expand(client, [f"kernel:{bare}"])
             found += units if cwd is None else _of_folder(client, units, cwd)
     return list(dict.fromkeys(found))
+
+
+def is_glob(name: str) -> bool:
+    """Say whether a name is a pattern for names."""
+    return not _GLOB_SIGNS.isdisjoint(name)
 
 
 def _of_folder(client: Client, units: Sequence[str], cwd: str) -> list[str]:

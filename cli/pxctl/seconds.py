@@ -16,8 +16,8 @@ class Seconds(click.FloatRange):
 
     name = "seconds"
 
-    def __init__(self) -> None:
-        super().__init__(min=0)
+    def __init__(self, lowest: float | None = 0) -> None:
+        super().__init__(min=lowest)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number; a usage error where it is none."""
@@ -28,3 +28,5 @@ class Seconds(click.FloatRange):
 
 
 SECONDS = Seconds()
+CLAMPED_SECONDS = Seconds(None)
+"""Of what the daemon clamps to its bounds, and tells so."""

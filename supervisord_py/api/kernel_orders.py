@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import OutputLimits
     from supervisord_py.kernels.room import Kernels
 
-LANGUAGES = ("python", "bash")
+SHELL = "bash"
+LANGUAGES = ("python", SHELL)
 BACKENDS = tuple(name.value for name in BackendName)
 OWNERS = (Owner.SESSION.value, Owner.JUPYTER.value)
 _WHERE = ("cwd", "interpreter", "kernelspec", "backend", "language", "environ")
@@ -35,14 +36,21 @@ _CALL = (*_SOURCES, *_WHERE, "timeout", "reset", "per_call")
 _START = ("name", *_WHERE, "env", "owner", "timeout", "explain")
 _CELL = ("code", "title")
 _USUAL_SPEC = "python3"
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A call as it was ordered: `notebook` is the text that the results go back into, None where there was none."""
+    """A call as it was ordered.
+
+    Attributes:
+        notebook: The text that the results go back into, None where there was none.
+        missed_spec: Kernelspec that the notebook names and nobody has: it runs in what a call without one gets.
+    """
 
     request: CallRequest
     notebook: str | None = None
+    missed_spec: str | None = None
 
     async def finish(
         self, document: dict[str, Any], result: CallResult, cells_dir: Path, limits: OutputLimits
@@ -50,6 +58,8 @@ class Order:
         """Return the answer, with the executed notebook where one was ordered: pictures are whole in it."""
         if self.notebook is None:
             return document
+        if self.missed_spec is not None:
+            document = {**document, "notices": [*document["notices"], _missed(self.missed_spec, result)]}
         notebook = await _notebook_module()
 
         def outputs_of(cell: CellResult) -> Sequence[Mapping[str, Any]]:
@@ -70,6 +80,7 @@ class _Content:
     cells: tuple[Cell, ...]
     notebook: str | None = None
     kernelspec: str | None = None
+    missed_spec: str | None = None
 
 
 async def read_call(
@@ -83,19 +94,34 @@ async def read_call(
     members = Members(body, _CALL)
     content = await _content(kernels, members)
     where = _where(members)
-    if content.kernelspec is not None and where["kernelspec"] is None and where["interpreter"] is None:
+    is_open = where["kernelspec"] is None and where["interpreter"] is None
+    if content.kernelspec is not None and is_open:
         where["kernelspec"] = content.kernelspec
     request = CallRequest(
         session=session,
         cells=content.cells,
         arrived_at=arrived_at,
-        timeout_seconds=members.number("timeout"),
+        timeout_seconds=members.signed("timeout"),
         reset=members.flag("reset"),
         per_call=members.flag("per_call"),
         caller_instance=caller,
         **where,
     )
-    return Order(request, content.notebook)
+    return Order(request, content.notebook, content.missed_spec if is_open else None)
+
+
+def _refuse_python_for_shell(where: Mapping[str, Any]) -> None:
+    """Refuse what a shell cell could only ignore.
+
+    Raises:
+        InvalidInputError: A Python was named for cells that run in the shell.
+    """
+    if where["language"] != SHELL and where["backend"] is not BackendName.BASH:
+        return
+    for name in ("interpreter", "kernelspec"):
+        if where[name] is not None:
+            message = f"Shell cells run in bash; /{name} names something else to run them."
+            raise refuse(f"/{name}", message, f"leave {name} out, or send the code as {LANGUAGES[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +153,7 @@ def _where(members: Members) -> dict[str, Any]:
     """Return the members that decide where code runs, by the names that both requests have for them."""
     backend = members.choice("backend", BACKENDS)
     language = members.choice("language", LANGUAGES)
-    return {
+    where = {
         "cwd": members.text("cwd"),
         "interpreter": members.text("interpreter"),
         "kernelspec": members.text("kernelspec"),
@@ -135,6 +161,8 @@ def _where(members: Members) -> dict[str, Any]:
         "language": language or LANGUAGES[0],
         "environ": members.texts("environ"),
     }
+    _refuse_python_for_shell(where)
+    return where
 
 
 async def _content(kernels: Kernels, members: Members) -> _Content:
@@ -172,18 +200,27 @@ def _some(cells: tuple[Cell, ...], name: str) -> tuple[Cell, ...]:
 async def _notebook(kernels: Kernels, text: str) -> _Content:
     notebook = await _notebook_module()
     read = await asyncio.to_thread(notebook.cells_of_notebook, text)
-    return _Content(_some(read.cells, "notebook"), text, await _spec_of(kernels, read.kernelspec, read.language))
+    cells = _some(read.cells, "notebook")
+    if read.kernelspec in {None, _USUAL_SPEC}:
+        return _Content(cells, text)
+    if await _is_missed(kernels, read.kernelspec, read.language):
+        return _Content(cells, text, missed_spec=read.kernelspec)
+    return _Content(cells, text, read.kernelspec)
 
 
-async def _spec_of(kernels: Kernels, wanted: str | None, language: str | None) -> str | None:
-    """Return the kernelspec of a notebook, None for the usual choice.
+async def _is_missed(kernels: Kernels, wanted: str, language: str | None) -> bool:
+    """Say whether the usual choice takes the place of a notebook's kernelspec, which is told with the answer.
 
     Python notebooks name specs of the machine that they were written on; where there is none of that name, ours does.
     """
-    if wanted in {None, _USUAL_SPEC}:
-        return None
-    is_python = (language or "python").lower() == "python"
-    return None if is_python and wanted not in await kernels.specs() else wanted
+    return (language or "python").lower() == "python" and wanted not in await kernels.specs()
+
+
+def _missed(spec: str, result: CallResult) -> str:
+    return (
+        f"The notebook names the kernelspec {spec[:_SHOWN]!r}, which is not installed here: "
+        f"its cells ran in {result.interpreter} instead."
+    )
 
 
 async def _notebook_module() -> Any:

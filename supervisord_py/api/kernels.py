@@ -170,9 +170,10 @@ async def restart(call: Call) -> web.StreamResponse:
 
 
 async def interrupt(call: Call) -> web.StreamResponse:
-    """Interrupt the running cell; asked again, go on to the next rung."""
-    report = await call.context.kernels.interrupt(session_of(call).id, cell=call.arguments.text("cell"))
-    return json_answer(interrupt_document(report))
+    """Interrupt the running cell; asked again, go on to the next rung. `state` is what the session was found in."""
+    view = session_of(call)
+    report = await call.context.kernels.interrupt(view.id, cell=call.arguments.text("cell"))
+    return json_answer({**interrupt_document(report), "state": view.state.value})
 
 
 def _kernel_answer(call: Call, view: SessionView, status: int) -> web.Response:

@@ -66,6 +66,15 @@ class Members:
             raise self._wrong(name, "a number that is not negative, and no larger than a double can be")
         return float(value)
 
+    def signed(self, name: str) -> float | None:
+        """Return a finite number, or None: for what is clamped and not refused."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+            raise self._wrong(name, "a number, no larger than a double can be")
+        return float(value)
+
     def whole(self, name: str, lowest: int, highest: int) -> int | None:
         """Return a whole number within bounds, both included, or None."""
         value = self._values.get(name)

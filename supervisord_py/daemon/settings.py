@@ -8,6 +8,7 @@ when a stronger source hides it; and all mistakes are reported at once.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,19 +28,49 @@ if TYPE_CHECKING:
     from supervisord_py.daemon.merge import Key
     from supervisord_py.daemon.schema import KernelsSection, PipesSection
 
+_CHOICE = re.compile(r"'([^']*)'")
+"""A choice in pydantic's words for all of them: `'a', 'b' or 'c'`."""
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
 
-_ASCENDING = (
-    ("timeout_min_seconds", "timeout_seconds"),
-    ("timeout_seconds", "timeout_max_seconds"),
-    ("ladder_nudge_seconds", "ladder_again_seconds"),
-    ("ladder_again_seconds", "ladder_terminate_seconds"),
-    ("ladder_terminate_seconds", "ladder_kill_seconds"),
-    ("output_head_bytes", "output_preview_bytes"),
-    ("output_cell_bytes", "output_total_bytes"),
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two settings of one section that bound each other, with what is said of each; `{}` is the other one.
+
+    Attributes:
+        factor: So many times `low` must fit into `high`.
+        strict: They must not be equal.
+    """
+
+    section: str
+    low: str
+    high: str
+    low_words: str = "must not be above {}"
+    high_words: str = "must not be below {}"
+    factor: int = 1
+    strict: bool = False
+
+    def holds(self, low: float, high: float) -> bool:
+        """Say whether values of the two agree."""
+        return low * self.factor < high or (low * self.factor == high and not self.strict)
+
+
+_PAIRS = (
+    _Pair("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
+    _Pair("daemon", "watchdog_seconds", "control_hang_seconds", "must be below {}", "must be above {}", strict=True),
+    _Pair("logs", "segment_bytes", "total_bytes", "must fit twice into {}", "must hold at least two segments of {}", 2),
+    _Pair("kernels", "timeout_min_seconds", "timeout_seconds"),
+    _Pair("kernels", "timeout_seconds", "timeout_max_seconds"),
+    _Pair("kernels", "ladder_nudge_seconds", "ladder_again_seconds"),
+    _Pair("kernels", "ladder_again_seconds", "ladder_terminate_seconds"),
+    _Pair("kernels", "ladder_terminate_seconds", "ladder_kill_seconds"),
+    _Pair("kernels", "output_head_bytes", "output_preview_bytes"),
+    _Pair("kernels", "output_cell_bytes", "output_total_bytes"),
+    _Pair("kernels", "soft_memory_mb", "hard_memory_mb"),
 )
-"""Pairs of `[kernels]` of which the second must not be below the first."""
+_OFF = {"kernels.hard_memory_mb"}
+"""Of these 0 means none: it bounds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +124,13 @@ def layer_problems(layer: Layer) -> list[Problem]:
 
 def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterator[Problem]:
     """Yield what is wrong only in combination, or beyond types and bounds. Pure."""
-    daemon, logs = settings.daemon, settings.logs
 
     def blame(section: str, name: str, message: str) -> Problem:
         return Problem(origins.get((section, name), Origin()), f"{section}.{name}", f"{section}.{name} {message}")
 
-    if daemon.backoff_max_seconds < daemon.backoff_initial_seconds:
-        yield blame("daemon", "backoff_max_seconds", "must not be below daemon.backoff_initial_seconds")
-    if daemon.control_hang_seconds <= daemon.watchdog_seconds:
-        yield blame("daemon", "control_hang_seconds", "must be above daemon.watchdog_seconds")
-    if logs.total_bytes < 2 * logs.segment_bytes:
-        yield blame("logs", "total_bytes", "must hold at least two segments (logs.segment_bytes)")
+    for pair in _PAIRS:
+        if problem := _out_of_order(pair, settings, origins):
+            yield problem
     if settings.api.listen is not None and (reason := _listen_problem(settings.api.listen)):
         yield blame("api", "listen", reason)
     for name, message in _kernel_contradictions(settings.kernels):
@@ -112,13 +139,25 @@ def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterato
         yield blame("pipes", name, message)
 
 
+def _out_of_order(pair: _Pair, settings: Settings, origins: Mapping[Key, Origin]) -> Problem | None:
+    """Return what is wrong with a pair. The setting that somebody wrote is blamed, the one that was written last."""
+    section = getattr(settings, pair.section)
+    low, high = getattr(section, pair.low), getattr(section, pair.high)
+    if pair.holds(low, high) or (high == 0 and f"{pair.section}.{pair.high}" in _OFF):
+        return None
+    of_low, of_high = (origins.get((pair.section, name), Origin()) for name in (pair.low, pair.high))
+    if of_low.kind.value > of_high.kind.value:
+        name, origin, words = pair.low, of_low, pair.low_words
+        other = f"{pair.section}.{pair.high} ({high:.15g}, {of_high})"
+    else:
+        name, origin, words = pair.high, of_high, pair.high_words
+        other = f"{pair.section}.{pair.low} ({low:.15g}, {of_low})"
+    key = f"{pair.section}.{name}"
+    return Problem(origin, key, f"{key} {words.format(other)}")
+
+
 def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]:
     """Yield (name, what is wrong with it) of `[kernels]`."""
-    for least, most in _ASCENDING:
-        if getattr(kernels, least) > getattr(kernels, most):
-            yield most, f"must not be below kernels.{least}"
-    if kernels.hard_memory_mb and kernels.soft_memory_mb > kernels.hard_memory_mb:
-        yield "hard_memory_mb", "must not be below kernels.soft_memory_mb"
     if kernels.backend == "gateway-external" and not kernels.gateway_url:
         yield "backend", "is gateway-external, but kernels.gateway_url says no address"
     if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
@@ -184,7 +223,15 @@ def _problem(layer: Layer, details: ErrorDetails) -> Problem:
     expected = details["msg"].removeprefix("Input should be ")
     if details["type"] == "model_type":
         expected = f"a table: [{key}]"
-    return Problem(origin, key, f"{key}: expected {expected}, got {_quoted(path, details['input'])}")
+    message = f"{key}: expected {expected}, got {_quoted(path, details['input'])}"
+    return Problem(origin, key, message, _choice_meant(details))
+
+
+def _choice_meant(details: ErrorDetails) -> str | None:
+    """Return the choice that a wrong word is nearest to; None where no choice was to be made, or none is near."""
+    if details["type"] != "literal_error" or not isinstance(details["input"], str):
+        return None
+    return nearest(details["input"].lower(), _CHOICE.findall(details["ctx"]["expected"]))
 
 
 def _quoted(path: tuple[str, ...], value: Any) -> str:

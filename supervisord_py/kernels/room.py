@@ -218,7 +218,7 @@ class Kernels:
 
     async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> CapabilityReport:
         """Say which kinds of cells are offered, and why not."""
-        return await self.choosing.capabilities(cwd, environ or {})
+        return await self.choosing.capabilities(self.pool.backends, cwd, environ or {})
 
     async def explain(self, request: StartRequest) -> Explanation:
         """Say which interpreter and environment would be taken, and why not others; nothing is started."""

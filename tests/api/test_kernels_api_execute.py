@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PATH = "/api/kernels/default/execute"
 SESSION = key_of("default").id
+PYTHON = "/usr/bin/python3"
 NDJSON = {"Accept": "application/x-ndjson"}
 
 
@@ -137,6 +138,24 @@ async def test_a_notebook_says_which_kernelspec_it_wants(
     status, document, _ = await rig.ask("POST", PATH, body)
     assert (status, request_of(rig).cells, request_of(rig).kernelspec) == (200, (Cell("1 + 1"),), taken)
     assert json.loads(document["notebook"])["cells"][0]["execution_count"] is None
+    assert document["notices"] == (
+        [f"The notebook names the kernelspec {spec!r}, which is not installed here: its cells ran in {PYTHON} instead."]
+        if spec == "an-environment-elsewhere"
+        else []
+    )
+
+
+@pytest.mark.parametrize("named", ["interpreter", "kernelspec"])
+@pytest.mark.parametrize("shell", [{"language": "bash"}, {"backend": "bash"}])
+async def test_a_shell_cell_takes_no_python(rig: Rig, named: str, shell: dict[str, str]) -> None:
+    status, problem, _ = await rig.ask("POST", PATH, {"code": "ls", named: "/p", **shell})
+    assert (status, problem["errors"][0]["pointer"], problem["exit_code"]) == (422, f"/{named}", 2)
+    assert rig.kernels.asked == []
+
+
+async def test_a_negative_timeout_reaches_the_room_which_clamps_it(rig: Rig) -> None:
+    await rig.ask("POST", PATH, {"code": "1", "timeout": -5})
+    assert request_of(rig).timeout_seconds == -5.0
 
 
 async def test_a_picture_is_whole_in_the_executed_notebook_however_large(rig: Rig) -> None:
@@ -244,10 +263,11 @@ async def test_the_document_has_what_came_of_each_cell(rig: Rig) -> None:
     assert set(first) == set(
         """
         id title status text outputs error truncated artifact total_bytes total_lines shown_bytes duration_seconds
-        execution_count steps lossy notices
+        execution_count steps lossy notices duration variables
         """.split()  # noqa: SIM905  # a page of names reads better so
     )
     assert (first["title"], first["text"], first["error"]) == ("first", "2\n", None)
+    assert (first["duration"], first["variables"]) == (first["duration_seconds"], "kept")
     assert second["error"] == {"name": "KeyboardInterrupt", "value": "", "traceback": ["line 1"]}
     assert second["steps"][1] == {"action": "sigterm", "after_seconds": 3.0, "detail": "no answer"}
 

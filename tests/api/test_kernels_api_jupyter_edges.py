@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -10,6 +12,7 @@ import pytest
 
 from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
+from supervisord_py.api import kernel_checks
 from supervisord_py.api.jupyter_wire import decode
 from supervisord_py.errors import ConfigError, OverloadedError
 from supervisord_py.kernels.choosing.capabilities import Offer, report
@@ -224,6 +227,20 @@ async def test_doctor_says_why_cells_are_not_offered(rig: Rig, monkeypatch: pyte
     monkeypatch.setattr(rig.kernels, "capabilities", no_shell)
     checks = {check["name"]: check for check in (await rig.get("/api/doctor"))[1]["checks"]}
     assert (checks["kernels:bash"]["status"], checks["kernels:bash"]["repair"]) == ("ok", None)
+
+
+@pytest.mark.parametrize(("uid", "processes", "told"), [(0, 9, True), (0, None, False), (1000, 9, False)])
+async def test_doctor_warns_of_a_limit_of_processes_that_counts_nothing_for_root(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, uid: int, processes: int | None, told: bool
+) -> None:
+    config = rig.kernels.config
+    limited = replace(config, limits=replace(config.limits, processes=processes))
+    monkeypatch.setattr(type(rig.kernels), "config", property(lambda _: limited))
+    monkeypatch.setattr(kernel_checks, "os", SimpleNamespace(geteuid=lambda: uid))
+    found = {check.name: check for check in await kernel_checks.check_kernels(rig.context.kernels)}
+    assert ("kernels:processes" in found) is told
+    if told:
+        assert "uid 0" in found["kernels:processes"].detail
 
 
 async def test_doctor_survives_a_room_that_cannot_look(rig: Rig) -> None:

@@ -156,7 +156,7 @@ def test_a_door_adds_or_takes_one_prefix_and_leaves_the_rest(path: str, door: Do
 
 # -- members -----------------------------------------------------------------------------------------------------
 
-KNOWN = ("text", "number", "flag", "texts", "objects", "choice", "source")
+KNOWN = ("text", "number", "signed", "flag", "texts", "objects", "choice", "source")
 
 
 def test_members_are_read_by_their_types() -> None:
@@ -181,6 +181,14 @@ def test_members_are_read_by_their_types() -> None:
     assert "a" in members.objects("objects", ("a",))[0]
 
 
+@pytest.mark.parametrize("wrong", ["5", True, float("nan"), float("inf"), 10**400])
+def test_a_signed_number_is_one_that_can_be_counted_with(wrong: Any) -> None:
+    assert Members({"signed": -5}, KNOWN).signed("signed") == -5.0
+    assert Members({"signed": None}, KNOWN).signed("signed") is None
+    with pytest.raises(InvalidInputError):
+        Members({"signed": wrong}, KNOWN).signed("signed")
+
+
 def test_null_is_absent() -> None:
     members = Members(dict.fromkeys(KNOWN), KNOWN)
     assert (members.text("text"), members.number("number"), members.flag("flag")) == (None, None, False)
@@ -188,12 +196,13 @@ def test_null_is_absent() -> None:
     assert members.choice("choice", ("x",)) is None
 
 
-@given(VALUES, st.sampled_from(["text", "number", "flag", "texts", "objects", "choice", "source"]))
+@given(VALUES, st.sampled_from(["text", "number", "signed", "flag", "texts", "objects", "choice", "source"]))
 def test_a_wrong_value_is_told_by_pointer_and_nothing_else_is_raised(value: Any, name: str) -> None:
     members = Members({name: value}, KNOWN, "/at")
     reads: dict[str, Any] = {
         "text": members.text,
         "number": members.number,
+        "signed": members.signed,
         "flag": members.flag,
         "texts": members.texts,
         "objects": lambda each: members.objects(each, ()),

@@ -72,7 +72,7 @@ def test_code_is_sent_with_the_folder_and_what_decides_the_interpreter(px: Px, d
 
 def test_options_become_members_of_the_request(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("POST /api/kernels/work/execute", FINE)
-    options = ["--timeout", "5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct", "--bash"]
+    options = ["--timeout", "-5", "--reset", "--per-call", "--interpreter", "py", "--backend", "direct"]
     asked = [*options, "--kernelspec", "ir", "--kernel", "kernel:work", "--cwd", "sub"]
     assert px("exec", "ls", *asked, PX_INSTANCE="a.b").code == 0
     request = daemon.asked("POST /api/kernels/work/execute")[0]
@@ -80,9 +80,11 @@ def test_options_become_members_of_the_request(px: Px, daemon: FakeDaemon) -> No
     assert request.headers["x-px-instance"] == "a.b"
     assert body.pop("environ") == {"PATH": "/usr/bin:/bin"}
     assert body == {
-        "code": "ls", "cwd": str(px.folder / "sub"), "timeout": 5.0, "reset": True, "per_call": True,
-        "interpreter": "py", "kernelspec": "ir", "backend": "direct", "language": "bash",
+        "code": "ls", "cwd": str(px.folder / "sub"), "timeout": -5.0, "reset": True, "per_call": True,
+        "interpreter": "py", "kernelspec": "ir", "backend": "direct",
     }  # fmt: skip
+    assert px("exec", "ls", "--bash", "--kernel", "work").code == 0
+    assert daemon.asked("POST /api/kernels/work/execute")[1].json()["language"] == "bash"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,9 @@ def test_a_script_may_come_from_stdin(px: Px, daemon: FakeDaemon) -> None:
         (["1", "-o", "x.ipynb"], None, "none is run"),
         (["1", "--inplace"], None, "none is run"),
         (["1", "--kernel", "tool:x"], None, "does not name a kernel"),
-        (["1", "--timeout", "-1"], None, "--timeout"),
+        (["1", "--timeout", "inf"], None, "--timeout"),
+        (["ls", "--bash", "--interpreter", "py"], None, "--interpreter names what runs Python"),
+        (["ls", "--bash", "--kernelspec", "ir"], None, "--kernelspec names what runs Python"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_hint(

@@ -93,6 +93,9 @@ def test_a_session_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, argumen
 
 def test_a_name_of_another_kind_is_a_usage_error(px: Px, daemon: FakeDaemon) -> None:
     assert px("kernel", "show", "tool:x").code == 2
+    for nothing in ("", " ", "kernel:", "kernel: "):
+        ended = px("exec", "1", "--kernel", nothing)
+        assert (ended.code, f"{nothing!r} does not name a kernel" in ended.err) == (2, True)
     assert daemon.seen == []
 
 
@@ -221,6 +224,31 @@ def test_interrupt_tells_what_it_did(px: Px, daemon: FakeDaemon, answer: dict[st
     assert px("kernel", "interrupt", "default").text == f"kernel:{ID} {words}\n"
     assert px("kernel", "interrupt", "default", "--json").json()["kernel"] == ID
     assert px("kernel", "interrupt", "default", "-q").text == ("c1\n" if answer["running"] else "")
+
+
+@pytest.mark.parametrize("state", ["stopped", "failed"])
+def test_an_interrupt_of_a_session_without_a_process_exits_3(px: Px, daemon: FakeDaemon, state: str) -> None:
+    on_kernel(daemon)
+    answer = {"kernel": ID, "running": None, "steps": [], "state": state}
+    daemon.on(f"POST /api/kernels/{ID}/interrupt", document(answer))
+    ended = px("kernel", "interrupt", "default")
+    assert (ended.code, ended.out) == (3, b"")
+    assert f"it is {state}: there is no process to interrupt" in ended.err
+    assert px("kernel", "interrupt", "default", "--json").json()["kind"] == "inactive"
+
+
+def test_a_pattern_interrupts_what_runs_of_it(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:e{at}-a"} for at in (1, 2, 3)]}))
+    for at, state in ((1, "busy"), (2, "stopped"), (3, "idle")):
+        answer = {"kernel": f"e{at}-a", "running": "c1" if at == 1 else None, "steps": [], "state": state}
+        daemon.on(f"POST /api/kernels/e{at}-a/interrupt", document(answer))
+    ended = px("kernel", "interrupt", "e*")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.lines == ["kernel:e1-a cell c1: asked to end", "kernel:e3-a no cell is running"]
+    told = px("kernel", "interrupt", "e*", "--json").json()
+    assert [one["kernel"] for one in told["interrupts"]] == ["e1-a", "e3-a"]
+    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:e2-a"}]}))
+    assert px("kernel", "interrupt", "e*").code == 3
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------

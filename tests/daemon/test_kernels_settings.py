@@ -177,9 +177,19 @@ def test_a_change_needs_no_restart() -> None:
     [
         ("timeout_seconds = 0.5", "kernels.timeout_seconds must not be below kernels.timeout_min_seconds"),
         ("timeout_max_seconds = 20", "kernels.timeout_max_seconds must not be below kernels.timeout_seconds"),
+        (
+            "timeout_seconds = 700",
+            "pxd.toml:2: kernels.timeout_seconds must not be above kernels.timeout_max_seconds (600, default)",
+        ),
         ("ladder_kill_seconds = 2", "kernels.ladder_kill_seconds must not be below kernels.ladder_terminate_seconds"),
-        ("output_head_bytes = 70000", "kernels.output_preview_bytes must not be below kernels.output_head_bytes"),
-        ("soft_memory_mb = 5000", "kernels.hard_memory_mb must not be below kernels.soft_memory_mb"),
+        ("output_head_bytes = 70000", "kernels.output_head_bytes must not be above kernels.output_preview_bytes"),
+        (
+            "soft_memory_mb = 5000",
+            "pxd.toml:2: kernels.soft_memory_mb must not be above kernels.hard_memory_mb (4096, default)",
+        ),
+        ("hard_memory_mb = 9", "pxd.toml:2: kernels.hard_memory_mb must not be below kernels.soft_memory_mb (1024,"),
+        ("soft_memory_mb = 9\nhard_memory_mb = 8", "pxd.toml:3: kernels.hard_memory_mb must not be below kernels.soft"),
+        ('backend = "gatewy-local"', "got 'gatewy-local'; did you mean gateway-local?"),
         (
             'backend = "gateway-external"',
             "kernels.backend is gateway-external, but kernels.gateway_url says no address",
@@ -195,6 +205,14 @@ def test_a_change_needs_no_restart() -> None:
 )
 def test_what_contradicts_itself_is_refused(load: Load, text: str, key: str) -> None:
     assert key in mistakes(load, f"[kernels]\n{text}\n")
+
+
+def test_of_two_that_contradict_each_other_the_stronger_is_blamed_and_the_other_s_place_told(load: Load) -> None:
+    told = mistakes(load, "[kernels]\ntimeout_max_seconds = 60\n", PX_KERNELS__TIMEOUT_SECONDS="90")
+    assert told.startswith(
+        "env PX_KERNELS__TIMEOUT_SECONDS: kernels.timeout_seconds must not be above kernels.timeout_max_seconds (60, "
+    )
+    assert told.endswith("pxd.toml:2)")
 
 
 def test_memory_limits_may_be_off_one_by_one(load: Load) -> None:

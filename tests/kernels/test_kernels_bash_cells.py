@@ -408,13 +408,24 @@ async def test_output_that_was_swept_away_under_a_cell_does_not_trouble_it(shell
             {"signal": 9, "verdict": Verdict(Reason.MEMORY_LIMIT, "keeper", 0.0)},
             CellError("ResourceLimitExceeded", "memory"),
         ),
+        (
+            {"signal": 24, "verdict": Verdict(Reason.CPU_LIMIT, "rlimit", 0.0)},
+            CellError("ResourceLimitExceeded", "cpu"),
+        ),
+        ({"code": 152, "user_seconds": 0.4, "system_seconds": 0.6}, CellError("ResourceLimitExceeded", "cpu")),
+        ({"code": 152, "user_seconds": 0.1}, CellError("ExitCode", "152")),
         ({"signal": 15, "verdict": Verdict(Reason.STOPPED, "control", 0.0)}, CellError("Signal", "SIGTERM")),
     ],
 )
 def test_what_an_exit_record_says_of_the_cell(changes: dict[str, Any], error: CellError | None) -> None:
     plain = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, None, None, 0.0, 0.0, 0, 0, 0)
     status = CellStatus.OK if error is None else CellStatus.ERROR
-    assert outcome(replace(plain, **changes)) == (status, error)
+    assert outcome(replace(plain, **changes), (ResourceLimit("cpu", 1, 3),)) == (status, error)
+
+
+def test_an_exit_code_names_no_limit_that_was_not_set() -> None:
+    record = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, 152, None, 99.0, 0.0, 0, 0, 0)
+    assert outcome(record)[1] == outcome(record, (ResourceLimit("cpu", -1, -1),))[1] == CellError("ExitCode", "152")
 
 
 async def test_each_process_is_told_and_forgotten_by_the_keeper_when_it_ended(shell: Shell) -> None:

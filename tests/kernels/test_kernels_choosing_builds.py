@@ -17,9 +17,10 @@ import pytest
 
 from kernels.choosing_house import TAG, ChoosingHouse, eventually, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels.choosing import building, installers, selection, self_report
+from supervisord_py.kernels.choosing import building, gateway_health, installers, selection, self_report
 from supervisord_py.kernels.choosing.building import BuildFailedError
 from supervisord_py.kernels.choosing.candidates import MANAGED, Source
+from supervisord_py.kernels.choosing.capabilities import Offer
 from supervisord_py.kernels.choosing.choice import ChooseRequest
 from supervisord_py.kernels.choosing.explanation import Verdict
 from supervisord_py.kernels.choosing.installers import (
@@ -52,6 +53,11 @@ async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 def bare(house: ChoosingHouse) -> Path:
     """The project's interpreter, which has no ipykernel."""
     return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
+
+
+async def well() -> str | None:
+    """Say that the gateway is well."""
+    return None
 
 
 # -- overlays ----------------------------------------------------------------------------------------------------------
@@ -102,6 +108,22 @@ async def test_nothing_is_built_where_it_may_not_be(house: ChoosingHouse, bare: 
     explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     assert explanation.attempts[0].remedy == remedy
     assert house.built() == []
+
+
+async def test_an_explanation_says_what_a_start_builds_first_and_a_start_does_it(
+    house: ChoosingHouse, bare: Path
+) -> None:
+    asked = ChooseRequest(cwd=str(house.proj))
+    explained = await house.choosing.explain(asked, house.config)
+    (first, *_) = explained.attempts
+    assert (first.verdict, first.path, explained.failure) == (Verdict.TAKEN, str(bare), None)
+    assert first.detail == "has no ipykernel; would be taken; an overlay with ipykernel is built first"
+    named = await house.choosing.explain(replace(asked, interpreter=MANAGED), house.config)
+    assert [each.detail for each in named.attempts] == ["is not built; would be taken; it is built first"]
+    assert house.built() == []
+    chosen = await house.choose()
+    assert (chosen.interpreter, chosen.overlay) == (explained.interpreter, explained.overlay)
+    assert (await house.choose(interpreter=MANAGED)).interpreter == named.interpreter
 
 
 async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
@@ -329,39 +351,55 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 
 async def test_python_cells_are_offered_with_the_interpreter_that_would_be_taken(house: ChoosingHouse) -> None:
     python = fake_python(house.proj / ".venv" / "bin" / "python")
-    found = await house.choosing.capabilities(house.config, cwd=str(house.proj))
+    found = await house.choosing.capabilities(house.config, well, cwd=str(house.proj))
     assert found.expose is Expose.BOTH
     assert found.python.program == str(python)
     assert found.bash.program
 
 
 async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ChoosingHouse, bare: Path) -> None:
-    found = await house.choosing.capabilities(house.config, cwd=str(house.proj))
+    found = await house.choosing.capabilities(house.config, well, cwd=str(house.proj))
     assert found.python.offered
     assert "will be built" in str(found.python.reason)
-    named = await house.choosing.capabilities(replace(house.config, python=MANAGED), cwd=str(house.proj))
+    named = await house.choosing.capabilities(replace(house.config, python=MANAGED), well, cwd=str(house.proj))
     assert named.python.offered
     assert house.built() == []
 
 
 async def test_without_python_it_degrades_to_bash_and_says_why(house: ChoosingHouse, bare: Path) -> None:
     for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
-        found = await house.choosing.capabilities(config, cwd=str(house.proj))
+        found = await house.choosing.capabilities(config, well, cwd=str(house.proj))
         assert found.expose is Expose.BASH
         assert found.python.reason
 
 
 async def test_python_is_not_asked_for_where_it_is_not_wanted(house: ChoosingHouse, bare: Path) -> None:
-    found = await house.choosing.capabilities(replace(house.config, expose=Expose.BASH), cwd=str(house.proj))
+    found = await house.choosing.capabilities(replace(house.config, expose=Expose.BASH), well, cwd=str(house.proj))
     assert found.expose is Expose.BASH
     assert house.placement.spawned == []
 
 
-async def test_an_external_gateway_offers_python_where_it_has_an_address(house: ChoosingHouse) -> None:
+async def test_an_external_gateway_offers_python_where_it_answers_and_is_not_asked_each_time(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
-    assert not (await house.choosing.capabilities(config)).python.offered
+    answers = [None, "The gateway at http://i is not reachable."]
+
+    async def ask() -> str | None:
+        return answers.pop(0)
+
+    assert not (await house.choosing.capabilities(config, ask)).python.offered
     config = replace(config, gateway=replace(config.gateway, url="http://h"))
-    assert (await house.choosing.capabilities(config)).python.offered
+    for _ in range(3):
+        assert (await house.choosing.capabilities(config, ask)).python.offered
+    gone = await house.choosing.capabilities(replace(config, gateway=replace(config.gateway, url="http://i")), ask)
+    assert (gone.expose, gone.bash.offered) == (Expose.BASH, True)
+    assert gone.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
+    assert answers == []  # who asked again was told what was known; other settings ask anew
+    answers.append(None)
+    monkeypatch.setattr(gateway_health, "REMEMBERED_SECONDS", 0.0)
+    again = await house.choosing.capabilities(replace(config, gateway=replace(config.gateway, url="http://i")), ask)
+    assert again.python.offered
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_a_cell_whose_files_tell_its_end_ended_as_they_say_whatever_became_of_it
 def test_a_cell_that_never_began_was_not_run() -> None:
     found = closed(Seen(), CRASH)
     assert (found.status, found.variables, found.error, found.duration_seconds) == ("aborted", "lost", None, None)
-    assert closed(Seen(), None, is_shell=True).variables == "kept"
+    assert closed(Seen(), None, is_shell=True).variables == "lost"
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_a_cell_that_had_begun_ended_with_its_kernel(
     assert (found.ended_at, found.duration_seconds) == (ended_at, ended_at - 100.0)
 
 
-def test_a_shell_cell_has_no_variables_to_lose() -> None:
+def test_a_shell_cell_keeps_no_variables_and_has_none_to_lose() -> None:
     found = closed(Seen(has_begun=True), None, is_shell=True)
-    assert (found.status, found.variables) == ("error", "kept")
+    assert (found.status, found.variables) == ("error", "lost")
     assert found.error is not None
     assert "variables" not in found.error["value"]
 
@@ -122,4 +122,4 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     assert "SIGSEGV" in (rows["recorded"].error or {})["value"]
     assert rows["recorded"].ended_at == 104.0
     (shell,) = await kernel_cells.of_session(ledger, "sh-1")
-    assert (shell.status, shell.variables) == ("error", "kept")
+    assert (shell.status, shell.variables) == ("error", "lost")

@@ -112,7 +112,7 @@ async def test_a_listener_that_raises_changes_nothing(house: RoomHouse) -> None:
         ({"cells": ()}, "/cells"),
         ({"cwd": "/nowhere/at/all"}, "/cwd"),
         ({"session": "no good"}, "/name"),
-        ({"timeout_seconds": -1.0}, "/timeout"),
+        ({"timeout_seconds": float("inf")}, "/timeout"),
         ({"interpreter": "/nowhere/python"}, "/interpreter"),
     ],
 )
@@ -566,7 +566,9 @@ async def test_kinds_of_cells_that_are_turned_off_are_refused(house: RoomHouse) 
 async def test_shell_cells_get_a_session_of_their_own(house: RoomHouse, backend: FakeBackend) -> None:
     result = await house.run("ok", language="bash")
     assert (result.backend, result.interpreter) == (BackendName.BASH, "bash")
-    assert result.variables is Variables.KEPT
+    assert (result.variables, result.cells[0].variables) == (Variables.LOST, Variables.LOST)
+    (row,) = await house.room.cells(result.session_id)
+    assert row.variables == "lost"
     assert backend.starts[0].session_id == result.session_id
 
 

@@ -245,7 +245,9 @@ async def test_shell_cells_run_under_the_same_rules(house: RoomHouse) -> None:
     deaf = await house.run("trap '' INT TERM; while :; do sleep 1; done", language="bash", timeout_seconds=1.0)
     assert deaf.cells[0].status is CellStatus.TIMED_OUT
     assert deaf.cells[0].steps[-1].action == "sigkill"
-    assert deaf.variables is Variables.KEPT
+    assert (result.variables, deaf.variables) == (Variables.LOST, Variables.LOST)
+    for told in (result.message, late.message, deaf.message, *(each.error and each.error.value for each in deaf.cells)):
+        assert told and "kept" not in told and "variables" not in told and "kernel" not in told  # noqa: PT018 - of each
     assert (await house.run("echo on", language="bash")).status is CellStatus.OK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -180,6 +181,21 @@ async def test_the_room_says_what_it_would_take_and_what_it_offers_without_start
     assert offered.bash.offered
     assert "python3" in await house.room.specs()
     assert backend.starts == []
+
+
+async def test_an_external_gateway_that_does_not_answer_leaves_the_shell_and_the_reason(
+    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = replace(house.room.config.gateway, url="http://127.0.0.1:9")
+    house.reconfigure(backend=BackendName.GATEWAY_EXTERNAL, gateway=gateway)
+
+    async def refused() -> str:
+        return "it is not reachable"
+
+    monkeypatch.setattr(backend, "health", refused)
+    document = (await house.room.capabilities(str(house.cwd))).document()
+    assert (document["expose"], document["python"]["offered"]) == ("bash", False)
+    assert document["python"]["reason"] == "it is not reachable"
 
 
 async def test_a_session_that_is_touched_is_as_young_as_that(house: RoomHouse) -> None:

@@ -163,6 +163,13 @@ def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
     assert cell_ending.judge(end, KernelEnd(Reason.STOPPED, record(None, 15))).variables is KEPT
 
 
+@pytest.mark.parametrize("variables", [KEPT, LOST])
+def test_of_a_shell_cell_that_was_ended_nothing_is_said_of_variables(variables: Variables) -> None:
+    for told in ((OK, None), (None, GONE)):
+        judged = cell_ending.judge(CellEnd(*told, CellStatus.TIMED_OUT, variables, STEP, is_stateless=True), None)
+        assert judged.error == CellError("TimedOut", "The cell was ended.")
+
+
 def test_what_the_backend_has_to_say_is_passed_on() -> None:
     reply = Reply(CellStatus.OK, notice="some output is missing", lossy=True)
     assert cell_ending.judge(CellEnd(reply, None, None, KEPT), None).notices == ("some output is missing",)

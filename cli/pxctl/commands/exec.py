@@ -16,7 +16,7 @@ from pxctl.completing import kernel_names
 from pxctl.failure import OK, USAGE, Failure
 from pxctl.kernels import own_session
 from pxctl.naming import kernel_name
-from pxctl.seconds import SECONDS
+from pxctl.seconds import CLAMPED_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class _Wishes:
     "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
 )
 @click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
-@click.option("--timeout", type=SECONDS, metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
+@click.option(
+    "--timeout", type=CLAMPED_SECONDS, metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30."
+)
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python.")
@@ -130,6 +132,8 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
     wishes = _Wishes(full=full, raw=raw, stream=stream, images=images, output=output, inplace=inplace)
     source = read_source(invocation, code, file, bash=bash)
     wishes.notebook_path(source)
+    if source.is_shell:
+        _refuse_python(interpreter=interpreter, kernelspec=kernelspec)
     asked = {
         "timeout": timeout,
         "reset": reset,
@@ -147,6 +151,12 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
     if invocation.json and not stream:
         return _answer(invocation, client, order, source, wishes)
     return _follow(invocation, client, order, source, wishes)
+
+
+def _refuse_python(**named: str | None) -> None:
+    """Refuse what shell cells would ignore."""
+    if found := next((name for name, value in named.items() if value is not None), None):
+        raise _usage(f"--{found} names what runs Python cells, and shell cells run in bash", f"leave --{found} out")
 
 
 def _order(invocation: Invocation, name: str, source: Source, cwd: str, asked: dict[str, Any]) -> Order:
@@ -249,8 +259,10 @@ def _save(invocation: Invocation, result: dict[str, Any], source: Source, wishes
 
 
 def _cancelled(order: Order) -> Failure:
+    is_shell = order.body.get("language") == "bash"
+    variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
     return Failure(
-        "cancelled; what runs of it is being ended, and variables are kept if it yields to an interrupt",
+        f"cancelled; what runs of it is being ended{variables}",
         kind="cancelled",
         unit=order.unit,
         hint=f"pxctl kernel show {order.name}",

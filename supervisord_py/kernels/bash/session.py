@@ -186,7 +186,7 @@ class BashHandle:
         record = await self._watch(running, child)
         left = await self._left_behind(child)
         report = await self._placement.stop(child.key, grace_seconds=BACKGROUND_GRACE_SECONDS, reason="exit")
-        status, error = outcome(record)
+        status, error = outcome(record, self._launch.limits)
         duration = max(0.0, record.ended_at - record.started_at)
         await asyncio.to_thread(running.files.end, status, error, duration)
         survivors = tuple(each.pid for each in report.survivors)

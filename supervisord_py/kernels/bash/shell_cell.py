@@ -16,11 +16,15 @@ from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.process.spec import ChildSpec, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.spec import ExitRecord, ResourceLimit
+
+_LIMITS = {Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu"}
+_KILLED = 128
+"""A shell exits with so much more than the signal that its last command died of."""
 
 WRAPPER = (
     'exec >>"$2" 2>&1 </dev/null; '
@@ -56,16 +60,30 @@ def _environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in {"BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"}}
 
 
-def outcome(record: ExitRecord) -> tuple[CellStatus, CellError | None]:
-    """Return how a cell ended, by how its shell did."""
-    verdict = record.verdict
-    if verdict is not None and verdict.reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}:
-        return CellStatus.ERROR, CellError("ResourceLimitExceeded", "memory")
+def outcome(record: ExitRecord, limits: Sequence[ResourceLimit] = ()) -> tuple[CellStatus, CellError | None]:
+    """Return how a cell ended, by how its shell did; `limits` are those that it was started with."""
+    if (limit := _limit_hit(record, limits)) is not None:
+        return CellStatus.ERROR, CellError("ResourceLimitExceeded", limit)
     if record.signal is not None:
         return CellStatus.ERROR, CellError("Signal", signal_name(record.signal))
     if record.code:
         return CellStatus.ERROR, CellError("ExitCode", str(record.code))
     return CellStatus.OK, None
+
+
+def _limit_hit(record: ExitRecord, limits: Sequence[ResourceLimit]) -> str | None:
+    """Return the limit that ended a cell, by its killer's word; an exit code alone never names one.
+
+    The limit of CPU seconds meets what the shell runs as well as the shell itself: then the shell lives on, and passes
+    on the signal as its exit code. That counts where the cell, with all that it waited for, used the time: as with the
+    keeper's verdict half of it is enough, because ticks are sampled and only the kernel sends SIGXCPU.
+    """
+    if record.verdict is not None and record.verdict.reason in _LIMITS:
+        return _LIMITS[record.verdict.reason]
+    allowed = next((each.soft for each in limits if each.name == "cpu"), None)
+    if allowed is None or allowed < 0 or record.code != _KILLED + signal.SIGXCPU:
+        return None
+    return "cpu" if record.user_seconds + record.system_seconds >= allowed / 2 else None
 
 
 def signal_name(number: int) -> str:

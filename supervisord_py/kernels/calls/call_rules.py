@@ -48,22 +48,20 @@ def timeout_of(asked: float | None, config: KernelsConfig) -> Timeout:
     """Return the time in force for what was asked; None is the default.
 
     Raises:
-        InvalidInputError: Not a time: negative, infinite, not a number.
+        InvalidInputError: Not a time: infinite, not a number.
     """
     if asked is None:
         return Timeout(config.timeout_seconds)
-    if not math.isfinite(asked) or asked < 0:
+    if not math.isfinite(asked):
         low, high = config.timeout_min_seconds, config.timeout_max_seconds
         raise _refused(
             "/timeout",
             f"must be a number of seconds from {low:g} to {high:g}, not {asked:g}",
             hint=f"Leave it out for the default of {config.timeout_seconds:g} s.",
         )
-    if asked == 0:
-        seconds = config.timeout_min_seconds
-        return Timeout(
-            seconds, f"timeout 0 s was raised to {seconds:g} s, the least there is: 0 does not mean for ever."
-        )
+    if asked <= 0:
+        why = f"the least there is: {asked:g} does not mean for ever"
+        return _clamped(asked, config.timeout_min_seconds, "raised", why)
     if asked < config.timeout_min_seconds:
         return _clamped(asked, config.timeout_min_seconds, "raised", "the least there is")
     if asked > config.timeout_max_seconds:
@@ -131,12 +129,14 @@ class Stopped:
     Attributes:
         index: Counts from 0.
         is_own: The session is the call's own: its variables end with it.
+        is_stateless: There are no variables, so nothing is said of them: shell cells.
     """
 
     index: int
     count: int
     title: str | None = None
     is_own: bool = False
+    is_stateless: bool = False
 
     def __str__(self) -> str:
         """Name the cell."""
@@ -163,7 +163,7 @@ def failed(where: Stopped, error_name: str | None, variables: Variables = Variab
         where.index, f" The {where.index} cells before it succeeded; what they set is kept."
     )
     repair = "" if where.count == 1 else f" Repair cell {where.index + 1} and send from there on."
-    return what + where.left_out + before + repair
+    return what + where.left_out + ("" if where.is_stateless else before) + repair
 
 
 def input_failed(where: Stopped) -> str:
@@ -184,7 +184,12 @@ def cut_off(
         steps: Its rungs; the last one is named.
     """
     why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
+    if variables is Variables.LOST and steps and steps[-1].is_in_vain:
+        how = f"the kernel was given up after {_seconds(after_seconds)}. {steps[-1].detail}"
+        return f"{where} {why}: {how} All variables are lost.{where.left_out}"
     by = f", by {steps[-1].action}" if steps else ""
+    if where.is_stateless:
+        return f"{where} {why}: ended after {_seconds(after_seconds)}{by}.{where.left_out}"
     if variables is Variables.KEPT and where.is_own:
         return f"{where} {why}: interrupted after {_seconds(after_seconds)}{by}.{where.left_out}{_OWN}"
     if variables is Variables.KEPT:

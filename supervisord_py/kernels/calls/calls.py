@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -188,15 +188,22 @@ class Call:
     async def _run_cells(self, life: KernelLife, course: _Course) -> None:
         cells = self.plan.request.cells
         for index, cell in enumerate(cells):
-            where = Stopped(index, len(cells), cell.title, self._is_own)
+            is_stateless = not self.plan.session.keeps_variables
+            where = Stopped(index, len(cells), cell.title, self._is_own, is_stateless)
             if self._is_over():
-                course.results.append(self._not_run_in_time(cell))
+                course.results.append(replace(self._not_run_in_time(cell), variables=self._left(course)))
                 course.message = f"The call's time was over before {str(where)[0].lower()}{str(where)[1:]} began."
                 break
             if not await self._run_cell(where, cell, life, course):
                 break
         for cell in cells[len(course.results) :]:
-            course.results.append(CellResult(secrets.token_hex(8), cell.title, CellStatus.ABORTED))
+            aborted = CellResult(secrets.token_hex(8), cell.title, CellStatus.ABORTED, variables=self._left(course))
+            course.results.append(aborted)
+
+    def _left(self, course: _Course) -> Variables:
+        """Return what the next call finds of the variables, as far as this one came."""
+        has_none = self._is_own or not self.plan.session.keeps_variables
+        return Variables.LOST if has_none else course.variables
 
     @property
     def _is_own(self) -> bool:
@@ -214,11 +221,12 @@ class Call:
     async def _run_cell(self, where: Stopped, cell: Cell, life: KernelLife, course: _Course) -> bool:
         """Run one cell; return whether the next one is to be run."""
         done = await self._send(self._dispatched(where, cell, life), life, where.index)
-        result, judged = done.result, done.judged
-        course.results.append(result)
+        judged = done.judged
         course.over_memory = done.over_memory
         if judged.variables is Variables.LOST:
             course.variables = Variables.LOST
+        result = replace(done.result, variables=self._left(course))
+        course.results.append(result)
         if result.status is CellStatus.OK:
             self._house.pool.report(ev.Succeeded(self._ticket))
         after = asyncio.get_running_loop().time() - self.plan.request.arrived_at
@@ -282,7 +290,7 @@ class Call:
             cwd=key.cwd,
             interpreter=key.interpreter,
             backend=key.backend,
-            variables=Variables.LOST if self._is_own else course.variables,
+            variables=self._left(course),
             cells=tuple(course.results),
             timeout_seconds=plan.timeout.seconds,
             clamped=plan.timeout.clamped,

@@ -169,7 +169,8 @@ class CellWork:
     def _say_climbed(self, sent: Dispatched, end: CellEnd) -> None:
         cut = end.cut.value if end.cut else None
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
-        chronicle, kept = self._house.pool.chronicle, end.variables.value
+        chronicle = self._house.pool.chronicle
+        kept = Variables.LOST.value if end.is_stateless else end.variables.value
         chronicle.say("interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept)
 
     def _request(self, sent: Dispatched) -> ExecuteRequest:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.kernels.calls import cut_off_cells
-from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell import CellStatus, Variables
 from supervisord_py.kernels.hosting.launching import folder_of_cells
 from supervisord_py.kernels.hosting.session_register import unknown
 from supervisord_py.kernels.output import sweep
@@ -100,7 +100,7 @@ class CellsHouse:
         at = time.time()
         if duration_seconds is None and output.end is not None:
             at = max(sent.started_at, output.end.place.time)  # it was followed: it ended when its files say so
-        closing = _closing(result, judged, at)
+        closing = _closing(result, Variables.LOST if end.is_stateless else judged.variables, at)
         if end.gone is not None and kernel_is_over:
             await asyncio.to_thread(seal, self.log(sent.session, sent.id), closing.error, at)
         kernel_cells.finish(self._ledger, sent.id, closing)
@@ -189,7 +189,7 @@ def _weight(log: CellLog) -> int:
     return sum(path.stat().st_size for path in (log.out_path, log.records_path) if path.exists())
 
 
-def _closing(result: CellResult, judged: Judgement, ended_at: float) -> kernel_cells.CellEnd:
+def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_cells.CellEnd:
     return kernel_cells.CellEnd(
         status=result.status.value,
         ended_at=ended_at,
@@ -199,7 +199,7 @@ def _closing(result: CellResult, judged: Judgement, ended_at: float) -> kernel_c
         truncated=result.truncated,
         lossy=result.lossy,
         error=error_members(result.error),
-        variables=judged.variables.value,
+        variables=variables.value,
         steps=tuple(
             {"action": it.action, "after_seconds": it.after_seconds, "detail": it.detail} for it in result.steps
         ),

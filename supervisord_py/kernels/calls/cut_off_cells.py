@@ -86,9 +86,8 @@ def closing(
     """
     if seen.end is not None:
         return _ended(row, seen, seen.end, is_shell=is_shell)
-    kept = Variables.KEPT if is_shell else Variables.LOST
     if not seen.has_begun:
-        return kernel_cells.CellEnd(CellStatus.ABORTED.value, now, variables=kept.value)
+        return kernel_cells.CellEnd(CellStatus.ABORTED.value, now, variables=Variables.LOST.value)
     judged = _judged(kernel_end, is_shell=is_shell)
     record = kernel_end.record if kernel_end else None
     at = max(row.started_at, record.ended_at if record else now)
@@ -98,14 +97,14 @@ def closing(
         duration_seconds=at - row.started_at,
         total_bytes=seen.size,
         error=error_members(judged.error),
-        variables=kept.value,
+        variables=Variables.LOST.value,
     )
 
 
 def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_cells.CellEnd:
     at = max(row.started_at, end.place.time)
     is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
-    kept = is_shell or not (end.asked_exit or is_uncounted)
+    kept = not (is_shell or end.asked_exit or is_uncounted)
     return kernel_cells.CellEnd(
         status=end.status.value,
         ended_at=at,

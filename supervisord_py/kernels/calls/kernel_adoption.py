@@ -253,7 +253,8 @@ class KernelAdoption:
         session = self._house.register.get(tag.key.id) if tag else None
         if session is not None and session.life is None:
             session.reason = end.reason
-            session.lost = f"The session's last kernel {how_it_ended(end)}; its variables are gone."
+            if session.keeps_variables:
+                session.lost = f"The session's last kernel {how_it_ended(end)}; its variables are gone."
             self._house.register.settle(session)
         await placement.release(child.key)
 

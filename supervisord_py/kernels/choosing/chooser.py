@@ -16,6 +16,7 @@ from supervisord_py.kernels.choosing.capabilities import Offer, report
 from supervisord_py.kernels.choosing.choice import Choice, ChooseRequest
 from supervisord_py.kernels.choosing.environment import DEFAULT_PATH, Environment, deactivated
 from supervisord_py.kernels.choosing.failures import NoneRunsError
+from supervisord_py.kernels.choosing.gateway_health import GatewayHealth
 from supervisord_py.kernels.choosing.one_choice import Means, OneChoice
 from supervisord_py.kernels.choosing.probe import Probe
 from supervisord_py.kernels.choosing.selection import Build, Selector
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.choosing.capabilities import CapabilityReport
     from supervisord_py.kernels.choosing.explanation import Explanation
+    from supervisord_py.kernels.choosing.gateway_health import Ask
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.placement import Placement
 
@@ -58,6 +60,7 @@ class Choosing:
         self._steps = Steps(placement)
         self._probe = Probe(self._steps)
         self._builds = Builds(self._steps)
+        self._gateway = GatewayHealth()
         selector = Selector(self._probe, self._builds)
         self._means = Means(selector, self._builds, deactivated(environ), Environment(own or {}), secrets)
 
@@ -101,7 +104,7 @@ class Choosing:
             raise failures.error_of(none) from None
 
     async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Explanation:
-        """Say what would be chosen and why, or why nothing. Builds nothing.
+        """Say what would be chosen and why, or why nothing. Builds nothing; what a start would build, counts.
 
         Raises:
             InvalidInputError: The working directory or the kernelspec that was named is none.
@@ -109,7 +112,8 @@ class Choosing:
             TimedOutError: The deadline passed.
         """
         try:
-            work = OneChoice(self._means, request, config, Build.NEVER, ignore).choice()
+            build = Build.FORESEEN if config.managed else Build.NEVER
+            work = OneChoice(self._means, request, config, build, ignore).choice()
             return (await _in_time(request, work)).explanation
         except NoneRunsError as none:
             return none.explanation
@@ -126,12 +130,19 @@ class Choosing:
         return await OneChoice(self._means, ChooseRequest(), config, Build.ALLOWED, progress).ensure_managed()
 
     async def capabilities(
-        self, config: KernelsConfig, *, cwd: str | None = None, environ: Mapping[str, str] | None = None
+        self,
+        config: KernelsConfig,
+        ask_gateway: Ask,
+        *,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> CapabilityReport:
         """Say which cells can be run here. Builds nothing.
 
         Args:
             config: The settings.
+            ask_gateway: Asks the external gateway why it cannot be used; called where cells would run there, and not
+                again for some seconds.
             cwd: Whose interpreter is asked for; None is the home directory.
             environ: Of the caller.
 
@@ -142,12 +153,14 @@ class Choosing:
         request = ChooseRequest(cwd=cwd, backend=config.backend, environ=environ)
         path = environ.get("PATH") or self._means.environ.get("PATH") or DEFAULT_PATH
         shell = await asyncio.to_thread(places.find_shell, path)
-        python = await self._preflight(request, config) if config.expose.python else Offer(offered=False)
+        python = Offer(offered=False)
+        if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
+            python = await self._preflight_elsewhere(config, ask_gateway)
+        elif config.expose.python:
+            python = await self._preflight(request, config)
         return report(config.expose, python, shell, config.backend)
 
     async def _preflight(self, request: ChooseRequest, config: KernelsConfig) -> Offer:
-        if config.backend is BackendName.GATEWAY_EXTERNAL:
-            return Offer(offered=config.gateway.url is not None, reason=_of_gateway(config))
         work = OneChoice(self._means, request, config, Build.NEVER, ignore).choice()
         try:
             choice = await _in_time(request, work)
@@ -159,15 +172,16 @@ class Choosing:
             return Offer(offered=False, reason=error.detail)
         return Offer(offered=True, program=choice.interpreter)
 
+    async def _preflight_elsewhere(self, config: KernelsConfig, ask: Ask) -> Offer:
+        if config.gateway.url is None:
+            reason = "the backend is gateway-external, and kernels.gateway_url names no gateway"
+            return Offer(offered=False, reason=reason)
+        trouble = await self._gateway.trouble(config.gateway, ask)
+        return Offer(offered=trouble is None, reason=trouble or "cells run at the external gateway")
+
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs of this machine, see `kernelspecs.documents`."""
         return await kernelspecs.documents()
-
-
-def _of_gateway(config: KernelsConfig) -> str:
-    if config.gateway.url is None:
-        return "the backend is gateway-external, and kernels.gateway_url names no gateway"
-    return "cells run at the external gateway"
 
 
 async def _in_time(request: ChooseRequest, work: Awaitable[T]) -> T:

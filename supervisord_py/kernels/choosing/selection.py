@@ -1,7 +1,8 @@
 """Goes through the candidates in their order and takes the first that runs; why the others were not is kept.
 
 Law: what somebody named is taken or refused, never replaced by something else. An interpreter without ipykernel gets
-the overlay for it, which is built where that is allowed; else the next candidate has its turn.
+the overlay for it, which is built where that is allowed; else the next candidate has its turn. An explanation takes
+what a start would build for it as built, and says so.
 """
 
 from __future__ import annotations
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choosing.building import Builds
     from supervisord_py.kernels.choosing.candidates import Candidate
     from supervisord_py.kernels.choosing.environment import Activation, Environment
+    from supervisord_py.kernels.choosing.installers import BuildPlan
     from supervisord_py.kernels.choosing.probe import Probe, Question
 
 MISSING = "missing"
+WOULD_BE, FIRST = "would be taken", "built first"
+"""How an explanation tells of what a start builds before it takes it."""
 
 
 class Build(Enum):
-    """What may be built on the way."""
+    """What may be built on the way. `FORESEEN`: nothing, but what a start would build is taken as if it were there."""
 
     NEVER = "never"
     ALLOWED = "allowed"
+    FORESEEN = "foreseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +127,7 @@ class Selector:
 
     async def _try(self, candidate: Candidate, look: Interpreter | str | Trouble, policy: Policy) -> _Trial:
         if isinstance(look, Trouble):
-            wanted = look.verdict is Verdict.NOT_BUILT and candidate.source.decisive
-            return _Trial(_failed(candidate, candidate.shown, look), buildable=wanted)
+            return await asyncio.to_thread(_absent, candidate, look, policy.build)
         if policy.skip_check:
             return await asyncio.to_thread(_unasked, candidate, look if isinstance(look, str) else look.path)
         asked = await self._probe.ask(look, policy.question) if isinstance(look, str) else look
@@ -146,9 +150,18 @@ class Selector:
             why = f"{lack}, and the overlay for it does not fit ({asked.overlay_trouble})"
             return _Trial(_lacking(candidate, asked, installers, why))
         plan = overlay_plan(asked, installers)
-        if plan is None or policy.build is Build.NEVER:
-            why = f"{lack}, and there is no overlay for it"
-            return _Trial(_lacking(candidate, asked, installers, why), buildable=plan is not None)
+        if plan is not None and policy.build is Build.ALLOWED:
+            return await self._built(candidate, asked, policy, plan, installers)
+        if plan is not None and policy.build is Build.FORESEEN:
+            return _taken(candidate, asked, asked.overlay, f"{lack}; {WOULD_BE}; an overlay with ipykernel is {FIRST}")
+        why = f"{lack}, and there is no overlay for it"
+        return _Trial(_lacking(candidate, asked, installers, why), buildable=plan is not None)
+
+    async def _built(
+        self, candidate: Candidate, asked: Interpreter, policy: Policy, plan: BuildPlan, installers: Installers
+    ) -> _Trial:
+        """Build the overlay of an interpreter and ask it again."""
+        lack = f"has no {asked.lacking[0]}"
         try:
             await self._builds.ensure(plan, policy.build_env(), policy.tell)
         except BuildFailedError as error:
@@ -188,12 +201,22 @@ def _foreign(candidate: Candidate, cwd: str) -> Trouble | None:
     return Trouble(Verdict.NOT_TRUSTED, "belongs to somebody else than its directory; name it to use it")
 
 
-def _taken(candidate: Candidate, asked: Interpreter, overlay: str | None) -> _Trial:
+def _taken(candidate: Candidate, asked: Interpreter, overlay: str | None, detail: str | None = None) -> _Trial:
     """Take it. A shim found on PATH gives way to what it leads to; what somebody named by its path stays."""
     path = asked.executable if asked.shim and candidate.source is Source.PATH else asked.path
-    detail = f"runs, with the overlay {overlay}" if overlay else f"runs, with ipykernel {asked.ipykernel}"
-    attempt = Attempt(candidate.source, path, Verdict.TAKEN, detail, asked.version_text)
+    runs = f"runs, with the overlay {overlay}" if overlay else f"runs, with ipykernel {asked.ipykernel}"
+    attempt = Attempt(candidate.source, path, Verdict.TAKEN, detail or runs, asked.version_text)
     return _Trial(attempt, Chosen(path, asked.activation, overlay))
+
+
+def _absent(candidate: Candidate, look: Trouble, build: Build) -> _Trial:
+    """Pass over what is not there; take the managed environment that somebody named, where a start would build it."""
+    wanted = look.verdict is Verdict.NOT_BUILT and candidate.source.decisive
+    if not wanted or build is not Build.FORESEEN:
+        return _Trial(_failed(candidate, candidate.shown, look), buildable=wanted)
+    path = candidate.paths[0]
+    attempt = Attempt(candidate.source, path, Verdict.TAKEN, f"{look.detail}; {WOULD_BE}; it is {FIRST}")
+    return _Trial(attempt, Chosen(path, activation_of(path)))
 
 
 def _unasked(candidate: Candidate, path: str) -> _Trial:

@@ -116,9 +116,13 @@ class SessionsChoosing:
         deadline = asyncio.get_running_loop().time() + self._config().start_seconds
         return await self._choosing.choose(_of_session(session, deadline), self._config(), build=Build.NEVER)
 
-    async def capabilities(self, cwd: str | None, environ: Mapping[str, str]) -> CapabilityReport:
+    async def capabilities(self, backends: Backends, cwd: str | None, environ: Mapping[str, str]) -> CapabilityReport:
         """Say which kinds of cells are offered."""
-        return await self._choosing.capabilities(self._config(), cwd=cwd, environ=environ)
+
+        async def ask_gateway() -> str | None:
+            return await (await backends.get(BackendName.GATEWAY_EXTERNAL)).health()
+
+        return await self._choosing.capabilities(self._config(), ask_gateway, cwd=cwd, environ=environ)
 
     async def specs(self, backends: Backends) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for: ours, or those of the external gateway where that is set."""
