@@ -287,7 +287,7 @@ def test_occurrences_and_the_end_are_counted() -> None:
     for _ in range(2):
         world.pass_(DAY)
         world.run()
-    assert world.decide() == Never("has run 2 times: max_occurrences reached", over=True)
+    assert world.decide() == Never("max_occurrences reached: 2", over=True)
     ending = World(Calendar(Frequency.DAYS, at_hour=9, ending=at("2026-11-22T09:00")))
     ending.pass_(DAY)
     ending.run()
@@ -312,7 +312,7 @@ def test_once_runs_once() -> None:
     assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC, once")
     world.pass_(HOUR + 1)
     assert world.run() == Due(NOON + HOUR, 0, "due at 13:00 UTC, once")
-    assert world.decide() == Never("ran once, for 13:00 UTC", over=True)
+    assert world.decide() == Never("was due once, at 13:00 UTC", over=True)
     world.set_clock(-30 * DAY)
     assert isinstance(world.decide(), Never)
 

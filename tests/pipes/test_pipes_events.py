@@ -15,6 +15,8 @@ from supervisord_py.pipes.scheduling.events import (
     LoopGuard,
     check_published,
     claim,
+    goes_below,
+    is_own,
     matches,
     misses,
     parse_pattern,
@@ -94,6 +96,12 @@ def test_what_could_never_happen_is_an_error(text: str, hint: str) -> None:
         ("file_changed:**", f"file_changed:{HOME}/pipe.md", False),
         ("file_changed:**", f"file_changed:{HOME}/.env", False),
         ("file_changed:**", f"file_changed:{HOME}/outputs/x", True),
+        ("file_changed:in/box/", f"file_changed:{HOME}/in/box/x", True),
+        ("file_changed:in/box/", f"file_changed:{HOME}/in/box/deep/x.md", True),
+        ("file_changed:in/box/", f"file_changed:{HOME}/in/boxes", False),
+        ("file_changed:in/*/", f"file_changed:{HOME}/in/box/deep/x.md", True),
+        ("file_changed:./", f"file_changed:{HOME}/pipe.md", False),
+        ("file_changed:../inbox/", "file_changed:/home/me/pipes/inbox/a/x", True),
     ],
 )
 def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:  # noqa: FBT001 - a column of the table
@@ -101,18 +109,32 @@ def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:  # noqa:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "root"),
+    ("pattern", "root", "deep"),
     [
-        ("*.md", HOME),
-        ("in/box/*.md", f"{HOME}/in/box"),
-        ("in/**/x/*.md", f"{HOME}/in"),
-        ("/var/lo?/x", "/var"),
-        ("../../x", "/home/me"),
-        ("/x", "/"),
+        ("*.md", HOME, False),
+        ("in/box/*.md", f"{HOME}/in/box", False),
+        ("in/box/", f"{HOME}/in/box", True),
+        ("in/**", f"{HOME}/in", True),
+        ("in/**/x/*.md", f"{HOME}/in", True),
+        ("in/*/x.md", f"{HOME}/in", True),
+        ("/var/lo?/x", "/var", True),
+        ("../../x", "/home/me", False),
+        ("../in/./x", "/home/me/pipes/in", False),
+        ("/x", "/", False),
+        ("/", "/", True),
     ],
 )
-def test_what_to_watch(pattern: str, root: str) -> None:
-    assert watch_root(EventPattern("file_changed", pattern), HOME) == root
+def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:  # noqa: FBT001 - a column of the table
+    asked = EventPattern("file_changed", pattern)
+    assert (watch_root(asked, HOME), goes_below(asked, HOME)) == (root, deep)
+
+
+def test_what_a_pipe_and_its_owner_write_in_its_folder_is_known_to_be_no_news() -> None:
+    own = ("pipe.md", "./pipe.md", "output/", "output/**/*.md", f"{HOME}/.env", "../summary/pipe.md")
+    assert all(is_own(EventPattern("file_changed", each), HOME) for each in own)
+    others = ("*.md", "in/pipe.md", "../other/pipe.md", "/etc/x", "./", "outputs/x")
+    assert not any(is_own(EventPattern("file_changed", each), HOME) for each in others)
+    assert not is_own(EventPattern("pipe_completed", "pipe.md"), HOME)
 
 
 @settings(max_examples=150)

@@ -45,7 +45,7 @@ async def test_what_a_folder_holds_when_it_appears_is_new(short_tmp: Path) -> No
         folder = rig.shell("digest", "echo x", 'trigger: {events: ["file_changed:in/*.txt"]}')
         await rig.room.refresh()
         files = rig.room._all.sources.files
-        await eventually(lambda: files._absent, "a look at what is not there")
+        await eventually(lambda: 0 in files._owed.values(), "a look at what is not there")
         (folder / "in").mkdir()
         (folder / "in" / "a.txt").write_text("a")
         files.look()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import TYPE_CHECKING
 
 from pipe_rig import eventually, pipe_house
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipe_rig import PipeRig
-    from supervisord_py.pipes.execution import Execution
 
 
 async def row_of(rig: PipeRig, pipe: str, count: int = 1) -> list:
@@ -92,6 +90,54 @@ async def test_disabling_a_pipe_or_changing_its_schedule_takes_what_waits_out_of
         (rig.config.pipes_dir / "hold" / "gate").touch()
 
 
+async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(short_tmp: Path) -> None:
+    """By disabling or by another schedule; what somebody cancelled by hand was not wanted."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("hold").pid, "the start")
+        roster = rig.room._house.roster
+        for name in ("off", "edited", "hand"):
+            rig.shell(name, "echo", "schedule: every 1h")
+        await rig.room.refresh()
+        await eventually(lambda: all(roster.queued(it) for it in ("off", "edited", "hand")), "all in line")
+        await rig.room.disable("off")
+        said = f"execution {(await rig.rows('off'))[0].id} did not run: cancelled before it ran: it was disabled"
+        assert rig.room.next("off").last_decision.text == said
+        await rig.room.enable("off")
+        await rig.room.configure("edited", {"schedule": "every 2h"})
+        await rig.room.cancel_pipe("hand")
+        await eventually(lambda: roster.queued("off") and roster.queued("edited"), "both in line again")
+        assert "first run" in rig.room.next("off").last_decision.text
+        await rig.room.disable("hand")
+        await rig.room.enable("hand")
+        wait = await eventually(lambda: rig.room.get("hand").next_run, "its next time")
+        assert abs(wait - rig.time.clocks.wall() - 3600) < 60
+        assert "did not run" in rig.room.next("hand").last_decision.text
+        await rig.room.cancel_pipe("hold")
+        await row_of(rig, "off", 2)
+        await row_of(rig, "edited", 2)
+        for name, ran in (("off", 1), ("edited", 1), ("hand", 0)):
+            assert [it.started_at is not None for it in await rig.rows(name)] == [False, *[True] * ran]
+
+
+async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("hold").pid, "the start")
+        rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")
+        await rig.room.refresh()
+        rig.time.pass_by((rig.room.get("few").next_run or 0) - rig.time.clocks.wall() + 0.5)
+        rig.room._all.timetable.wake()
+        await eventually(lambda: rig.room._house.roster.queued("few"), "its time")
+        assert rig.room.get("few").config_error is None
+        await rig.room.disable("few")
+        view = await rig.room.enable("few")
+        assert view.next_run is not None
+        assert abs(view.next_run - rig.time.clocks.wall() - 86400) < 60
+
+
 async def test_a_wish_of_this_machine_lasts_until_the_file_says_something_new(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "enabled: true")
@@ -164,17 +210,9 @@ async def test_files_and_tools_that_fail_start_pipes(short_tmp: Path) -> None:
         for instance, has_ended in (("i-1", True), ("i-2", False), ("i-2", False)):  # the first is the one that died
             rig.events.publish("run_failed", "tool:fetch", instance=instance, instance_ended=has_ended, status=500)
         assert len(await row_of(rig, "nurse", 3)) == 3
-        watch = rig.room._all.sources.files
-        await eventually(lambda: any(thread.is_alive() for thread, _ in watch._threads), "the watch")
-        rows: list[Execution] = []
-        async with asyncio.timeout(60):
-            for at in itertools.count():  # one that is written before the watch listens is announced by nobody
-                (inbox / f"{at}.txt").write_text("new")
-                rows = [it for it in await rig.rows("inbox") if it.trigger_event]
-                if rows:
-                    break
-                await asyncio.sleep(0.05)
-        assert rows[0].trigger_event.startswith(f"file_changed:{inbox}/")
+        (inbox / "new.txt").write_text("new")  # whether somebody listens already or not
+        rows = [it for it in await row_of(rig, "inbox") if it.trigger_event]
+        assert rows[0].trigger_event == f"file_changed:{inbox}/new.txt"
 
 
 async def test_a_folder_that_is_deleted_mid_run_ends_its_run_and_is_forgotten(short_tmp: Path) -> None:

@@ -128,6 +128,39 @@ async def test_what_does_not_run_by_itself_has_neither_a_decision_nor_a_time_to_
         assert rig.room.next("event").sentences[-1] == "events: thing"
 
 
+async def test_a_schedule_that_has_run_to_its_end_is_warned_of_and_is_no_error(short_tmp: Path) -> None:
+    """Every schedule has a next run, a config_error, or says that it is over."""
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("once", "echo", in_an_hour(rig))
+        rig.shell("few", "echo", "schedule_config: {frequency: hours, interval: 1, max_occurrences: 1}")
+        await rig.room.refresh()
+        for name in ("once", "few"):
+            assert (rig.room.get(name).warnings, rig.room.get(name).next_run is None) == ((), False)
+        rig.time.pass_by(3601)
+        rig.room._all.timetable.wake()
+        for name, why in (("once", "was due once, at "), ("few", "max_occurrences reached: 1; ")):
+            await eventually(lambda name=name: rig.room.get(name).last_success, "its run")
+            await eventually(lambda name=name: not rig.room._house.roster.of_pipe(name), "its end")
+            view = await rig.room.enable(name)
+            assert (view.enabled, view.next_run, view.config_error, len(view.warnings)) == (True, None, None, 1)
+            assert view.warnings[0].startswith(f"its schedule is over: {why}")
+            assert "; it last ran " in view.warnings[0]
+            assert view.warnings[0].endswith(", and will not run again by schedule")
+            assert view.warnings[0] in [it.message for it in await rig.room.validate(name) if it.status == "warn"]
+            assert view.warnings in [it.warnings for it in rig.room.snapshot()]
+
+
+async def test_a_schedule_config_that_cannot_come_is_named_with_its_own_line(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        over = "schedule_config:\n  frequency: days\n  ending: 2020-01-01T00:00:00Z\nschedule: manual"
+        rig.write("over", f"agent: command\ncommand: 'true'\n{over}")
+        await rig.room.refresh()
+        said = f"{rig.config.pipes_dir}/over/pipe.md:5: schedule_config: has no time to come; "
+        assert (rig.room.get("over").config_error or "").startswith(said)
+        failed = [it for it in await rig.room.validate("over") if it.status == "fail"]
+        assert [(it.line, it.hint) for it in failed] == [(5, "write an `ending` that will come, or none")]
+
+
 async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_for(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "schedule: '*/30 * * * *'")
@@ -150,6 +183,14 @@ async def test_what_waits_for_a_pipe_that_is_not_there_is_warned_of(short_tmp: P
         assert rig.room.get("p").warnings == ()
         with pytest.raises(BadRequestError):
             await rig.room.publish_event(PublishedEvent("pipe_completed:q"))
+
+
+async def test_files_of_a_pipe_that_are_no_news_to_it_are_warned_of(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.shell("p", "echo", "trigger: ['file_changed:pipe.md', 'file_changed:in/']")
+        await rig.room.refresh()
+        own = "pipe.md, output and .env of its own folder do not start a pipe"
+        assert rig.room.get("p").warnings == (f"trigger: file_changed:pipe.md cannot come: {own}",)
 
 
 async def test_an_example_that_needs_what_is_not_there_says_so_when_it_is_added(short_tmp: Path) -> None:

@@ -176,6 +176,18 @@ async def test_a_room_that_lags_gets_one_execution_for_one_due_instant() -> None
     assert room.runs == [("a", NOON), ("a", NOON + HOUR), ("b", NOON + HOUR)]
 
 
+async def test_a_room_that_begins_anew_may_take_back_what_never_ran() -> None:
+    """Its execution was taken out of the line; between two looks, so that nobody saw it disabled."""
+    room = Room()
+    room.add("a", Every(HOUR))
+    await room.scheduler.turn()
+    room.pass_(60)
+    room.pipes["a"] = replace(room.pipes["a"], progress=Progress(room.wall))
+    for _ in range(2):
+        await room.scheduler.turn()
+    assert room.runs == [("a", NOON), ("a", NOON + 60)]
+
+
 async def test_a_busy_pipe_is_skipped_and_told() -> None:
     room = Room()
     room.add("a", Every(HOUR))

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.room_requests import PublishedEvent
-from supervisord_py.pipes.running.file_watch import FileWatch, Root
-from supervisord_py.pipes.scheduling.events import FILE_CHANGED, watch_root
+from supervisord_py.pipes.running.file_listener import Root
+from supervisord_py.pipes.running.file_watch import FileWatch
+from supervisord_py.pipes.scheduling.events import FILE_CHANGED, goes_below, watch_root
 from supervisord_py.process.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from supervisord_py.pipes.definition import PipeDefinition
-    from supervisord_py.pipes.running.file_watch import FileChange
+    from supervisord_py.pipes.running.file_listener import FileChange
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.pipes.running.triggering import Triggering
 
@@ -58,8 +59,8 @@ class EventSources:
         for definition in self._pipes():
             for pattern in definition.events:
                 if pattern.event == FILE_CHANGED and self._house.states.is_enabled(definition):
-                    root = watch_root(pattern, str(definition.folder))
-                    found.add(Root(root, deep=_goes_below(pattern.subject or "", root, str(definition.folder))))
+                    folder = str(definition.folder)
+                    found.add(Root(watch_root(pattern, folder), deep=goes_below(pattern, folder)))
         return frozenset(found)
 
     async def _file_changed(self, change: FileChange) -> None:
@@ -70,9 +71,3 @@ def _occurrence(failure: Event) -> str:
     """Return what tells one failure from another: a process that dies in a run is one failure, told by two events."""
     is_end = failure.event == _DIED or bool(failure.facts.get("instance_ended"))
     return failure.instance if is_end and failure.instance else str(failure.id)
-
-
-def _goes_below(subject: str, root: str, folder: str) -> bool:
-    """Say whether a pattern can mean files in folders below its root."""
-    whole = subject if subject.startswith("/") else f"{folder}/{subject}"
-    return "**" in subject or "/" in whole.removeprefix(root).strip("/")

@@ -1,45 +1,30 @@
 """Files that pipes wait for (`file_changed:PATH`): announced by the system, folder by folder.
 
-Law: what is watched is what some pipe names, no more; a folder that is not there yet is looked for again, and what it
-holds when it appears is new. An occurrence is named by path, time and size, so that one change told twice starts a pipe
-once.
+Law: what is watched is what some pipe names, no more. From the moment when a folder is named, no change in it is lost:
+who listens is relieved only by somebody who listens already, and where it took a while until somebody did, the folder
+is looked through for what changed meanwhile. A folder that is not there yet is looked for again, and what it holds when
+it appears is new. An occurrence is named by path, time and size, so that one change told twice starts a pipe once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.pipes.declaring.announcements import announced
+from supervisord_py.pipes.running.file_listener import FileChange, FileListener, Root, file_time, occurrence
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 LOOK_SECONDS = 5.0
+REPEAT_SECONDS = 10.0
+"""Two listeners, or one and a look, tell the same change within less."""
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """A folder to be watched, with all below it or not."""
-
-    path: str
-    deep: bool
-
-
-@dataclass(frozen=True, slots=True)
-class FileChange:
-    """A file was made or written. `key` names this occurrence."""
-
-    path: str
-    key: str
 
 
 class FileWatch:
@@ -56,13 +41,21 @@ class FileWatch:
         self._roots = roots
         self._on_change = on_change
         self._wake = asyncio.Event()
+        self._asked: int | None = None
         self._changed: asyncio.Queue[FileChange] = asyncio.Queue()
-        self._threads: list[tuple[threading.Thread, threading.Event]] = []
-        self._watched: frozenset[Root] = frozenset()
-        self._absent: frozenset[Root] = frozenset()
+        self._told: dict[str, float] = {}
+        """Occurrences, and when they were told, on the loop's clock."""
+        self._listeners: dict[bool, FileListener] = {}
+        """Who listens: to what is deep, and to what is not."""
+        self._begun: set[FileListener] = set()
+        """All whose threads may be at work."""
+        self._owed: dict[Root, int] = {}
+        """Folders to which nobody listens yet, and since when (ns) what changes in them is to be told."""
 
     def look(self) -> None:
-        """Look now what is to be watched."""
+        """Look now what is to be watched; what changes from now on is not lost."""
+        if self._asked is None:
+            self._asked = file_time()
         self._wake.set()
 
     async def run(self) -> None:
@@ -81,11 +74,56 @@ class FileWatch:
             await asyncio.to_thread(self._stop)
 
     async def _look(self) -> None:
+        since, self._asked = self._asked or file_time(), None
         wanted = self._roots()
+        self._note_ends()
+        heard, owed = self._heard(), self._owed
+        self._owed = {root: owed.get(root, since) for root in wanted if root in owed or root not in heard}
         present = await asyncio.to_thread(_present, wanted)
-        await self._listen(present)
-        appeared, self._absent = present & self._absent, wanted - present
-        for change in await asyncio.to_thread(_held, appeared):
+        self._owed |= dict.fromkeys(wanted - present, 0)
+        for deep in (False, True):
+            await self._relieve(frozenset(root for root in present if root.deep is deep), deep=deep)
+        heard = self._heard()
+        made_good = {root: at for root, at in self._owed.items() if root in heard and root in present}
+        for change in await asyncio.to_thread(_changed_since, made_good):
+            self._hear(change)
+        self._owed = {root: at for root, at in self._owed.items() if root not in made_good}
+
+    def _note_ends(self) -> None:
+        """Forget who listens no more, and what was told long ago."""
+        for deep, listener in tuple(self._listeners.items()):
+            if not listener.is_alive:
+                del self._listeners[deep]
+                self._begun.discard(listener)
+                self._owed |= {root: self._owed.get(root, listener.told_until) for root in listener.roots}
+        late = asyncio.get_running_loop().time() - REPEAT_SECONDS
+        self._told = {key: at for key, at in self._told.items() if at > late}
+
+    def _heard(self) -> frozenset[Root]:
+        return frozenset(root for listener in self._listeners.values() for root in listener.roots)
+
+    async def _relieve(self, roots: frozenset[Root], *, deep: bool) -> None:
+        """Have these folders be listened to; where nobody can, who listens now goes on until the next look."""
+        old = self._listeners.get(deep)
+        if roots == (old.roots if old is not None else frozenset()):
+            return
+        if roots:
+            fresh = FileListener(roots, self._hear, deep=deep)
+            self._begun.add(fresh)
+            if not await fresh.begin():
+                await asyncio.to_thread(fresh.stop)
+                self._begun.discard(fresh)
+                return
+            self._listeners[deep] = fresh
+        else:
+            del self._listeners[deep]
+        if old is not None:
+            await old.finish()
+            self._begun.discard(old)
+
+    def _hear(self, change: FileChange) -> None:
+        if change.key not in self._told:
+            self._told[change.key] = asyncio.get_running_loop().time()
             self._changed.put_nowait(change)
 
     async def _tell(self) -> None:
@@ -96,69 +134,21 @@ class FileWatch:
             except Exception:  # noqa: BLE001 - one change must not end the watch
                 _log.exception("file_change_not_told", path=change.path)
 
-    async def _listen(self, wanted: frozenset[Root]) -> None:
-        self._threads = [each for each in self._threads if each[0].is_alive()]
-        if wanted == self._watched and (self._threads or not wanted):
-            return
-        await asyncio.to_thread(self._stop)
-        self._watched = wanted
-        loop = asyncio.get_running_loop()
-        for deep in (False, True):
-            paths = sorted(root.path for root in wanted if root.deep is deep)
-            if not paths:
-                continue
-            ending = threading.Event()
-            arguments = (loop, paths, deep, ending)
-            thread = threading.Thread(target=self._announce, args=arguments, name="pipe files", daemon=True)
-            self._threads.append((thread, ending))
-            thread.start()
-
     def _stop(self) -> None:
-        for _, ending in self._threads:
-            ending.set()
-        for thread, _ in self._threads:
-            thread.join()
-        self._threads = []
-
-    def _announce(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        paths: list[str],
-        deep: bool,  # noqa: FBT001 - a thread's target
-        ending: threading.Event,
-    ) -> None:
-        try:
-            for change in _changes(paths, ending, deep=deep):
-                loop.call_soon_threadsafe(self._changed.put_nowait, change)
-        except (OSError, RuntimeError, ImportError) as error:
-            _log.warning("files_not_watched", paths=paths, detail=str(error))
+        for listener in self._begun:
+            listener.stop()
+        self._begun.clear()
+        self._listeners.clear()
 
 
-def _changes(paths: list[str], ending: threading.Event, *, deep: bool) -> Iterator[FileChange]:
-    from watchfiles import Change  # noqa: PLC0415 - 20 ms, wanted only where a pipe names files
-
-    for changes in announced(paths, ending, deep=deep):
-        for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
-            found = _occurrence(path)
-            if found is not None:
-                yield found
+def _changed_since(roots: Mapping[Root, int]) -> list[FileChange]:
+    """Return the files in folders to which something happened since. Blocking."""
+    return [found for root, since in roots.items() for path in _files(root) if (found := occurrence(path, since))]
 
 
-def _occurrence(path: str) -> FileChange | None:
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    if os.path.isdir(path):
-        return None
-    return FileChange(path, f"{path}:{stat.st_mtime_ns}:{stat.st_size}")
-
-
-def _held(roots: frozenset[Root]) -> list[FileChange]:
-    """Return what lies in folders. Blocking."""
-    walks = (os.walk(root.path) if root.deep else islice(os.walk(root.path), 1) for root in roots)
-    paths = (os.path.join(folder, name) for walk in walks for folder, _, names in walk for name in names)
-    return [found for found in map(_occurrence, sorted(paths)) if found is not None]
+def _files(root: Root) -> Iterator[str]:
+    walk = os.walk(root.path) if root.deep else islice(os.walk(root.path), 1)
+    return (os.path.join(folder, name) for folder, _, names in walk for name in sorted(names))
 
 
 def _present(roots: frozenset[Root]) -> frozenset[Root]:

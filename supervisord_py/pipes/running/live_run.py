@@ -88,6 +88,11 @@ class LiveRun:
         """Whether nobody wants it to end."""
         return self.cause is Cause.NOBODY
 
+    @property
+    def is_leaving_line(self) -> bool:
+        """Whether it is to end, or has ended, before it ran."""
+        return not self.is_wanted and self.execution.started_at is None
+
     def become(self, **changes: Any) -> Execution:
         """Change what is known of the execution, and tell followers."""
         self.execution = replace(self.execution, **changes)

@@ -1,7 +1,8 @@
 """What a change of a pipe's file, or of a wish about it, means for what waits and runs.
 
-Law: what waits because of an old schedule does not run after a new one (E1); what runs in a folder that is gone is
-ended first and forgotten then (F3). A broken file harms nobody: it is shown, its own due times stand still.
+Law: what waits because of an old schedule does not run after a new one (E1), and what was due and is taken out of the
+line unrun is owed still; what runs in a folder that is gone is ended first and forgotten then (F3). A broken file harms
+nobody: it is shown, its own due times stand still.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.declaring.catalog import Change, PipeCatalog
     from supervisord_py.pipes.running.cancelling import Cancelling
+    from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
 
 _WORDS = {
@@ -124,12 +126,27 @@ class PipeUpkeep:
         """Take out of the line what must not run any more."""
         is_off = not self._house.states.is_enabled(definition)
         is_spent = isinstance(definition.schedule, At)  # its own start has disabled it: that is no wish of anybody
-        for live in self._house.roster.queued(definition.name):
-            trigger = live.execution.trigger
+        # What was due comes first: the scheduler must not find it in line once it is owed again.
+        for live in sorted(self._house.roster.queued(definition.name), key=_was_not_due):
+            trigger, reason = live.execution.trigger, None
             if is_off and not is_spent and trigger is not Trigger.MANUAL:
-                await self._cancelling.cancel(live, "cancelled before it ran: it was disabled")
-            elif why is not None and trigger in _BY_ITSELF:
-                await self._cancelling.cancel(live, f"cancelled before it ran: {why}")
+                reason = "it was disabled"
+            elif trigger in _BY_ITSELF:
+                reason = why
+            if reason is not None:
+                self._owe_again(live)
+                await self._cancelling.cancel(live, f"cancelled before it ran: {reason}")
+
+    def _owe_again(self, live: LiveRun) -> None:
+        """Have what was due and is about to leave the line count as not served.
+
+        It is told before the row is final: after a crash in between, what waits still is taken out once more. Whoever
+        cancelled it by hand did not want it; it stays served.
+        """
+        if live.execution.trigger is Trigger.SCHEDULED and live.is_wanted:
+            row = self._house.states.get(live.pipe)
+            occurrences = max(0, row.occurrences - 1)
+            self._house.states.change(live.pipe, last_due=row.last_run_at, occurrences=occurrences)
 
     def _note(self, definition: PipeDefinition) -> bool:
         """Note a pipe that is new, or whose schedule is another one; say whether it is another one."""
@@ -151,6 +168,10 @@ class PipeUpkeep:
             first_seen_at=row.first_seen_at if row.first_seen_at is not None else now,
         )
         return row.schedule is not None and row.schedule != text
+
+
+def _was_not_due(live: LiveRun) -> bool:
+    return live.execution.trigger is not Trigger.SCHEDULED
 
 
 def _is_wish_over(row: PipeStateRow, definition: PipeDefinition, schedule: str) -> bool:

@@ -10,11 +10,13 @@ from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.instants import to_text
 from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
 from supervisord_py.pipes.execution import Execution, Group, Status
+from supervisord_py.pipes.running.freezing import timeout_doubts
 from supervisord_py.pipes.scheduling import events, forecast
 from supervisord_py.pipes.scheduling.describe import describe
 from supervisord_py.pipes.scheduling.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.scheduling.grammar import parse_schedule
-from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.scheduling.schedule import Calendar, ScheduleError
+from supervisord_py.pipes.scheduling.wall import time_text
 from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
 
 if TYPE_CHECKING:
@@ -147,6 +149,8 @@ class PipeViews:
             next_run=self._next_run(definition, row) if enabled else None,
             warnings=(
                 *definition.warnings,
+                *timeout_doubts(definition, self._house.config),
+                *self._over(definition),
                 *self._unheard(definition),
                 *([late] if late else ()),
                 *self._silence(definition.name),
@@ -167,21 +171,41 @@ class PipeViews:
         return self._faults.find(definition) or self.schedule_trouble(definition)
 
     def schedule_trouble(self, definition: PipeDefinition) -> ConfigProblem | None:
-        """Return why a pipe will never run, although its schedule was to start it; None once it ran."""
+        """Return why a pipe will never run, although its schedule was to start it; None once it ran, or was due."""
         row = self._house.states.get(definition.name)
-        if row.last_run_at is not None or not self._house.states.is_enabled(definition):
+        if _has_begun(row) or not self._house.states.is_enabled(definition):
             return None
         standing = self._standing(definition, row)
         if not (isinstance(standing, Never) and standing.over):
             return None
-        place = str(definition.file), definition.lines.get("schedule")
-        return ConfigProblem(f"schedule: {standing.why}", "write a time that will come, or `manual`", *place)
+        is_map = isinstance(definition.schedule, Calendar)
+        key = "schedule_config" if is_map else "schedule"
+        hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
+        return ConfigProblem(f"{key}: {standing.why}", hint, str(definition.file), definition.lines.get(key), key=key)
+
+    def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
+        """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
+        row = self._house.states.get(definition.name)
+        waits = row.last_run_at is None and self._house.roster.count(definition.name)
+        if waits or not _has_begun(row):
+            return ()
+        standing = self._standing(definition, row)
+        if not (isinstance(standing, Never) and standing.over):
+            return ()
+        now = self._now()
+        zone = forecast.display_zone(definition.schedule, now.zone)
+        ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
+        return (f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule",)
 
     def _unheard(self, definition: PipeDefinition) -> tuple[str, ...]:
-        """Say which of its events cannot come: they are ends of pipes that are not there."""
-        known = self._catalog.all()
-        missed = (each for each in definition.events if events.misses(each, known))
-        return tuple(f"trigger: {each.text} cannot come: there is no pipe {each.subject!r} here" for each in missed)
+        """Say which of its events cannot come: ends of pipes that are not there, files that are no news to it."""
+        known, folder = self._catalog.all(), str(definition.folder)
+        own = "pipe.md, output and .env of its own folder do not start a pipe"
+        return tuple(
+            f"trigger: {each.text} cannot come: {own if is_own else f'there is no pipe {each.subject!r} here'}"
+            for each in definition.events
+            if (is_own := events.is_own(each, folder)) or events.misses(each, known)
+        )
 
     def _silence(self, name: str) -> tuple[str, ...]:
         """Say that the execution that runs has long said nothing."""
@@ -279,9 +303,9 @@ class PipeViews:
         row, now = self._house.states.get(definition.name), self._now()
         standing = self._standing(definition, row)
         is_over = isinstance(standing, Never) and standing.over and self.schedule_trouble(definition) is None
-        never = f"no run of it comes by itself: {standing.why}" if is_over else ""
+        never = (f"no run of it comes by itself: {standing.why}",) if is_over and not _has_begun(row) else ()
         late = forecast.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
-        return tuple(filter(None, (never, late, *self._unheard(definition))))
+        return (*never, *self._over(definition), *([late] if late else ()), *self._unheard(definition))
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
         """Return what a schedule means, and when it would be due: JSON values; a bad one says why."""
@@ -318,6 +342,11 @@ class PipeViews:
     def _executions(self, numbers: list[int], get: Callable[[int], LiveRun | None]) -> tuple[Execution, ...]:
         found = (get(number) for number in numbers)
         return tuple(self._admission.view(live.execution) for live in found if live is not None)
+
+
+def _has_begun(row: PipeStateRow) -> bool:
+    """Say whether a pipe ran, or was due by the schedule that it has now."""
+    return row.last_run_at is not None or row.occurrences > 0
 
 
 def _last_decision(row: PipeStateRow) -> Decision | None:

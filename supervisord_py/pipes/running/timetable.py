@@ -100,7 +100,10 @@ class Timetable:
         for definition in self._pipes() if self._house.config.enabled else ():
             row = states.get(definition.name)
             # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
-            if self._progress is not None and row.anchor_at is not None and states.is_enabled(definition):
+            if self._progress is None or row.anchor_at is None or not states.is_enabled(definition):
+                continue
+            # What is on its way out of the line would be taken for a run that keeps the next one waiting.
+            if not any(live.is_leaving_line for live in self._house.roster.of_pipe(definition.name)):
                 progress = self._progress(row)
                 yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
 

@@ -69,6 +69,8 @@ class Triggering:
             return "it is not there any more" if definition is None else "the daemon is stopping"
         row = house.states.get(pipe)
         at_work = house.roster.of_pipe(pipe)
+        if any(live.is_leaving_line for live in at_work):  # whoever ends it says whether its time counts as served
+            return "the execution that waited is just being cancelled"
         if at_work:
             house.states.change(pipe, last_due=due.at)
             word = "running" if at_work[0].execution.status is Status.RUNNING else "waiting"
@@ -173,6 +175,11 @@ class Triggering:
         self.guard.ended(live.pipe, self._house.clocks.boot())
         if not goes_on and outcome.status is not Status.COMPLETED:
             await self._give_back(live)
+        it = live.execution
+        if it.trigger is Trigger.SCHEDULED and outcome.status is Status.CANCELLED and it.started_at is None:
+            # Else it would read as if what was decided (its first run, say) had come to pass.
+            words = f"execution {live.id} did not run: {outcome.error_message or 'cancelled'}"
+            self._house.states.change(live.pipe, last_decision=words, last_decision_at=self._house.clocks.moment())
 
     async def _give_back(self, live: LiveRun) -> None:
         """Let the event start the pipe again, should it be told once more."""

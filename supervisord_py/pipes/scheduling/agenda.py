@@ -1,7 +1,8 @@
 """What the scheduler knows of each pipe between two looks: its settled progress, its decision, when to ask again. Pure.
 
 Law: a pipe is asked again only when what is known of it changed or its time has come; and what was served is
-remembered here, too, so that a room whose memory lags cannot make one due instant start two executions.
+remembered here, too, so that a room whose memory lags cannot make one due instant start two executions. Where the room
+begins anew with a pipe (another anchor, another schedule) its word counts: it may have taken back what never ran.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ class Agenda:
 
     def _renew(self, entry: Entry, candidate: Candidate, now: Now) -> None:
         fresh = candidate.progress
-        if fresh.anchor_at != entry.candidate.progress.anchor_at:
-            entry.told = None  # the room begins anew with it, and has forgotten what it was told
+        is_anew = fresh.anchor_at != entry.candidate.progress.anchor_at
+        if is_anew:
+            entry.told = None  # the room has forgotten what it was told
         if candidate.schedule != entry.candidate.schedule:
             entry.backoff = Backoff(_RETRIES)
-        elif entry.progress.last_due is not None:
+        elif entry.progress.last_due is not None and not is_anew:
             fresh = replace(fresh, last_due=max(entry.progress.last_due, fresh.last_due or -math.inf))
         entry.progress = settle(carried(entry.progress, fresh), now, self.limits)
         entry.candidate = candidate

@@ -248,7 +248,7 @@ def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimit
 def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
     text = time_text(schedule.instant, now.zone, now.wall)
     if known.last_due is not None and known.last_due >= schedule.instant:
-        return Never(f"ran once, for {text}", over=True)
+        return Never(f"was due once, at {text}", over=True)
     stale = known.anchor_at - schedule.instant
     if stale > limits.stale_seconds:
         return Never(f"{text} was over {span_text(stale)} before it was first seen or enabled: refused", over=True)
@@ -264,7 +264,7 @@ def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> D
 
 def _calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
     if isinstance(schedule, Calendar) and _used_up(schedule, known):
-        return Never(f"has run {known.occurrences} times: max_occurrences reached", over=True)
+        return Never(f"max_occurrences reached: {known.occurrences}", over=True)
     rule = rule_of(schedule, known, now.zone)
     watermark = known.watermark or 0.0
     following = rule.after(watermark)

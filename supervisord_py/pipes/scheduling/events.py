@@ -139,14 +139,27 @@ def watch_root(pattern: EventPattern, folder: str) -> str:
     return str(PurePosixPath(*parts))
 
 
+def goes_below(pattern: EventPattern, folder: str) -> bool:
+    """Say whether a `file_changed` pattern can mean files in folders below its root."""
+    whole = _absolute(pattern.subject or "", folder)
+    return "**" in whole or "/" in whole.removeprefix(watch_root(pattern, folder)).strip("/")
+
+
+def is_own(pattern: EventPattern, folder: str) -> bool:
+    """Say whether a pattern means nothing but what the pipe itself, or its owner, writes in its folder."""
+    return pattern.event == FILE_CHANGED and _own(_absolute(pattern.subject or "", folder), folder)
+
+
 def _absolute(subject: str, folder: str) -> str:
-    """Return the path of a pattern, `.` and `..` resolved by name."""
+    """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
     parts: list[str] = []
     for part in PurePosixPath(folder, subject).parts[1:]:
         if part == "..":
             parts = parts[:-1]
         else:
             parts.append(part)
+    if subject.endswith("/"):
+        parts.append("**")
     return "/" + "/".join(parts)
 
 
