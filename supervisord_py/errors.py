@@ -159,7 +159,7 @@ class ConfigError(PxError):
     kind = "config_error"
     title = "Broken configuration"
     status = 422
-    exit_code = EXIT_FAILED
+    exit_code = EXIT_USAGE
 
 
 class OverloadedError(PxError):

@@ -24,6 +24,7 @@ _EXIT = {"completed": OK, "timed_out": TIMED_OUT}
 _RETRY, _VALIDATE, _PROMPT = "pxctl pipe retry {id}", "pxctl pipe validate {name}", "pxctl pipe show {name} --rendered"
 _PRESETS = "check presets.toml and the key that it names, then: pxctl pipe retry {id}"
 _LIMITS = "pxctl config show; pxctl pipe show {name}"
+_LONGEST = "raise pipes.timeout_max_seconds in pxd.toml, then: pxctl daemon reload"
 _HINTS = {
     "timeout": "pxctl pipe config {name} timeout=30m",
     "rate_limited": _RETRY,
@@ -233,7 +234,9 @@ def failure_of(execution: Execution, successor: Execution | None = None) -> Fail
 
 def hint_for(execution: Execution) -> str:
     """Return the next step after an execution that did not complete."""
-    hint = _HINTS.get(str(execution.get("error_type")), "pxctl pipe output {id} --stderr")
+    kind = str(execution.get("error_type"))
+    is_cut = kind == "timeout" and execution.get("timeout_wanted_seconds") is not None
+    hint = _LONGEST if is_cut else _HINTS.get(kind, "pxctl pipe output {id} --stderr")
     return hint.format(id=execution.get("id"), name=execution.get("pipe_name"))
 
 

@@ -28,11 +28,15 @@ def tool_name(text: str) -> str:
 
 
 def kernel_name(text: str) -> str:
-    """Return the bare name or id of a session out of `x` or `kernel:x`."""
+    """Return the bare name or id of a session out of `x` or `kernel:x`.
+
+    Raises:
+        Failure: It names something else, or nothing.
+    """
     kind, colon, rest = text.partition(":")
-    if not colon:
+    if text.strip() and not colon:
         return text
-    if kind != "kernel" or not rest:
+    if kind != "kernel" or not rest.strip():
         raise Failure(
             f"{text!r} does not name a kernel", kind="usage", hint="pxctl kernel list shows them", exit_code=USAGE
         )

@@ -29,9 +29,13 @@ class Page:
         total: Bytes of the whole output so far.
         complete: They reach the end, and no more will come.
         in_line: After this page the output stands within a line.
+        lost: Bytes of the whole that were not kept; None from who does not say.
+        notice: Says so; None where nothing is missing.
     """
 
-    __slots__ = ("complete", "content", "in_line", "offset", "total")
+    __slots__ = ("complete", "content", "in_line", "lost", "notice", "offset", "total")
+    lost: int | None
+    notice: str | None
 
     def __init__(self, content: bytes, offset: int, total: int, *, complete: bool) -> None:
         self.content = content
@@ -39,6 +43,7 @@ class Page:
         self.total = total
         self.complete = complete
         self.in_line = not content.endswith(b"\n")
+        self.lost = self.notice = None
 
     @property
     def end(self) -> int:
@@ -57,7 +62,10 @@ def pages(
             fields = exchange.head.fields
             content = exchange.read()
         complete = fields.get("x-complete") == "true"
-        yield Page(content, offset, int(fields.get("x-total-bytes") or 0), complete=complete)
+        page = Page(content, offset, int(fields.get("x-total-bytes") or 0), complete=complete)
+        page.lost = int(fields["x-lost-bytes"]) if "x-lost-bytes" in fields else None
+        page.notice = fields.get("x-notice")
+        yield page
         if not content or complete:
             return
         offset += len(content)
@@ -80,9 +88,14 @@ def show(invocation: Invocation, found: Iterable[Page]) -> Page | None:
 
 
 def tell_more(invocation: Invocation, last: Page | None) -> None:
-    """Say on stderr how to go on where there is, or will be, more than was shown."""
-    if last is not None and not last.complete:
-        own_line = "\n" if last.in_line and _is_one_place() else ""
+    """Say on stderr how to go on where there is, or will be, more than was shown, and what was not kept."""
+    if last is None or last.complete:
+        return
+    own_line = "\n" if last.in_line and _is_one_place() else ""
+    if last.notice is not None:
+        invocation.warn(f"{own_line}pxctl: {last.notice}")
+        own_line = ""
+    if not last.lost or last.end < last.total - last.lost:
         invocation.notice(f"{own_line}pxctl: {last.end} of {last.total} bytes so far; go on with --offset {last.end}")
 
 
@@ -98,7 +111,10 @@ def whole(found: Iterable[Page], offset: int) -> dict[str, Any]:
     """Return all pages as the members of a document: place, and the text, or base64 of what is none."""
     listed = list(found)
     content = b"".join(page.content for page in listed)
-    facts = {"offset": offset, "total_bytes": listed[-1].total, "complete": listed[-1].complete}
+    last = listed[-1]
+    facts: dict[str, Any] = {"offset": offset, "total_bytes": last.total, "complete": last.complete}
+    if last.lost is not None:
+        facts |= {"lost_bytes": last.lost, "notice": last.notice}
     try:
         return {**facts, "text": content.decode()}
     except UnicodeDecodeError:

@@ -46,6 +46,12 @@ def pipe_names(client: Client, texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def exact_name(client: Client, text: str) -> str:
+    """Return the bare name of the one pipe that a name or a glob means, for those who say it before they act on it."""
+    name = pipe_name(text)
+    return name if _GLOB_SIGNS.isdisjoint(name) else str(client.get(pipe_route(name)).document.get("name"))
+
+
 def state_of(pipe: dict[str, Any]) -> str:
     """Return the word for a pipe of px.pipes/1, the same that `status` has for the unit."""
     if pipe.get("running") is not None:

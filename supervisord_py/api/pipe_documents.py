@@ -102,6 +102,8 @@ def _circumstances(execution: Execution) -> dict[str, Any]:
         "context_start": rfc3339(execution.context_start),
         "context_end": rfc3339(execution.context_end),
         "timeout_seconds": execution.plan.timeout_seconds,
+        "timeout_wanted_seconds": execution.plan.wanted_seconds,
+        "warnings": list(execution.plan.warnings),
         "api_port": execution.api_port,
         "output_dir": execution.output_dir,
         "incomplete": execution.incomplete,
@@ -210,8 +212,8 @@ class Decoder:
                 return self._output(stream.value, offset, data)
             case FollowStatus(execution=execution):
                 return {"event": "status", "execution": execution_document(execution)}
-            case FollowDone(execution=execution):
-                return {"event": "done", "execution": execution_document(execution)}
+            case FollowDone(execution=execution, notice=notice):
+                return {"event": "done", "execution": execution_document(execution), "notice": notice}
         assert_never(item)
 
     def rest(self) -> list[dict[str, Any]]:

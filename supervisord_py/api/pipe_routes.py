@@ -114,7 +114,13 @@ PIPE_ROUTES: tuple[Route, ...] = (
         (_WAIT,),
         Body.OBJECT,
     ),
-    _change("/api/pipes/{p}/enable", pipes.enable, "Let schedule and events start a pipe, on this machine.", _PIPE),
+    _change(
+        "/api/pipes/{p}/enable",
+        pipes.enable,
+        "Let schedule and events start a pipe, on this machine; with `enabled: false` keep them from it.",
+        _PIPE,
+        body=Body.OBJECT,
+    ),
     _change("/api/pipes/{p}/disable", pipes.disable, "Keep schedule and events from starting a pipe.", _PIPE),
     _change("/api/pipes/{p}/mute", pipes.mute, "Silence a pipe's failure hooks.", _PIPE),
     _change("/api/pipes/{p}/unmute", pipes.unmute, "Let a pipe's failure hooks speak.", _PIPE),
@@ -197,7 +203,7 @@ PIPE_ROUTES: tuple[Route, ...] = (
         executions.output,
         Access.READ,
         "A page of an execution's output.",
-        (Returned("bytes with X-Offset, X-Total-Bytes, X-Complete", RAW),),
+        (Returned("bytes with X-Offset, X-Total-Bytes, X-Complete, X-Lost-Bytes, X-Notice", RAW),),
         _PAGE,
     ),
     Route(

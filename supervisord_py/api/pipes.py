@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.call import json_answer
 from supervisord_py.api.members import Members, refuse
+from supervisord_py.api.names import is_glob, resolve_one
 from supervisord_py.api.pipe_documents import (
     checks_document,
     claims_document,
@@ -26,17 +27,27 @@ if TYPE_CHECKING:
 DEFAULT_NEXT = 5
 MOST_NEXT = 50
 """Of the coming times that a schedule is asked for."""
+_PREFIX = "pipe:"
+_SHOWN = 80
 _CREATED, _ACCEPTED = 201, 202
-_CONFIG = "config"
+_CONFIG, _ENABLED = "config", "enabled"
 
 
 def name_of(call: Call) -> str:
-    """Return the pipe that `{p}` names, `pipe:x` and `x` alike."""
-    return call.path("p").removeprefix("pipe:")
+    """Return the pipe that `{p}` names, `pipe:x` and `x` alike; a glob must mean one."""
+    name = call.path("p").removeprefix(_PREFIX)
+    return resolve_one(f"{_PREFIX}{name}", call.pipes()).removeprefix(_PREFIX) if is_glob(name) else name
 
 
 def _pipe_answer(view: PipeView, status: int = 200) -> web.Response:
     return json_answer({"schema": "px.pipe/1", **pipe_document(view)}, status=status)
+
+
+async def _refuse_members(call: Call) -> None:
+    """Refuse a body that says something, where the path says it all: who sends one means what is not done."""
+    for name in await call.body_if_any():
+        shown = name[:_SHOWN]
+        raise refuse(f"/{shown}", f"The body has no use for {shown!r}.", "send none, or {}")
 
 
 async def list_pipes(call: Call) -> web.StreamResponse:
@@ -96,22 +107,31 @@ async def run_pipe(call: Call) -> web.StreamResponse:
 
 
 async def enable(call: Call) -> web.StreamResponse:
-    """Let schedule and events start it, on this machine."""
-    return _pipe_answer(await call.context.pipes.enable(name_of(call)))
+    """Let schedule and events start it, on this machine; with `{"enabled": false}` keep them from it."""
+    body = await call.body_if_any()
+    members = Members(body, (_ENABLED,))
+    if body and _ENABLED not in members:
+        raise members.missing(_ENABLED)
+    pipes = call.context.pipes
+    change = pipes.enable if members.flag(_ENABLED) or not body else pipes.disable
+    return _pipe_answer(await change(name_of(call)))
 
 
 async def disable(call: Call) -> web.StreamResponse:
     """Keep schedule and events from starting it; what waits in line is cancelled."""
+    await _refuse_members(call)
     return _pipe_answer(await call.context.pipes.disable(name_of(call)))
 
 
 async def mute(call: Call) -> web.StreamResponse:
     """Keep its failure hooks silent."""
+    await _refuse_members(call)
     return _pipe_answer(await call.context.pipes.mute(name_of(call)))
 
 
 async def unmute(call: Call) -> web.StreamResponse:
     """Let its failure hooks speak."""
+    await _refuse_members(call)
     return _pipe_answer(await call.context.pipes.unmute(name_of(call)))
 
 
@@ -144,6 +164,7 @@ async def queue(call: Call) -> web.StreamResponse:
 
 async def cancel_pipe(call: Call) -> web.StreamResponse:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
+    await _refuse_members(call)
     cancelled = await call.context.pipes.cancel_pipe(name_of(call))
     documents = [execution_document(each) for each in cancelled]
     return json_answer({"schema": "px.executions/1", "executions": documents, "next_cursor": None})

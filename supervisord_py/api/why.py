@@ -57,10 +57,21 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
 
 
 def _pivot(state: UnitState | None, rows: Sequence[EventRow]) -> EventRow | None:
-    """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason."""
+    """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
+
+    A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
+    """
+    if isinstance(state, PipeState):
+        return _of_last_execution(state.view.running, rows)
     if _is_up(state) and state is not None:
         return next((row for row in reversed(rows) if row.instance == state.instance), None)
     told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
+    return next(reversed(told or list(rows)), None)
+
+
+def _of_last_execution(running: int | None, rows: Sequence[EventRow]) -> EventRow | None:
+    """Choose the newest event of the execution that runs, else of the last one; without any the newest of the pipe."""
+    told = [row for row in rows if "execution" in row.facts and running in {None, row.facts["execution"]}]
     return next(reversed(told or list(rows)), None)
 
 
@@ -69,7 +80,7 @@ def _reason(state: UnitState | None, pivot: EventRow | None, instance: InstanceR
         return str(state.reason)
     if _is_up(state):
         return None
-    if instance is not None and instance.reason is not None:
+    if instance is not None and instance.reason is not None and not isinstance(state, PipeState):
         return str(instance.reason)
     return None if pivot is None else pivot.reason
 

@@ -34,9 +34,7 @@ def open_tcp(settings: Settings, paths: Paths) -> tuple[socket.socket, TcpAccess
     if settings.api.listen is None:
         return None
     host, port = parse_listen(settings.api.listen)
-    wanted = settings.api.token_file
-    folder = paths.config_file.parent
-    token = read_or_make_token(folder / Path(wanted).expanduser() if wanted else paths.state_dir / TOKEN_NAME)
+    token = read_or_make_token(token_file(settings, paths))
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,6 +46,13 @@ def open_tcp(settings: Settings, paths: Paths) -> tuple[socket.socket, TcpAccess
             hint="choose another port in [api] listen, then `pxctl daemon restart`",
         ) from error
     return listening, TcpAccess(token, listening.getsockname()[1])
+
+
+def token_file(settings: Settings, paths: Paths) -> Path:
+    """Return where the token of the loopback port lies; absolute."""
+    wanted = settings.api.token_file
+    folder = paths.config_file.parent
+    return (folder / Path(wanted).expanduser() if wanted else paths.state_dir / TOKEN_NAME).absolute()
 
 
 async def open_doors(runner: web.AppRunner, unix: socket.socket, tcp: socket.socket | None) -> None:

@@ -240,7 +240,11 @@ class House:
 
     def _pipes_config(self, loaded: Loaded) -> PipesConfig:
         socket_path = str(self._plan.listening.getsockname())
-        return pipe_wiring.pipes_config(loaded.settings, self._plan.paths, socket=socket_path, port=self._tcp_port)
+        listener = None
+        if self._tcp_port is not None:  # as it was opened: a reload changes nothing of that
+            token_file = front_door.token_file(self._plan.loaded.settings, self._plan.paths)
+            listener = pipe_wiring.Listener(self._tcp_port, str(token_file))
+        return pipe_wiring.pipes_config(loaded.settings, self._plan.paths, socket=socket_path, listener=listener)
 
     async def _open_doors(self, losses: cut_off.Losses) -> None:
         settings, paths = self._plan.loaded.settings, self._plan.paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +16,22 @@ MIB = 1024 * 1024
 EXAMPLES = Path(__file__).parent.parent / "examples" / "pipes"
 
 
-def pipes_config(settings: Settings, paths: Paths, *, socket: str, port: int | None) -> PipesConfig:
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """The loopback listener: its real port, and the path of the file with its token."""
+
+    port: int
+    token_file: str
+
+
+def pipes_config(settings: Settings, paths: Paths, *, socket: str, listener: Listener | None) -> PipesConfig:
     """Return what pipes are told.
 
     Args:
         settings: All of them.
         paths: Where everything lies.
         socket: Path of the control socket.
-        port: Of the loopback listener, None where there is none.
+        listener: On loopback; None where there is none.
     """
     pipes = settings.pipes
     return PipesConfig(
@@ -49,7 +58,8 @@ def pipes_config(settings: Settings, paths: Paths, *, socket: str, port: int | N
         max_cost=pipes.max_cost,
         daily_tokens=pipes.daily_tokens,
         daily_cost=pipes.daily_cost,
-        api_port=port,
+        api_port=listener.port if listener else None,
+        api_token_file=listener.token_file if listener else None,
         default_timezone=pipes.timezone,
         env_allow=pipes.env_allow,
         slots=SlotLimits(pipes.slots_scheduled, pipes.slots_event, pipes.slots_manual),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.daemon.merge import Origin, OriginKind
-from supervisord_py.errors import EXIT_BAD_SETTINGS, EXIT_FAILED, ConfigError
+from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,5 +55,5 @@ class SettingsError(ConfigError):
         self.problems = tuple(problems)
 
     def problem(self) -> dict[str, Any]:
-        """Return the problem document: a request that was refused because of the settings has failed."""
-        return {**super().problem(), "hint": "pxctl config check", "exit_code": EXIT_FAILED}
+        """Return the problem document: to a client it is a broken file like every other."""
+        return {**super().problem(), "hint": "pxctl config check", "exit_code": ConfigError.exit_code}

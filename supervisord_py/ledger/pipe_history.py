@@ -151,7 +151,8 @@ _OLD = f"""SELECT id FROM pipe_executions WHERE finished_at < ? AND {_FINAL} AND
 _MANY = f"""SELECT id FROM (SELECT id, status, row_number() OVER (PARTITION BY pipe_name ORDER BY id DESC) AS place
     FROM pipe_executions INDEXED BY pipe_executions_of_pipe) WHERE place > ? AND {_FINAL} AND {_NOT_THE_NEWEST}
     ORDER BY id LIMIT ?"""  # noqa: S608  # as above
-_LARGE = f"""SELECT id FROM (SELECT id, status, sum(stdout_bytes + stderr_bytes) OVER (ORDER BY id DESC) AS upto
+_LARGE = f"""SELECT id FROM (SELECT id, status, sum(max(0, stdout_bytes + stderr_bytes - lost_bytes))
+    OVER (ORDER BY id DESC) AS upto
     FROM pipe_executions) WHERE upto > ? AND {_FINAL} AND {_NOT_THE_NEWEST} ORDER BY id LIMIT ?"""  # noqa: S608  # as above
 
 

@@ -129,7 +129,8 @@ class PipeDefinition:
         schedule: Parsed.
         schedule_text: As written.
         enabled: What the file says; the ledger may know better (device-local).
-        presets: In order; the last may be `*`; empty = model and provider of the file, else the default preset.
+        presets: In order; `auto` is the default one, the last may be `*`; empty = model and provider of the file, else
+            the default preset.
         command: Argv, for `agent: command`.
         redact: Regular expressions whose matches are never stored.
         unknown: Keys that nobody here knows, kept in the file.

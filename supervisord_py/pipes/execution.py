@@ -126,6 +126,7 @@ class Plan:
         agent: Name of the adapter.
         command: Argv of the `command` adapter; empty for all others.
         timeout_seconds: Wall clock of the run, from the spawn.
+        wanted_seconds: The same as it was asked for, where it was more than `pipes.timeout_max_seconds`; else None.
         max_turns, max_tokens, max_cost: Ceilings that end the run; None for none.
         retries: How many further tries may follow a failure that can pass by itself.
         fallbacks: Presets that are tried, in order, after this one failed.
@@ -147,6 +148,19 @@ class Plan:
     history: bool = False
     memory_bytes: int | None = None
     context: Mapping[str, Any] | None = None
+    wanted_seconds: float | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of it is not as it was asked for: sentences for people."""
+        if self.wanted_seconds is None:
+            return ()
+        return (cut_timeout(self.wanted_seconds, self.timeout_seconds),)
+
+
+def cut_timeout(wanted: float, most: float) -> str:
+    """Say that a timeout is more than there may be. Both in seconds."""
+    return f"timeout: {wanted:g} s is cut to {most:g} s (pipes.timeout_max_seconds)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,7 @@ class Execution:
         stdout, stderr: Text up to the cap (head and tail around a marker); None in lists.
         stdout_bytes, stderr_bytes: Of the whole output.
         invalid_utf8: Some bytes were no UTF-8; they are kept in the files and replaced in the text.
-        lost_bytes: Output that could not be kept (full disk); normally 0.
+        lost_bytes: Output of any stream that can be read nowhere (over the cap of its file, full disk); normally 0.
         output_dir: The folder that the agent was told to write to.
         session_path: Where the agent left its session, if it keeps one.
     """

@@ -9,13 +9,12 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervisord_py.errors import EXIT_USAGE
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
-from supervisord_py.pipes.running.freezing import Order
+from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.agents.presets import Presets
     from supervisord_py.pipes.declaring.validate import Check
     from supervisord_py.pipes.declaring.yaml_text import Value
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.definition import ConfigProblem, Declared
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView
@@ -79,8 +78,10 @@ class PipeFiles:
     async def configure(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         """Change front matter keys.
 
+        What is wrong with the pipe already does not count: a broken one may be changed, and mended piece by piece.
+
         Raises:
-            ConfigError: The file would be broken by it; nothing is written.
+            ConfigError: The pipe would be broken by it; nothing is written.
         """
         async with self._lock:
             await asyncio.to_thread(self._edit, declared, changes)
@@ -89,8 +90,7 @@ class PipeFiles:
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         from supervisord_py.pipes.declaring.edit import edit_keys  # noqa: PLC0415 - PyYAML comes with it
         from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe  # noqa: PLC0415
-        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415
-        from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of  # noqa: PLC0415
+        from supervisord_py.pipes.declaring.problems import DeclarationError, error_of  # noqa: PLC0415
 
         file = declared.folder / PIPE_FILE
         try:
@@ -100,15 +100,33 @@ class PipeFiles:
         text = edit_keys(before, changes)
         if text == before:
             return
-        fingerprint = declared.fingerprint
-        if fingerprint is not None:
-            found = declare(text.encode(), folder=declared.folder, fingerprint=fingerprint)
-            if isinstance(found, BrokenPipe):
-                refusal = config_error(found)
-                if isinstance(declared, PipeDefinition):
-                    refusal.exit_code = EXIT_USAGE  # the file was good: what was asked for does not fit
-                raise refusal
+        brought = self._brought_in(declared, before, text, changes)
+        if brought:
+            raise error_of(brought, f"pipe:{declared.name}")
         write_pipe(file, text)
+
+    def _brought_in(
+        self, declared: Declared, before: str, text: str, changes: Mapping[str, Value]
+    ) -> list[ConfigProblem]:
+        """Return what a change of a pipe's file would break."""
+        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415 - PyYAML comes with it
+
+        if declared.fingerprint is None:
+            return []
+        folder, mark, agent = declared.folder, declared.fingerprint, self._house.config.default_agent
+        was = declare(before.encode(), folder=folder, fingerprint=mark, default_agent=agent)
+        will = declare(text.encode(), folder=folder, fingerprint=mark, default_agent=agent)
+        known = {(each.key, each.detail) for each in self._wrong_with(was)}
+        found = [each for each in self._wrong_with(will) if (each.key, each.detail) not in known]
+        if isinstance(was, BrokenPipe) and isinstance(will, PipeDefinition):
+            # Mended; what its broken file hid is new only where it was named just now.
+            return [each for each in found if each.key in changes]
+        return found
+
+    def _wrong_with(self, declared: Declared) -> tuple[ConfigProblem, ...]:
+        if isinstance(declared, BrokenPipe):
+            return (declared.problem, *declared.more)
+        return self._all.faults.afresh(declared)
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""
@@ -172,6 +190,7 @@ class PipeFiles:
                 schedule=self._all.views.schedule_trouble(declared),
                 schedule_doubts=self._all.views.schedule_doubts(declared),
             )
+            declared = replace(declared, warnings=(*declared.warnings, *timeout_doubts(declared, self._house.config)))
         return await asyncio.to_thread(validate, declared, known)
 
     async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:

@@ -109,14 +109,18 @@ class OutputPage:
 
     Attributes:
         offset: Where `data` begins; not before what was asked for.
-        total_bytes: Of the stream so far, as it can be read here.
-        complete: `data` reaches the end, and no more will come.
+        total_bytes: Of the stream so far, those included that were not kept.
+        complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
+        lost_bytes: Of an execution that is over: what of the stream was not kept. An empty page is the end then.
+        notice: Says so in a sentence; None where nothing is missing.
     """
 
     data: bytes
     offset: int
     total_bytes: int
     complete: bool
+    lost_bytes: int = 0
+    notice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class FollowStart:
 
 @dataclass(frozen=True, slots=True)
 class FollowOutput:
-    """Bytes of a stream, in order, each once. `offset` is of the first byte; `lost_bytes` were never kept before it."""
+    """Bytes of a stream, in order, each once. `offset` is of the first byte."""
 
     stream: OutputStream
     offset: int
@@ -152,9 +156,10 @@ class FollowStatus:
 
 @dataclass(frozen=True, slots=True)
 class FollowDone:
-    """Last of a follow: the execution is final and all of its output was given."""
+    """Last of a follow: the execution is final, what was kept of its output was given; `notice` tells of the rest."""
 
     execution: Execution
+    notice: str | None = None
 
 
 FollowItem = FollowStart | FollowOutput | FollowStatus | FollowDone

@@ -19,6 +19,7 @@ from supervisord_py.api.routes import ROUTES
 from supervisord_py.api.units import Goal, reached
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances
+from supervisord_py.pipes.execution import Status
 from supervisord_py.process.spec import Reason
 
 
@@ -197,6 +198,27 @@ async def test_why_a_pipe_that_runs_tells_of_this_run_and_no_earlier_end(rig: Ri
     document = (await rig.get("/api/units/pipe:digest/why"))[1]
     assert (document["state"], document["reason"]) == ("running", None)
     assert [event["id"] for event in document["chain"]] == [begun]
+
+
+@pytest.mark.parametrize("facts", [{}, {"enabled": False}, {"queued": 1}, {"config_error": "no"}])
+async def test_why_a_pipe_that_does_not_run_tells_of_its_last_execution(rig: Rig, facts: dict[str, Any]) -> None:
+    publish, unit = rig.context.events.publish, "pipe:digest"
+    publish("execution_cancelled", unit, Reason.CANCELLED, execution=360)
+    queued = publish("execution_queued", unit, execution=361)
+    started = publish("execution_started", unit, instance="i.2", cause=queued, execution=361)
+    ended = publish("execution_completed", unit, instance="i.2", cause=started, execution=361)
+    publish("pipe_disabled", unit)
+    rig.pipes.put(last_status=Status.COMPLETED, **facts)
+    document = (await rig.get(f"/api/units/{unit}/why"))[1]
+    assert [event["id"] for event in document["chain"]] == [queued, started, ended]
+    assert document["reason"] is None, "it completed"
+
+
+async def test_why_a_pipe_that_never_ran_tells_what_was_last_done_to_it(rig: Rig) -> None:
+    rig.context.events.publish("pipe_installed", "pipe:digest")
+    rig.pipes.put(enabled=False)
+    document = (await rig.get("/api/units/pipe:digest/why"))[1]
+    assert [event["event"] for event in document["chain"]] == ["pipe_installed"]
 
 
 async def test_why_a_tool_that_never_ran(rig: Rig) -> None:

@@ -88,7 +88,7 @@ async def test_start_answers_with_the_units(rig: Rig) -> None:
 async def test_start_of_a_broken_tool_says_what_is_broken(rig: Rig) -> None:
     (rig.add_tool("x") / "tool.json").write_text("{")
     status, problem, _ = await rig.ask("POST", "/api/tools/x/start")
-    assert (status, problem["kind"]) == (422, "config_error")
+    assert (status, problem["kind"], problem["exit_code"]) == (422, "config_error", 2)
     assert rig.launcher.calls == []
 
 

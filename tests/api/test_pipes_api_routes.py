@@ -8,7 +8,7 @@ import pytest
 
 from api.pipe_fakes import execution
 from supervisord_py.errors import ConflictError
-from supervisord_py.pipes.execution import ErrorType, Status
+from supervisord_py.pipes.execution import ErrorType, Plan, Status
 from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, PublishedEvent, RunRequest
 from supervisord_py.process.spec import TreeStat
 
@@ -56,6 +56,27 @@ async def test_a_run_is_queued_with_what_was_said(rig: Rig) -> None:
     assert (status, done["status"], done["stdout"]) == (200, "completed", "out")
 
 
+async def test_a_run_that_gets_less_time_than_was_asked_for_is_told(rig: Rig) -> None:
+    row = execution(plan=Plan("pi", timeout_seconds=3.0, wanted_seconds=600.0))
+    rig.pipes.rows[7] = row
+    document = (await rig.get("/api/executions/7"))[1]
+    assert document["timeout_wanted_seconds"] == 600.0
+    assert document["warnings"] == ["timeout: 600 s is cut to 3 s (pipes.timeout_max_seconds)"]
+
+
+async def test_a_glob_names_the_one_pipe_that_it_fits(rig: Rig) -> None:
+    rig.pipes.put()
+    rig.pipes.put("other")
+    rig.pipes.rows[7] = execution()
+    assert (await rig.get("/api/pipes/dig*"))[1]["name"] == "digest"
+    assert (await rig.get("/api/pipes/pipe:dig*/executions?limit=1"))[1]["executions"][0]["id"] == 7
+    assert (await rig.get("/api/pipes/d*/executions/7/output"))[0] == 200
+    status, problem, _ = await rig.get("/api/pipes/*")
+    assert (status, problem["exit_code"], problem["candidates"]) == (400, 2, ["pipe:digest", "pipe:other"])
+    status, problem, _ = await rig.ask("DELETE", "/api/pipes/x*")
+    assert (status, problem["exit_code"]) == (404, 4)
+
+
 async def test_a_body_counts_also_where_the_request_has_a_key(rig: Rig) -> None:
     rig.pipes.put()
     body, key = {"queue": True, "timeout": 5}, {"Idempotency-Key": "once"}
@@ -79,6 +100,10 @@ async def test_a_run_of_a_pipe_that_runs_is_a_conflict_that_names_it(rig: Rig) -
         ("/api/pipes/digest/run", {"timeout": 0}, "/timeout"),
         ("/api/pipes/digest/run", {"context": [1]}, "/context"),
         ("/api/pipes/digest/run", {"contxt": {}}, "/contxt"),
+        ("/api/pipes/digest/enable", {"x": 1}, "/x"),
+        ("/api/pipes/digest/enable", {"enabled": "no"}, "/enabled"),
+        ("/api/pipes/digest/enable", {"enabled": None}, "/enabled"),
+        *((f"/api/pipes/digest/{verb}", {"x": 1}, "/x") for verb in ("disable", "mute", "unmute", "cancel")),
         ("/api/pipes", {}, "/source"),
         ("/api/pipes/new", {"name": " "}, "/name"),
         ("/api/pipes/new", {}, "/name"),
@@ -95,6 +120,7 @@ async def test_a_body_that_does_not_fit_is_told_with_its_place(
     rig.pipes.put()
     status, problem, _ = await rig.ask("POST", path, body)
     assert (status, problem["errors"][0]["pointer"]) == (422, pointer)
+    assert rig.pipes.asked == []
 
 
 @pytest.mark.parametrize("what", ["enable", "disable", "mute", "unmute"])
@@ -103,6 +129,23 @@ async def test_a_switch_is_thrown_and_the_pipe_shown(rig: Rig, what: str) -> Non
     status, document, _ = await rig.ask("POST", f"/api/pipes/digest/{what}")
     assert (status, document["schema"]) == (200, "px.pipe/1")
     assert rig.pipes.asked[-1] == (what, "digest")
+
+
+@pytest.mark.parametrize(
+    ("body", "done"), [({"enabled": False}, "disable"), ({"enabled": True}, "enable"), ({}, "enable")]
+)
+async def test_enabled_is_what_the_body_says(rig: Rig, body: dict[str, bool], done: str) -> None:
+    rig.pipes.put()
+    status, document, _ = await rig.ask("POST", "/api/pipes/digest/enable", body)
+    assert (status, document["enabled"], rig.pipes.asked) == (200, done == "enable", [(done, "digest")])
+
+
+@pytest.mark.parametrize("what", ["enable", "disable", "cancel"])
+async def test_a_switch_takes_no_body_that_is_no_object(rig: Rig, what: str) -> None:
+    rig.pipes.put()
+    for body in (b"garbage", b"[1]", b"null"):
+        status, problem, _ = await rig.ask("POST", f"/api/pipes/digest/{what}", body)
+        assert (status, problem["kind"], rig.pipes.asked) == (400, "bad_request", [])
 
 
 async def test_keys_are_changed_flat_or_in_an_envelope(rig: Rig) -> None:
@@ -206,6 +249,11 @@ async def test_output_comes_in_pages_of_raw_bytes(rig: Rig) -> None:
     _, body, _ = await rig.get("/api/pipes/digest/executions/7/output")
     assert body == b""
     assert rig.pipes.asked[-1] == ("output", 7, OutputStream.STDOUT, 0, None)
+    assert (headers["X-Lost-Bytes"], "X-Notice" in headers) == ("0", False)
+    rig.pipes.lost, rig.pipes.notice = 88, "88 of 100 bytes of stderr were not kept"
+    _, body, headers = await rig.get(f"{path}&offset=6")
+    assert (body, headers["X-Total-Bytes"], headers["X-Complete"]) == (b"laints", "100", "false")
+    assert (headers["X-Lost-Bytes"], headers["X-Notice"]) == ("88", rig.pipes.notice)
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
@@ -230,6 +278,17 @@ async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:
     health = (await rig.get("/api/health"))[1]
     assert health["pipes"]["pipes"] == 5
     assert {"part": "scheduler", "detail": "was restarted: it fell"} in health["degraded"]
+
+
+async def test_output_that_the_disk_refuses_is_told_wherever_somebody_asks_how_things_are(rig: Rig) -> None:
+    rig.pipes.refused = {"pipe:digest": "No space left on device"}
+    part, detail = "output of pipe:digest", "the disk refuses it, and its agent waits: No space left on device"
+    assert {"part": part, "detail": detail} in (await rig.get("/api/health"))[1]["degraded"]
+    repair = "df -h, then free some space"
+    known = {"part": part, "detail": detail, "repair": repair}
+    assert known in (await rig.get("/api/status"))[1]["daemon"]["degraded"]
+    check = {"name": part, "status": "fail", "detail": detail, "repair": repair}
+    assert check in (await rig.get("/api/doctor"))[1]["checks"]
 
 
 async def test_why_a_pipe_cannot_run(rig: Rig) -> None:

@@ -43,15 +43,17 @@ def on_execution(daemon: FakeDaemon, it: dict[str, Any] | None = None) -> FakeDa
     return daemon.on(f"GET /api/executions/{it['id']}", document(it))
 
 
-def paged(streams: dict[str, bytes], *, complete: bool = True) -> Any:
-    """Return an answer that gives pieces of streams as they are asked for."""
+def paged(streams: dict[str, bytes], *, complete: bool = True, lost: int = 0) -> Any:
+    """Return an answer that gives pieces of streams as they are asked for; so many bytes of each were not kept."""
 
     def serve(request: Request, connection: Any) -> None:
         whole = streams[request.arguments.get("stream", "stdout")]
         offset, limit = (int(request.arguments[name]) for name in ("offset", "limit"))
         page = whole[offset : offset + limit]
-        is_end = complete and offset + len(page) == len(whole)
-        more = f"X-Total-Bytes: {len(whole)}\r\nX-Complete: {'true' if is_end else 'false'}\r\n"
+        is_end = complete and not lost and offset + len(page) == len(whole)
+        more = f"X-Total-Bytes: {len(whole) + lost}\r\nX-Complete: {'true' if is_end else 'false'}\r\n"
+        if lost:
+            more += f"X-Lost-Bytes: {lost}\r\nX-Notice: {lost} bytes were not kept\r\n"
         connection.sendall(reply(page, content_type="application/octet-stream", more=more))
 
     return serve

@@ -257,11 +257,11 @@ def test_reload_says_what_changed(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(
         "POST /api/daemon/reload",
         document({}),
-        problem(422, "config_error", 1, errors=[{"file": "pxd.toml", "message": "bad"}]),
+        problem(422, "config_error", 2, errors=[{"file": "pxd.toml", "message": "bad"}]),
     )
     assert "nothing changed" in px("daemon", "reload").text
     ended = px("daemon", "reload")
-    assert ended.code == 1
+    assert ended.code == 2
     assert "pxd.toml: bad" in ended.err
 
 

@@ -60,6 +60,17 @@ def test_remove_asks_on_a_terminal_and_nowhere_else(px: Px, daemon: FakeDaemon) 
     assert len(daemon.seen) == 3
 
 
+def test_what_is_changed_or_removed_by_a_glob_is_called_by_its_name(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/pipes/dig*", document(pipe())).on(CONFIG, document(pipe()))
+    assert px("pipe", "config", "dig*", "title=x").text == "pipe:digest: title set\n"
+    ended = px("pipe", "remove", "pipe:dig*")
+    assert (ended.code, "hint: pxctl pipe remove digest --yes" in ended.err) == (2, True)
+    told = problem(400, "ambiguous_name", 2, detail="fits 2 units", candidates=["pipe:a", "pipe:b"])
+    daemon.on("GET /api/pipes/*", told)
+    assert px("pipe", "remove", "*", "--yes").code == 2
+    assert "DELETE" not in {request.method for request in daemon.seen}
+
+
 @pytest.mark.parametrize(
     ("given", "sent"),
     [
@@ -87,11 +98,11 @@ def test_config_values_are_json_where_they_read_as_such(px: Px, daemon: FakeDaem
 
 def test_config_that_would_break_the_pipe_is_refused(px: Px, daemon: FakeDaemon) -> None:
     errors = [{"file": "/p/digest/pipe.md", "line": 2, "detail": "schedule: no", "hint": "every 2h"}]
-    told = problem(422, "config_error", 1, detail="/p/digest/pipe.md:2: schedule: no", hint="every 2h", errors=errors)
+    told = problem(422, "config_error", 2, detail="/p/digest/pipe.md:2: schedule: no", hint="every 2h", errors=errors)
     daemon.on(CONFIG, told)
     ended = px("pipe", "config", "digest", "schedule=never", "title=x")
     assert (ended.code, ended.err) == (
-        1, "pxctl: cannot change pipe:digest: /p/digest/pipe.md:2: schedule: no\nhint: every 2h\n"
+        2, "pxctl: cannot change pipe:digest: /p/digest/pipe.md:2: schedule: no\nhint: every 2h\n"
     )  # fmt: skip
     assert px("pipe", "config", "digest", "schedule").code == 2
 

@@ -33,17 +33,20 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
             pipe("now", running=12),
             pipe("next", queued=2),
             pipe("slow", slower_than_schedule=True),
+            pipe("long", warnings=["timeout: 9 s is cut to 3 s"]),
         ],
     }
     daemon.on("GET /api/pipes", document(everything))
     ended = px("pipe", "list")
     states = dict(line.split()[:2] for line in ended.lines[1:])
     assert states == {
-        "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle"
+        "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle",
+        "long": "idle",
     }  # fmt: skip
     assert "broken: pipe.md:3: schedule: no" in ended.text
     assert "execution 12" in ended.text
-    assert px("pipe", "list", "-q").lines == ["bad", "off", "on", "now", "next", "slow"]
+    assert "timeout: 9 s is cut" in ended.text
+    assert px("pipe", "list", "-q").lines == ["bad", "off", "on", "now", "next", "slow", "long"]
     assert px("pipe", "list", "--json").json() == everything
     daemon.on("GET /api/pipes", document({"pipes": []}))
     assert px("pipe", "list").err == "no pipes yet; add one: pxctl pipe add example:disk-digest\n"
@@ -206,6 +209,20 @@ def test_output_is_the_bytes_that_were_kept(px: Px, daemon: FakeDaemon) -> None:
     assert (told["text"], told["complete"], told["stream"]) == ("err\n", True, "stderr")
     assert px("pipe", "output", "12", "--limit", "2", "--json").json()["base64"] == "/3g="
     assert px("pipe", "output", "12", "--stderr", "--events").code == 2
+
+
+def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) -> None:
+    """And comes to an end; `--offset` is offered only where there is more to be read."""
+    on_execution(daemon).on(OUTPUT, paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
+    notice = "pxctl: 90 bytes were not kept\n"
+    ended = px("pipe", "output", "12", "-q")
+    assert (ended.code, ended.text, ended.err) == (0, "head\n", notice)
+    some = px("pipe", "output", "12", "--limit", "2").err
+    assert some == f"{notice}pxctl: 2 of 95 bytes so far; go on with --offset 2\n"
+    told = px("pipe", "output", "12", "--json").json()
+    assert (told["text"], told["total_bytes"], told["complete"]) == ("head\n", 95, False)
+    assert (told["lost_bytes"], told["notice"]) == (90, "90 bytes were not kept")
+    assert px("pipe", "tail", "12").err == f"e\n{notice}{notice}"
 
 
 def test_tail_shows_what_there_is_of_both_streams(px: Px, daemon: FakeDaemon) -> None:

@@ -52,6 +52,15 @@ def test_run_follows_the_output_and_keeps_the_streams_apart(px: Px, daemon: Fake
     assert (quiet.code, quiet.text, quiet.err) == (0, "12\n", "")
 
 
+def test_a_time_that_was_cut_is_told_and_the_hint_names_what_cut_it(px: Px, daemon: FakeDaemon) -> None:
+    told = {"timeout_wanted_seconds": 600.0, "warnings": ["timeout: 600 s is cut to 3 s (x)"]}
+    late = execution(12, "timed_out", error_type="timeout", error_message="did not end within 3 s", **told)
+    ran(daemon, done(late)).on(RUN, document({**QUEUED, **told}, status="202 Accepted"))
+    ended = px("pipe", "run", "digest", "--timeout", "600")
+    assert (ended.code, ended.err.splitlines()[0]) == (7, "warning: timeout: 600 s is cut to 3 s (x)")
+    assert ended.err.splitlines()[-1].startswith("hint: raise pipes.timeout_max_seconds in pxd.toml")
+
+
 def test_run_sends_what_was_asked_and_asks_once(px: Px, daemon: FakeDaemon) -> None:
     ran(daemon, done(execution()))
     (px.folder / "context.json").write_text('{"issue": 7}')
@@ -231,6 +240,12 @@ def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon)
         '{"event":"output"',
         '{"event":"done"',
     ]
+
+
+def test_who_follows_is_told_at_the_end_what_was_not_kept(px: Px, daemon: FakeDaemon) -> None:
+    on_execution(daemon, RUNNING).on(TAIL, ndjson(started(RUNNING), {**done(execution(12)), "notice": "7 bytes gone"}))
+    ended = px("pipe", "tail", "-f", "12")
+    assert "\npxctl: 7 bytes gone\npxctl: execution 12 completed" in ended.err
 
 
 def test_ctrl_c_ends_the_looking_quietly(px: Px, daemon: FakeDaemon) -> None:

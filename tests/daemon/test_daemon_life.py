@@ -371,7 +371,22 @@ def port() -> int:
     return free_port()
 
 
+ASKS_THE_API = """\
+import os, re, sys, urllib.request
+told = re.search(r"^API: (\\S+) \\(bearer token in the file \\$(\\w+)\\)$", sys.stdin.read(), re.M)
+address, variable = told.groups()
+token = open(os.environ[variable]).read().strip()
+assert not any(token in text for text in [*os.environ.values(), *sys.argv])
+asked = urllib.request.Request(address + "/api/status", headers={"Authorization": "Bearer " + token})
+print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).status)
+"""
+
+
 def test_the_loopback_listener_wants_its_token(home: House, port: int) -> None:
+    folder = home.home / "pipes" / "asks"
+    folder.mkdir(parents=True)
+    (folder / "ask.py").write_text(ASKS_THE_API)
+    (folder / "pipe.md").write_text(f"---\nagent: command\ncommand: [{sys.executable}, ask.py]\n---\nGo\n")
     home.start("--set", f"api.listen=127.0.0.1:{port}")
     token = (home.home / "state" / "api.token").read_text().strip()
 
@@ -386,6 +401,9 @@ def test_the_loopback_listener_wants_its_token(home: House, port: int) -> None:
     assert ask() in {401, 403}
     assert ask(Authorization="Bearer nonsense") in {401, 403}
     assert ask(Authorization=f"Bearer {token}") == 200
+    agent = home.request("POST", "/api/pipes/asks/run?wait=1").json()
+    assert (agent["status"], agent["stdout"]) == ("completed", "200\n"), agent["stderr"]
+    assert token not in agent["rendered_prompt"]
     assert token not in (home.home / "pxd.stderr").read_text()
 
 

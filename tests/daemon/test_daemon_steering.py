@@ -65,7 +65,7 @@ async def test_a_broken_reload_keeps_the_last_good_and_is_seen_until_it_is_repai
     with pytest.raises(SettingsError) as caught:
         await scene.steering.reload()
     told = caught.value.problem()
-    assert (told["status"], told["exit_code"], told["hint"]) == (422, 1, "pxctl config check")
+    assert (told["status"], told["exit_code"], told["hint"]) == (422, 2, "pxctl config check")
     assert caught.value.exit_code == 78, "what pxd itself ends with"
     assert len(scene.applied) == 1
     assert scene.steering.loaded.settings.tools.warm_keep_max == 2

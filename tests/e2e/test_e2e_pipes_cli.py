@@ -184,7 +184,7 @@ def test_a_broken_pipe_names_line_and_cure(held: House) -> None:
     ended = until(lambda: (found := px(held, "pipe", "validate", "broken")).returncode == 1 and found, "it was read")
     assert f"{folder}/pipe.md:4: " in ended.stdout.decode()
     assert b"cure: " in ended.stdout
-    assert px(held, "pipe", "run", "broken").returncode == 1
+    assert px(held, "pipe", "run", "broken").returncode == 2
     assert b"broken: " in px(held, "pipe", "list").stdout
     (folder / "pipe.md").unlink()
 

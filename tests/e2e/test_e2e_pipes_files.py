@@ -217,7 +217,7 @@ def test_a_pipe_is_installed_whole_disabled_and_checked_or_not_at_all(home: Hous
     assert home.pxctl("pipe", "add", str(source)).returncode == 8, "it is never overwritten"
     (source / "pipe.md").write_text("---\nschedule: 9:30\n---\nx\n")
     refused = home.pxctl("pipe", "add", str(source), "--name", "other")
-    assert (refused.returncode, folder_of(home, "other").exists()) == (1, False), refused.stderr
+    assert (refused.returncode, folder_of(home, "other").exists()) == (2, False), refused.stderr
     assert "daily at 9:30" in refused.stderr
     plain = home.pxctl("pipe", "add", "http://127.0.0.1:1/pipe.md")
     assert plain.returncode != 0

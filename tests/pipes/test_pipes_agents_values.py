@@ -234,7 +234,8 @@ def test_pi_gets_its_provider_and_no_retries_of_its_own() -> None:
         }
     }
     assert json.loads(written("pi", CUSTOM, (0, 84, 1))["models.json"])["providers"]["custom"]["apiKey"] == "$PX_KEY"
-    assert list(written("pi", Preset("x", "anthropic", "claude"))) == ["settings.json"]
+    assert files["auth.json"] == "{}\n", "it stores no key and has none of the user's"
+    assert set(written("pi", Preset("x", "anthropic", "claude"))) == {"auth.json", "settings.json"}
 
 
 def test_a_url_needs_a_model_where_the_file_does() -> None:

@@ -61,7 +61,7 @@ ZOO = {
     "older-words": Animal(
         "---\nname: older\nagent: pi\npreset: pi-agent\nmodel: auto\nlookback: 1h\nconfig:\n  vault_path: ~/notes\n"
         "allow-apps: [Mail]\n---\nFrom {{start_time}} to {{end_time}} in {{vault_path}} cost $5\n",
-        {"presets": (), "model": None, "agent": "pi",
+        {"presets": ("auto",), "model": None, "agent": "pi",
          "body": "From {{start_time}} to {{end_time}} in {{vault_path}} cost $5"},
         warns=("lookback", "config", "allow-apps"), unknown=("lookback", "config", "allow-apps")),
     "rights": Animal(

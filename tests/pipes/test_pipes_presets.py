@@ -107,6 +107,19 @@ def test_a_list_is_a_chain_and_the_star_is_all_others() -> None:
     assert resolved(pipe("pi-agent")).preset.id == "good"
 
 
+@pytest.mark.parametrize("word", ["auto", "default", "pi-agent"])
+def test_who_asks_for_the_default_preset_gets_it_or_a_problem(word: str) -> None:
+    assert resolved(pipe(word, model="gpt")).preset.id == "good"
+    trouble = refused(pipe(word, model="gpt"), Presets(FILE, {"fast": PRESETS.by_id["fast"]}))
+    assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
+    assert "is the default one" in trouble.message
+    assert "default = true" in trouble.hint
+    program = pipe(word, agent="command", command=("cat",))
+    assert resolved(program) == Resolved(Preset()), "a program asks no model"
+    twice = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
+    assert "already" in resolved(pipe(word), twice).warnings[0]
+
+
 def test_the_pipes_effort_wins() -> None:
     assert resolved(pipe("good", effort="low")).preset.effort == "low"
     assert resolved(pipe(effort="low")).preset.effort == "low"

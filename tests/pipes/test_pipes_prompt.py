@@ -27,7 +27,7 @@ def test_the_five_facts_stand_first() -> None:
         "Date: 2026-11-21\n"
         "Timezone: Europe/Berlin (UTC+01:00)\n"
         "Output directory: ./output/7/\n"
-        "API: http://127.0.0.1:7860\n"
+        "API: http://127.0.0.1:7860 (bearer token in the file $PX_API_TOKEN_FILE)\n"
         "\n"
         "# Do it\n"
     )
@@ -38,8 +38,8 @@ def test_without_a_port_the_socket_is_named() -> None:
 
 
 def test_the_presets_words_stand_before_the_body() -> None:
-    assert render_prompt(FACTS, "\nBe brief.\n\n", "body").endswith("7860\n\nBe brief.\n\nbody")
-    assert render_prompt(FACTS, "\n \n", "body").endswith("7860\n\nbody")
+    assert render_prompt(FACTS, "\nBe brief.\n\n", "body").endswith("FILE)\n\nBe brief.\n\nbody")
+    assert render_prompt(FACTS, "\n \n", "body").endswith("FILE)\n\nbody")
 
 
 def test_what_triggered_it_is_told_in_one_line() -> None:

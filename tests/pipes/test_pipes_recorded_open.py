@@ -1,18 +1,14 @@
-"""What pi (three versions), opencode, llm and aider really printed comes to the right end, in any pieces."""
+"""What pi (three versions), opencode, llm and aider really printed comes to the right end."""
 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from recordings import VERSION, Recording, read, recordings
+from recordings import VERSION, read, recordings
 from supervisord_py.pipes.agents.command_line import command_line
-from supervisord_py.pipes.agents.versions import parse_version, version_text
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.judging.outcome import judge
 from supervisord_py.pipes.judging.parsers import parser_for
@@ -136,11 +132,6 @@ def test_a_recorded_run_of_an_open_agent_comes_to_its_right_end(name: str) -> No
         assert ANSWER in found.text.decode()
 
 
-@given(st.sampled_from(sorted(RUNS)), st.lists(st.integers(0, 8000), max_size=5))
-def test_pieces_and_new_control_planes_change_nothing_here_either(name: str, cuts: list[int]) -> None:
-    assert read(RUNS[name], cuts) == read(RUNS[name])
-
-
 @pytest.mark.parametrize("name", [name for name, it in RUNS.items() if it.case == "hang"])
 def test_what_hangs_until_its_timeout_has_timed_out(name: str) -> None:
     recording = RUNS[name]
@@ -165,32 +156,9 @@ def test_no_update_and_no_copy_of_a_stream_of_pi_is_kept(program: str) -> None:
     assert any(each["type"] == "tool_execution_end" for each in kept)
 
 
-@pytest.mark.parametrize("program", EXPECTED)
-def test_the_recorded_version_of_an_open_agent_suits_its_adapter(program: str) -> None:
-    recording = ALL[f"{program}/{VERSION}"]
-    version, rule = parse_version(recording.stdout.decode() + recording.stderr), recording.spec.version
-    assert version is not None
-    assert rule.want is not None
-    assert rule.tested is not None
-    assert version_text(version) == recording.told["version"]
-    assert version in rule.want
-    assert version in rule.tested
-    assert recording.told["argv"] == list(rule.argv)
-
-
 @pytest.mark.parametrize("name", ASKING)
 def test_it_was_recorded_with_the_options_of_today(name: str) -> None:
     """Who changes an adapter's argv records again: that every option exists was seen there, and nowhere else."""
     recording = ASKING[name]
     values = {**PLACES, "model": recording.case}
     assert recording.told["argv"] == list(command_line(recording.spec, values, "", history=False))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_recording_of_an_open_agent_tells_whose_machine_it_was(name: str) -> None:
-    recording: Recording = ALL[name]
-    text = recording.stdout.decode() + recording.stderr + str(recording.told)
-    assert not re.findall(r"(?<!\$bunfs)/(?:root|home/(?!user\b)\w+|work|tmp)/", text)
-    found = re.findall(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", text)
-    found += re.findall(r"\b(?:ses|msg|prt)_(\w+)", text)
-    assert all(re.fullmatch(r"0{8}-0000-4000-8000-0{10}\d\d|0{24}\d\d", each) for each in found)

@@ -1,17 +1,13 @@
-"""What the programs of Anthropic, OpenAI, Google and Alibaba really printed comes to the right end, in any pieces."""
+"""What the programs of Anthropic, OpenAI, Google and Alibaba really printed comes to the right end."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from recordings import VERSION, Recording, read, recordings
+from recordings import VERSION, read, recordings
 from supervisord_py.pipes.agents.command_line import command_line
-from supervisord_py.pipes.agents.versions import parse_version, version_text
 from supervisord_py.pipes.execution import ErrorType, Status
 
 ANSWER = "Hello from the mock provider."
@@ -164,24 +160,6 @@ def test_tokens_are_told_apart(program: str) -> None:
     assert usage.output_tokens == (80 if program == "gemini" else 100)
 
 
-@given(st.sampled_from(sorted(RUNS)), st.lists(st.integers(0, 8000), max_size=5))
-def test_pieces_and_new_control_planes_change_nothing(name: str, cuts: list[int]) -> None:
-    assert read(RUNS[name], cuts) == read(RUNS[name])
-
-
-@pytest.mark.parametrize("program", EXPECTED)
-def test_the_recorded_version_is_one_that_the_adapter_was_tested_with(program: str) -> None:
-    recording = ALL[f"{program}/{VERSION}"]
-    version, rule = parse_version(recording.stdout.decode() + recording.stderr), recording.spec.version
-    assert version is not None
-    assert rule.want is not None
-    assert rule.tested is not None
-    assert version_text(version) == recording.told["version"]
-    assert version in rule.want
-    assert version in rule.tested
-    assert recording.told["argv"] == list(rule.argv)
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_it_was_recorded_with_the_command_line_of_today(name: str) -> None:
     """Who changes an adapter's argv records again: that every option exists was seen there, and nowhere else."""
@@ -189,12 +167,3 @@ def test_it_was_recorded_with_the_command_line_of_today(name: str) -> None:
     argv = recording.told["argv"]
     model = argv[argv.index("-m") + 1] if "-m" in argv else argv[argv.index("--model") + 1]
     assert argv == list(command_line(recording.spec, {"model": model}, "", history=False))
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_no_recording_tells_whose_machine_it_was(name: str) -> None:
-    recording: Recording = ALL[name]
-    text = recording.stdout.decode() + recording.stderr + str(recording.told)
-    assert not re.findall(r"/(?:root|home/(?!user\b)\w+|work|tmp/(?!cc-socks|gemini-client)[\w.-]+)/", text)
-    found = re.findall(r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b", text)
-    assert all(each.startswith("00000000-0000-4000-8000-") for each in found)

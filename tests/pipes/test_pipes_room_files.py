@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +48,19 @@ async def test_a_pipe_is_added_disabled_checked_changed_and_removed(short_tmp: P
         made = await rig.room.scaffold("fresh")
         assert (made.name, made.schedule) == ("fresh", "manual")
         assert "pipe_installed" in await rig.words("pipe:hello")
+
+
+async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        rig.room.reconfigure(replace(rig.config, timeout_max_seconds=60.0))
+        rig.write("long", "agent: command\ncommand: [sleep, 9]\ntimeout: 10m")
+        await rig.room.refresh()
+        told = "timeout: 600 s is cut to 60 s (pipes.timeout_max_seconds)"
+        assert rig.room.get("long").warnings == (told,)
+        assert told in {each.message for each in await rig.room.validate("long")}
+        queued = await rig.room.run("long", RunRequest(timeout_seconds=90.0))
+        assert queued.plan.warnings == ("timeout: 90 s is cut to 60 s (pipes.timeout_max_seconds)",)
+        await rig.room.cancel(queued.id)
 
 
 async def test_what_is_shown_of_broken_and_of_unknown_pipes(short_tmp: Path) -> None:

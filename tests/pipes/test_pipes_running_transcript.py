@@ -175,8 +175,12 @@ def test_what_is_over_the_cap_is_counted_not_kept(tmp_path: Path) -> None:
     transcript.spool.create()
     read_out(transcript)
     assert all_of(tmp_path / "run", OUT) == b"0123"
-    assert (transcript.spool.totals[OUT], transcript.spool.sizes[OUT]) == (12, 4)
-    assert transcript.spool.text(OUT, 100) == "0123"
+    assert (transcript.spool.totals[OUT], transcript.spool.sizes[OUT], transcript.lost_bytes) == (12, 4, 8)
+    assert transcript.spool.text(OUT, 100) == "0123\n[... 8 bytes not kept ...]\n"
+    again = a_transcript(tmp_path / "run", Log(), limit=4)
+    again.resume(transcript.notes())
+    assert again.lost_bytes == 8
+    again.spool.close()
 
 
 def test_notes_that_are_damaged_or_newer_begin_anew(tmp_path: Path) -> None:

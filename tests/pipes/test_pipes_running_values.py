@@ -146,6 +146,11 @@ def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_adapter_t
     assert (own.retries, own.memory_bytes) == (0, 9)
     hurried = freezing.plan_of(pipe, (), Ceilings(), replace(BY_HAND, timeout_seconds=1e9), CONFIG)
     assert hurried.timeout_seconds == CONFIG.timeout_max_seconds
+    assert hurried.warnings == ("timeout: 1e+09 s is cut to 86400 s (pipes.timeout_max_seconds)",)
+    assert "pipes.timeout_max_seconds" in freezing.too_late(hurried)
+    assert (own.warnings, freezing.too_late(own)) == ((), "did not end within 50 s (timeout)")
+    assert freezing.timeout_doubts(pipe, CONFIG) == ()
+    assert len(freezing.timeout_doubts(pipe, replace(CONFIG, timeout_max_seconds=49.0))) == 1
 
 
 FAILED = Outcome(Status.FAILED, ErrorType.CRASH)

@@ -126,13 +126,17 @@ async def test_g1_nothing_runs_before_the_api_listens(short_tmp: Path) -> None:
 
 @in_one_room
 async def test_g2_the_prompt_has_the_real_port(rig: PipeRig) -> None:
-    """Or the socket, where there is no port; the row keeps which it was."""
-    rig.shell("g2", "cat")
-    with settings(rig, api_port=4711):
+    """Or the socket, where there is no port; the row keeps which it was. The port's token is in a file it may read."""
+    rig.shell("g2", "cat; echo; echo token in ${PX_API_TOKEN_FILE-no file}")
+    with settings(rig, api_port=4711, api_token_file="/state/api.token"):  # noqa: S106 - a path
         done = await rig.run("g2")
-    assert (done.api_port, "\nAPI: http://127.0.0.1:4711\n" in (done.stdout or "")) == (4711, True)
+    told = (done.stdout or "").splitlines()
+    assert "API: http://127.0.0.1:4711 (bearer token in the file $PX_API_TOKEN_FILE)" in told
+    assert (done.api_port, told[-1]) == (4711, "token in /state/api.token")
     plain = await rig.run("g2")
-    assert (plain.api_port, f"\nAPI: unix socket {rig.config.socket}\n" in (plain.stdout or "")) == (None, True)
+    told = (plain.stdout or "").splitlines()
+    assert f"API: unix socket {rig.config.socket}" in told
+    assert (plain.api_port, told[-1]) == (None, "token in no file")
 
 
 @in_one_room
@@ -154,10 +158,11 @@ async def test_g4_huge_and_garbled_output_is_capped_and_flagged(rig: PipeRig) ->
     with settings(rig, output=OutputLimits(row_bytes=1000, file_bytes=1_000_000)):
         done = await rig.run("g4")
     text = done.stdout or ""
-    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "xxxx", True, True)
+    assert (text[:5], text[-4:], "bytes left out" in text, len(text) < 1200) == ("\ufffdhead", "..]\n", True, True)
     assert (done.status, done.stdout_bytes, done.invalid_utf8) == (Status.COMPLETED, 3_000_009, True)
+    assert (done.lost_bytes, "2000009 bytes not kept" in text) == (2_000_009, True)
     page = await rig.room.output(done.id, OutputStream.STDOUT, 0, 5)
-    assert (page.data, page.total_bytes) == (b"\xffhead", 1_000_000)
+    assert (page.data, page.total_bytes, page.complete) == (b"\xffhead", 3_000_009, False)
 
 
 # -- H: chat sessions; here kernels and tools --------------------------------------------------------------------------

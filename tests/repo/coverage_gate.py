@@ -126,6 +126,7 @@ PURE = (
     "supervisord_py/pipes/running/counting.py",
     "supervisord_py/pipes/running/cut_values.py",
     "supervisord_py/pipes/running/freezing.py",
+    "supervisord_py/pipes/running/not_kept.py",
     "supervisord_py/pipes/running/row_text.py",
     "supervisord_py/pipes/running/run_tag.py",
     "supervisord_py/pipes/running/trail.py",

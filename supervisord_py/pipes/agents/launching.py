@@ -18,6 +18,7 @@ from supervisord_py.pipes.agents.file_texts import file_texts
 from supervisord_py.pipes.agents.gap_values import CUSTOM, Places, gap_values
 from supervisord_py.pipes.agents.preflight import Asked, NewSession, new_session, preflight
 from supervisord_py.pipes.agents.probe import AgentVersion, Place, VersionCache
+from supervisord_py.pipes.agents.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.agents.run_files import AGENT_DIR, PROMPT_FILE, cleanup, make_folder, write_run_files
 from supervisord_py.pipes.agents.secrets import Secret, resolve_key
@@ -51,6 +52,7 @@ class LaunchOrder:
         prompt: Rendered.
         socket: Path of the control socket.
         session_dir: Where the pipe's sessions are kept between executions.
+        token_file: Path of the token for the API's TCP port; None where there is no port.
     """
 
     execution_id: int
@@ -63,6 +65,7 @@ class LaunchOrder:
     preset: Preset
     socket: str
     session_dir: Path
+    token_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +248,13 @@ def _places(order: LaunchOrder) -> Places:
 
 def _marks(order: LaunchOrder) -> dict[str, str]:
     """Return how an agent and its tools know where they are; a sweep finds them by it as well."""
-    return {
+    marks = {
         "PX_EXECUTION_ID": str(order.execution_id),
         "PX_PIPE": order.pipe_name,
         "PX_OUTPUT_DIR": str(order.output_dir),
         "PX_SOCKET": order.socket,
     }
+    return marks if order.token_file is None else {**marks, TOKEN_FILE_VARIABLE: order.token_file}
 
 
 def _texts(values: Values, gap: str) -> str | None:

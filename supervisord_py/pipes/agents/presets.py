@@ -102,10 +102,11 @@ def _below(key: str, document: Mapping[str, Any]) -> str:
 def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetProblem:
     """Say what a pipe runs with: its presets in order, else its own provider and model, else the default, else nothing.
 
-    With nothing the agent chooses; `"*"` stands for every preset not named before it. A pipe's own program asks no
-    model, so the default one is not for it: that file may say what it likes.
+    With nothing the agent chooses; `"*"` stands for every preset not named before it. Who asks for the default one by
+    its word gets it or a problem. A pipe's own program asks no model, so the default one is not for it: that file may
+    say what it likes.
     """
-    if definition.presets:
+    if definition.presets and not (definition.agent == COMMAND and AUTO.issuperset(definition.presets)):
         return _named(definition, presets)
     warnings = tuple(f"{problem.text}" for problem in (presets.file_problem,) if problem)
     provider, model = definition.provider, definition.model
@@ -113,7 +114,7 @@ def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPr
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
         return Resolved(own, warnings=warnings)
     if presets.default_id is not None and definition.agent != COMMAND:
-        warnings += tuple(each.text for each in presets.problems if each.key == _DEFAULT)
+        warnings += _of_default(presets)
         return Resolved(_with_effort(presets.by_id[presets.default_id], definition), warnings=warnings)
     return Resolved(Preset(effort=definition.effort), warnings=warnings)
 
@@ -131,7 +132,12 @@ def _named(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPro
             "add one: [presets.NAME]",
         )
     chain = tuple(_with_effort(presets.by_id[name], definition) for name in names)
-    return Resolved(chain[0], chain[1:])
+    return Resolved(chain[0], chain[1:], () if AUTO.isdisjoint(definition.presets) else _of_default(presets))
+
+
+def _of_default(presets: Presets) -> tuple[str, ...]:
+    """Return what is wrong with the choice of the default preset: two that claim it."""
+    return tuple(each.text for each in presets.problems if each.key == _DEFAULT)
 
 
 def _meant(word: str, presets: Presets, before: list[str]) -> tuple[str, ...] | PresetProblem:

@@ -15,16 +15,23 @@ from zoneinfo import ZoneInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+TOKEN_FILE_VARIABLE = "PX_API_TOKEN_FILE"  # noqa: S105 - the name of a variable
+
 
 @dataclass(frozen=True, slots=True)
 class ApiAt:
-    """Where the agent finds the daemon's API: the TCP port where there is a listener, and the control socket."""
+    """Where the agent finds the daemon's API: the TCP port where there is a listener, and the control socket.
+
+    The port asks for a token. The agent is told in which file it lies; the token itself is in no prompt.
+    """
 
     socket: str
     port: int | None = None
 
     def __str__(self) -> str:
-        return f"unix socket {self.socket}" if self.port is None else f"http://127.0.0.1:{self.port}"
+        if self.port is None:
+            return f"unix socket {self.socket}"
+        return f"http://127.0.0.1:{self.port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,8 +186,7 @@ def _presets(fields: Fields) -> tuple[str, ...]:
     for word, node in words[:-1]:
         if word == ALL_OTHERS:
             fields.complain("preset", '"*" means all others and comes last', 'write [first, second, "*"]', node)
-    found = tuple(dict.fromkeys(DEFAULT_PRESET if word == _OLD_DEFAULT else word for word, _node in words))
-    return () if found == (DEFAULT_PRESET,) else found
+    return tuple(dict.fromkeys(DEFAULT_PRESET if word == _OLD_DEFAULT else word for word, _node in words))
 
 
 def _unknown(front: FrontMatter, fields: Fields) -> Mapping[str, str]:

@@ -17,7 +17,6 @@ import structlog
 
 from supervisord_py.errors import ConfigError, ConflictError, PxError
 from supervisord_py.ledger import pipe_executions, pipe_history
-from supervisord_py.ledger.pipe_executions import Output
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.agents.recalling import recall_secrets
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
@@ -41,6 +40,7 @@ from supervisord_py.process.spec import Identity, Liveness, Reason
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from supervisord_py.ledger.pipe_executions import Output
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.conclusion import Conclusion
@@ -201,17 +201,11 @@ class Adoption:
 
 def _as_it_lies(execution: Execution, spool: Spool, row_bytes: int) -> Output:
     """Return what the files hold of an execution whose reader came to no note: the row says as much, and no less."""
-    for stream in (OutputStream.STDOUT, OutputStream.STDERR):
-        spool.sizes[stream] = spool.totals[stream] = size(spool.folder, stream) or 0
-    return Output(
-        stdout=spool.text(OutputStream.STDOUT, row_bytes),
-        stderr=spool.text(OutputStream.STDERR, row_bytes),
-        stdout_bytes=spool.totals[OutputStream.STDOUT],
-        stderr_bytes=spool.totals[OutputStream.STDERR],
-        lost_bytes=execution.lost_bytes,
-        invalid_utf8=execution.invalid_utf8,
-        usage=rows.usage_row(execution.usage),
-    )
+    for stream, said in ((OutputStream.STDOUT, execution.stdout_bytes), (OutputStream.STDERR, execution.stderr_bytes)):
+        spool.sizes[stream] = size(spool.folder, stream) or 0
+        spool.totals[stream] = max(said, spool.sizes[stream])
+    lost = max(execution.lost_bytes, spool.over_cap)
+    return spool.output(row_bytes, lost_bytes=lost, invalid_utf8=execution.invalid_utf8, usage=execution.usage)
 
 
 def _kill_survivors(execution: Execution) -> bool:

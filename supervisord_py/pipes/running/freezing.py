@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
+from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger, cut_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,6 +97,7 @@ def plan_of(
         agent=definition.agent,
         command=definition.command,
         timeout_seconds=min(wanted, config.timeout_max_seconds),
+        wanted_seconds=wanted if wanted > config.timeout_max_seconds else None,
         max_turns=_first(limits.turns, ceilings.turns, config.max_turns),
         max_tokens=_first(limits.tokens, ceilings.tokens, config.max_tokens),
         max_cost=_first(limits.cost, ceilings.cost, config.max_cost),
@@ -107,6 +108,18 @@ def plan_of(
         memory_bytes=limits.memory_bytes if limits.memory_bytes is not None else config.max_memory_bytes,
         context=order.context,
     )
+
+
+def timeout_doubts(definition: PipeDefinition, config: PipesConfig) -> tuple[str, ...]:
+    """Say that a pipe's own timeout is more than it gets."""
+    wanted, most = definition.timeout_seconds, config.timeout_max_seconds
+    return (cut_timeout(wanted, most),) if wanted is not None and wanted > most else ()
+
+
+def too_late(plan: Plan) -> str:
+    """Say that a run was not over in time, and whose time that was."""
+    cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
+    return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
 
 
 def _first(*values: float | None) -> Any:

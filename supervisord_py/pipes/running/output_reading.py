@@ -2,20 +2,20 @@
 
 Law: the files are the truth, a bell only says "look"; any number of followers, each at its own speed, none of which
 holds anything up. Offsets are those of the files: a follower that was cut off goes on where it was. Where the files
-are gone (retention) the row's text stands for them.
+are gone (retention) the row's text stands for them. What neither has is told (`not_kept`), with the last page as well.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running import spool
+from supervisord_py.pipes.running import row_text, spool
+from supervisord_py.pipes.running.not_kept import OF_FILES, OF_ROWS, not_kept, sentence
 from supervisord_py.pipes.views import FollowDone, FollowItem, FollowOutput, FollowStart, FollowStatus, OutputPage
 
 if TYPE_CHECKING:
@@ -62,14 +62,12 @@ class OutputReading:
         Raises:
             UnknownUnitError: There is no execution of that id.
         """
-        live = self._house.roster.get(number)
-        await self.execution(number, blobs=False)
-        page = await asyncio.to_thread(_page, self._house.folder(number), stream, offset, limit)
-        if live is not None:  # it may have ended meanwhile, but not before the file was read
-            page = page or OutputPage(b"", offset, 0, complete=False)
-            return replace(page, complete=False)
+        known = await self.execution(number, blobs=False)  # before the file is read: a final one's is whole then
+        page = await asyncio.to_thread(_page, known, self._house.folder(number), stream, offset, limit)
         if page is not None:
             return page
+        if not known.status.is_final:
+            return OutputPage(b"", offset, 0, complete=False)
         return _page_of_row(await self.execution(number, blobs=True), stream, offset, limit)
 
     async def follow(
@@ -106,7 +104,15 @@ class OutputReading:
         for stream in streams:
             async for piece in self._rest(number, stream, offsets):
                 yield piece
-        yield FollowDone(await self.execution(number, blobs=False) if live is None else self._view(live.execution))
+        final = await self.execution(number, blobs=False) if live is None else self._view(live.execution)
+        yield FollowDone(final, await self._notice(final, streams))
+
+    async def _notice(self, final: Execution, streams: Sequence[OutputStream]) -> str | None:
+        """Return what is to be said of output that was not kept."""
+        if not final.lost_bytes:
+            return None
+        pages = [await self.page(final.id, stream, 0, 0) for stream in streams]
+        return "; ".join(page.notice for page in pages if page.notice) or None
 
     async def _pieces(
         self, number: int, stream: OutputStream, offsets: dict[OutputStream, int]
@@ -163,17 +169,29 @@ def _cut_off(number: int) -> InterruptedRunError:
     )
 
 
-def _page(folder: Path, stream: OutputStream, offset: int, limit: int) -> OutputPage | None:
+def _page(known: Execution, folder: Path, stream: OutputStream, offset: int, limit: int) -> OutputPage | None:
     """Return what is there of a stream; None where there is no file. Blocking."""
-    total = spool.size(folder, stream)
-    if total is None:
+    sizes = {each: size for each in OutputStream if (size := spool.size(folder, each)) is not None}
+    if stream not in sizes:
         return None
     data = spool.read(folder, stream, offset, limit)
-    return OutputPage(data, offset, total, complete=offset + len(data) >= total)
+    missing = not_kept(known, stream, sizes)
+    total = sizes[stream] + missing
+    if not known.status.is_final:  # its files still grow, and after a restart they lag behind its row
+        return OutputPage(data, offset, total, complete=False)
+    notice = sentence(stream, missing, total, OF_FILES)
+    return OutputPage(data, offset, total, _is_all(data, offset, total, missing), missing, notice)
+
+
+def _is_all(data: bytes, offset: int, total: int, lost: int) -> bool:
+    return not lost and offset + len(data) >= total
 
 
 def _page_of_row(execution: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
     text = {OutputStream.STDOUT: execution.stdout, OutputStream.STDERR: execution.stderr}.get(stream) or ""
     whole = text.encode("utf-8", "surrogateescape")
-    data = whole[offset : offset + limit]
-    return OutputPage(data, offset, len(whole), complete=offset + len(data) >= len(whole))
+    said = {OutputStream.STDOUT: execution.stdout_bytes, OutputStream.STDERR: execution.stderr_bytes}.get(stream, 0)
+    lost = 0 if len(whole) == said else row_text.left_out(text)
+    total = max(said, len(whole)) if lost else len(whole)
+    data, notice = whole[offset : offset + limit], sentence(stream, lost, total, OF_ROWS)
+    return OutputPage(data, offset, total, _is_all(data, offset, total, lost), lost, notice)

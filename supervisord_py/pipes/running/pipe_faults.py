@@ -17,11 +17,13 @@ from supervisord_py.pipes.definition import ConfigProblem
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.running.agent_shelf import AgentShelf
+
+    Look = Callable[[PipeDefinition], ConfigProblem | None]
 
 LOOK_SECONDS = 1.0
 """So long it is believed that a program is there, or is not."""
@@ -55,14 +57,23 @@ class PipeFaults:
 
     def find(self, definition: PipeDefinition) -> ConfigProblem | None:
         """Return the first thing that keeps a pipe from running; None where nothing is known to."""
+        return next(self._each(definition, self._program), None)
+
+    def afresh(self, definition: PipeDefinition) -> tuple[ConfigProblem, ...]:
+        """Return all that keeps a pipe from running, or would; what is believed is not asked. Blocking."""
+        return tuple(self._each(definition, self._looked_for))
+
+    def _each(self, definition: PipeDefinition, program: Look) -> Iterator[ConfigProblem]:
+        has_own = False
         try:
-            spec = self._shelf.agents_now().get(definition.agent)
+            has_own = not self._shelf.agents_now().get(definition.agent).argv
         except ConfigError as error:
-            return _problem(definition, _AGENT, error.detail, error.hint or "see agents.toml(5)")
+            yield _problem(definition, _AGENT, error.detail, error.hint or "see agents.toml(5)")
         found = resolve(definition, self._shelf.presets_now())
         if isinstance(found, PresetProblem):
-            return _problem(definition, _PRESET, found.message, found.hint)
-        return self._program(definition) if not spec.argv else None
+            yield _problem(definition, _PRESET, found.message, found.hint)
+        if has_own and (problem := program(definition)) is not None:
+            yield problem
 
     def keep_only(self, pipes: Collection[str]) -> None:
         """Forget the pipes that are gone."""

@@ -1,14 +1,18 @@
 """The text of a stream as a row keeps it: all of it, or its head and its tail around a line that says what is missing.
 
-Law: never more than the cap and the length of that line; characters are not cut; bytes that are no UTF-8 are replaced.
+Law: never more than the cap and the length of such lines; characters are not cut; bytes that are no UTF-8 are replaced.
+What the file does not have either is told in a last line.
 """
 
 from __future__ import annotations
+
+import re
 
 HEAD_SHARE = 4
 """One fourth of the room is for the beginning: the end tells more."""
 _CONTINUES = range(0x80, 0xC0)
 _CHARACTER_BYTES = 4
+_LEFT_OUT = re.compile(r"^\[\.\.\. (\d{1,18}) bytes (?:left out|not kept) \.\.\.\]$", re.MULTILINE)
 
 
 def split(total: int, limit: int) -> tuple[int, int]:
@@ -25,13 +29,23 @@ def joined(head: bytes, tail: bytes, total: int) -> str:
     Args:
         head: The first bytes.
         tail: The last ones; empty when the head is all.
-        total: Of the whole stream.
+        total: Of all that they are the ends of.
     """
     if not tail:
         return head.decode("utf-8", "replace")
     head, tail = _without_cut_end(head), _without_cut_start(tail)
     missing = total - len(head) - len(tail)
     return f"{head.decode('utf-8', 'replace')}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'replace')}"
+
+
+def over_cap(count: int) -> str:
+    """Return the last line of a stream of which so many bytes are in no file; empty where none are."""
+    return f"\n[... {count} bytes not kept ...]\n" if count else ""
+
+
+def left_out(text: str) -> int:
+    """Return how many bytes a row's text says that it does not have."""
+    return sum(map(int, _LEFT_OUT.findall(text)))
 
 
 def _without_cut_start(data: bytes) -> bytes:

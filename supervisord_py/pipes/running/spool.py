@@ -13,12 +13,16 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.ledger.pipe_executions import Output
+from supervisord_py.pipes import rows
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running import row_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from supervisord_py.pipes.execution import Usage
 
 FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
 PAGE_MAX = 4 * 1024 * 1024
@@ -103,14 +107,30 @@ class Spool:
         self.sizes[stream] += len(kept)
         self.totals[stream] += len(data)
 
+    @property
+    def over_cap(self) -> int:
+        """Bytes of all streams that the cap kept out."""
+        return sum(self.totals.values()) - sum(self.sizes.values())
+
     def text(self, stream: OutputStream, limit: int) -> str:
         """Return the text of a stream as a row keeps it."""
-        if not self.sizes[stream]:
-            return ""
-        head, tail = row_text.split(self.sizes[stream], limit)
-        first = read(self.folder, stream, 0, head)
-        last = read(self.folder, stream, self.sizes[stream] - tail, tail) if tail else b""
-        return row_text.joined(first, last, self.totals[stream])
+        size = self.sizes[stream]
+        head, tail = row_text.split(size, limit)
+        first = read(self.folder, stream, 0, head) if head else b""
+        last = read(self.folder, stream, size - tail, tail) if tail else b""
+        return row_text.joined(first, last, size) + row_text.over_cap(self.totals[stream] - size)
+
+    def output(self, row_bytes: int, *, lost_bytes: int, invalid_utf8: bool, usage: Usage) -> Output:
+        """Return what the row is to say of the output so far, with what a file cannot know of it."""
+        return Output(
+            stdout=self.text(OutputStream.STDOUT, row_bytes),
+            stderr=self.text(OutputStream.STDERR, row_bytes),
+            stdout_bytes=self.totals[OutputStream.STDOUT],
+            stderr_bytes=self.totals[OutputStream.STDERR],
+            lost_bytes=lost_bytes,
+            invalid_utf8=invalid_utf8,
+            usage=rows.usage_row(usage),
+        )
 
     def tail(self, stream: OutputStream, limit: int) -> str:
         """Return the last bytes of a stream as text."""

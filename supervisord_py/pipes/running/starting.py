@@ -259,6 +259,7 @@ def order_of(house: RunningHouse, execution: Execution, definition: PipeDefiniti
         preset=execution.preset,
         socket=house.config.socket,
         session_dir=house.config.executions_dir / "sessions" / execution.pipe_name,
+        token_file=house.config.api_token_file,
     )
 
 

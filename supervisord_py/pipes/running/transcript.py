@@ -95,7 +95,7 @@ class Transcript:
         """Made of what was read, and not in the files yet."""
         self._noted = start
         self._noted_at = 0.0
-        self.lost_bytes = 0
+        self._lost = 0
         self.settled = False
         self.ended = False
 
@@ -103,6 +103,11 @@ class Transcript:
     def summary(self) -> Summary:
         """What the agent's stream came to so far."""
         return self._parser.summary
+
+    @property
+    def lost_bytes(self) -> int:
+        """Bytes that can be read nowhere: gone from the log, not taken by the disk, or over the cap of their file."""
+        return self._lost + self.spool.over_cap
 
     @property
     def is_utf8(self) -> bool:
@@ -130,7 +135,7 @@ class Transcript:
         for each in Stream:
             is_valid, open_bytes = notes["utf8"][each.name]
             self._checks[each] = Utf8Check(base64.b64decode(open_bytes), is_valid=is_valid)
-        self.lost_bytes, self.settled = notes["lost"], notes["settled"]
+        self._lost, self.settled = notes["lost"], notes["settled"]
 
     def notes(self) -> dict[str, Any]:
         """Return all that a successor needs: JSON values."""
@@ -145,7 +150,7 @@ class Transcript:
                 stream.name: [check.is_valid, base64.b64encode(check.open_bytes).decode()]
                 for stream, check in self._checks.items()
             },
-            "lost": self.lost_bytes,
+            "lost": self._lost,
             "settled": self.settled,
         }
 
@@ -171,7 +176,7 @@ class Transcript:
 
     def _take(self, item: Chunk | Gap) -> None:
         if isinstance(item, Gap):
-            self.lost_bytes += item.lost_bytes
+            self._lost += item.lost_bytes
             return
         self._checks[item.stream].feed(item.data)
         if item.stream is Stream.STDOUT:
@@ -259,7 +264,7 @@ class Transcript:
         left = sum(len(data) for _, data in self._waiting)
         self._waiting.clear()
         unread = max(0, max(self._reader.end(), log_end) - self._cursor.position)
-        self.lost_bytes += left + unread
+        self._lost += left + unread
         if self._blots is not None:
             self._blots.finish(self._noted)
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import pipe_executions
-from supervisord_py.pipes import rows
 from supervisord_py.pipes.judging.ceilings import exceeded
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.clocks import Resumes
+from supervisord_py.pipes.running.freezing import too_late
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.running.following import Following
@@ -85,8 +84,7 @@ class Watching:
         live, now = self._live, self._house.clocks.boot()
         self._resumes.look()
         if now >= live.deadline:
-            seconds = live.execution.plan.timeout_seconds
-            live.end(Cause.TIMEOUT, f"did not end within {seconds:g} s (timeout)")
+            live.end(Cause.TIMEOUT, too_late(live.execution.plan))
         resumed_at = self._resumes.resumed_at
         patience = self._house.config.scheduler.wake_silence_seconds
         if resumed_at is not None and live.heard_at <= resumed_at and now - resumed_at >= patience:
@@ -106,13 +104,7 @@ class Watching:
 
 def output_of(following: Following, row_bytes: int) -> pipe_executions.Output:
     """Return what the row is to say of the output so far. Blocking."""
-    spool, transcript = following.spool, following.transcript
-    return pipe_executions.Output(
-        stdout=spool.text(OutputStream.STDOUT, row_bytes),
-        stderr=spool.text(OutputStream.STDERR, row_bytes),
-        stdout_bytes=spool.totals[OutputStream.STDOUT],
-        stderr_bytes=spool.totals[OutputStream.STDERR],
-        lost_bytes=transcript.lost_bytes,
-        invalid_utf8=not transcript.is_utf8,
-        usage=rows.usage_row(transcript.summary.usage),
+    found = following.transcript
+    return following.spool.output(
+        row_bytes, lost_bytes=found.lost_bytes, invalid_utf8=not found.is_utf8, usage=found.summary.usage
     )

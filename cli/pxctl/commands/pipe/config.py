@@ -8,7 +8,7 @@ from pxctl.coerce import CannotRead, read_json
 from pxctl.commanding import declare
 from pxctl.completing import pipe_names
 from pxctl.failure import USAGE, Failure
-from pxctl.pipes import pipe_name, pipe_route
+from pxctl.pipes import exact_name, pipe_name, pipe_route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ def command(invocation: Invocation, pipe: str, values: tuple[str, ...]) -> None:
 
     A change that would break the pipe is refused, and the file is left as it is.
     """
-    name = pipe_name(pipe)
-    invocation.action = f"change pipe:{name}"
-    changes = dict(_change(value, name) for value in values)
-    answer = invocation.client().ask("POST", pipe_route(name, "config"), content={"config": changes}, timeout=60.0)
+    invocation.action = f"change pipe:{pipe_name(pipe)}"
+    changes = dict(_change(value, pipe) for value in values)
+    client = invocation.client()
+    name = exact_name(client, pipe)
+    answer = client.ask("POST", pipe_route(name, "config"), content={"config": changes}, timeout=60.0)
     if invocation.json:
         invocation.document_as_it_came(answer.raw)
     elif invocation.quiet:

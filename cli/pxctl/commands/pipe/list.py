@@ -71,4 +71,6 @@ def _remark(pipe: dict[str, Any]) -> tuple[str, str | None]:
         return f"execution {pipe['running']}", None
     if pipe.get("slower_than_schedule"):
         return "takes longer than the time between two runs", "yellow"
+    if pipe.get("warnings"):
+        return str(pipe["warnings"][0]), "yellow"
     return ("muted", "dim") if pipe.get("muted") else ("", None)

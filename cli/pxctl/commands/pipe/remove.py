@@ -7,7 +7,7 @@ import click
 from pxctl.asking import confirm_removal
 from pxctl.commanding import declare
 from pxctl.completing import pipe_names
-from pxctl.pipes import pipe_name, pipe_route
+from pxctl.pipes import exact_name, pipe_name, pipe_route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def command(invocation: Invocation, pipe: str, yes: bool) -> None:  # noqa: FBT001 - click
     """Remove a pipe with its folder; its executions stay in the ledger. Asks on a terminal; elsewhere give --yes."""
-    name = pipe_name(pipe)
+    invocation.action = f"remove pipe:{pipe_name(pipe)}"
+    client = invocation.client()
+    name = exact_name(client, pipe)
     invocation.action = f"remove pipe:{name}"
     if not yes:
         confirm_removal(invocation, f"pipe:{name}", f"pxctl pipe remove {name} --yes")
-    answer = invocation.client().ask("DELETE", pipe_route(name), timeout=None)
+    answer = client.ask("DELETE", pipe_route(name), timeout=None)
     if invocation.json:
         invocation.document_as_it_came(answer.raw)
     else:

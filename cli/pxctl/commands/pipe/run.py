@@ -59,6 +59,8 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
     content = {key: value for key, value in asked.items() if value is not None}
     client = invocation.waking_client(autostart=not no_autostart)
     execution = _queued(invocation, client, name, content)
+    for warning in execution.get("warnings") or []:
+        invocation.notice(f"warning: {warning}")
     return let_go(invocation, execution) if no_wait else watch(invocation, client, execution)
 
 
