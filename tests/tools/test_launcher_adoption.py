@@ -23,9 +23,11 @@ async def test_a_warm_tool_stays_itself(house: ToolHouse, child: str) -> None:
     pid = (await house.ask(child))["pid"]
     before = house.state(child)
     await house.new_control_plane()
+    # Where the keeper had not yet heard that it is ready, it is asked once more.
+    await eventually(lambda: house.state(child).state == "ready", "ready")
     after = house.state(child)
     assert (after.pid, after.port, after.started_at) == (pid, before.port, before.started_at)
-    assert (after.state, after.instance, after.restarts) == ("ready", before.instance, 0)
+    assert (after.instance, after.restarts) == (before.instance, 0)
     assert after.last_used == pytest.approx(before.last_used)
     warm, answer = await house.answer(child)
     assert answer["pid"] == pid
