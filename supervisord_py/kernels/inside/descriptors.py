@@ -250,7 +250,8 @@ class Capture:
         for reader in list(pipes.readers):
             left = _waiting_bytes(reader)
             while reader in pipes.readers:
-                done = self._read(pipes, reader, min(left, CHUNK) or 1)
+                # Where nothing lay there only its end is looked for; but what has come since is taken whole.
+                done = self._read(pipes, reader, min(left, CHUNK) or CHUNK)
                 left -= done
                 if done == 0 or left <= 0:
                     break
