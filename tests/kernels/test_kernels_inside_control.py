@@ -106,25 +106,6 @@ def test_an_interrupt_that_always_comes_in_the_middle_of_ours_is_raised_at_its_e
     assert int(value_of(rig, "number")) < 9
 
 
-def test_an_interrupt_that_hits_a_destructor_is_raised_after_it(rig: InsideRig) -> None:
-    """Python itself drops an exception there: "Exception ignored in"."""
-    dying = rig.cwd / "dying"
-    dying.unlink(missing_ok=True)
-    cell = rig.send("""
-import time
-class Dying:
-    def __del__(self):
-        open('dying', 'w').close()
-        time.sleep(600)
-Dying()
-while True: pass
-""")
-    until(dying.exists, "its last moment")
-    rig.interrupt()
-    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
-    assert b"Exception ignored" not in rig.out(cell)
-
-
 def value_of(rig: InsideRig, expression: str) -> str:
     return str(rig.records(rig.good(expression).id, "result")[0]["data"]["text/plain"])
 

@@ -567,7 +567,7 @@ async def test_shell_cells_get_a_session_of_their_own(house: RoomHouse, backend:
     result = await house.run("ok", language="bash")
     assert (result.backend, result.interpreter) == (BackendName.BASH, "bash")
     assert (result.variables, result.cells[0].variables) == (Variables.LOST, Variables.LOST)
-    (row,) = await house.room.cells(result.session_id)
+    (row,) = await _rows(house, result.session_id)
     assert row.variables == "lost"
     assert backend.starts[0].session_id == result.session_id
 

@@ -107,23 +107,6 @@ class Gate:
             self.deferred = False
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def unlose(self) -> None:
-        """Raise again what Python drops: a destructor or a callback of a weak reference that was hit cannot pass it on.
-
-        Where the user has a hook of his own, that is asked about everything else.
-        """
-        hook = sys.unraisablehook
-
-        def raise_again(dropped: Any, /) -> None:
-            is_ours = threading.current_thread() is threading.main_thread() and self.later is not None
-            if is_ours and dropped.exc_type is KeyboardInterrupt and self._place(sys._getframe()) != ELSEWHERE:  # noqa: SLF001 - the way to one's own frame
-                self.deferred = True
-                self.later()  # type: ignore[misc] # it is not None
-            else:
-                hook(dropped)
-
-        sys.unraisablehook = raise_again
-
     @contextlib.contextmanager
     def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:
         """Interrupt an asynchronous cell; entered when ipykernel's own handler, which cancels the cell, is in force.

@@ -275,7 +275,6 @@ def run(arguments: Any, offered: Mapping[str, Any]) -> None:
     GATE.surround(app.shell, Session.send, *NOT_TO_BE_LEFT, threading.Thread.start)
     if WIRING.capture is not None:
         GATE.later = WIRING.capture.call_soon(GATE.again)
-        GATE.unlose()
     offer(app.shell, offered)
     app.start()
 
