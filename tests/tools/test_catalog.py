@@ -119,6 +119,14 @@ def test_a_known_name_is_looked_at_again_after_a_fifth_of_a_second(tmp_path: Pat
     assert catalog.get("x").concurrency == 2
 
 
+def test_who_asks_is_not_refused_for_what_an_earlier_look_saw_half_written(tmp_path: Path, clock: Clock) -> None:
+    folder = write_tool(tmp_path, "x", "")
+    catalog = Catalog([tmp_path], clock=clock)
+    catalog.refresh()
+    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
+    assert catalog.get("x").concurrency == 2
+
+
 def test_what_did_not_change_is_not_read_again(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
     age(write_tool(tmp_path, "x"))
     catalog = Catalog([tmp_path], clock=clock)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.spec import ToolSpec
 
 FRESH_SECONDS = 0.2
-"""How long a look at the directories serves `get` of a known name."""
+"""How long a look at the directories serves `get` of a known name whose tool is not broken."""
 RETRY_BROKEN_SECONDS = 1.0
 """A broken tool is read again after that even if nothing seems to have changed: its error may lie anywhere."""
 RACY_SECONDS = 0.1
@@ -133,9 +133,11 @@ class Catalog:
         Raises:
             UnknownUnitError: There is none.
         """
-        if name not in self._by_name or self._clock() - self._refreshed_at >= FRESH_SECONDS:
-            self.refresh()
         found = self._by_name.get(name)
+        is_fresh = self._clock() - self._refreshed_at < FRESH_SECONDS
+        if found is None or found.spec is None or not is_fresh:  # nobody is refused for what an earlier look saw
+            self.refresh()
+            found = self._by_name.get(name)
         if found is None:
             raise self._unknown(name)
         return found
