@@ -94,7 +94,7 @@ class House:
         self.ledger = ledger
         self.events = events
         self._plan = plan
-        self._tcp_port: int | None = None
+        self._tcp: tuple[str, int] | None = None
         settings, paths = plan.loaded.settings, plan.paths
         self.catalog = Catalog(wiring.tool_folders(settings, paths), wiring.tools_config(settings, paths).defaults)
         self.launcher = Launcher(placement, ledger, self.catalog, wiring.tools_config(settings, paths), events)
@@ -241,9 +241,9 @@ class House:
     def _pipes_config(self, loaded: Loaded) -> PipesConfig:
         socket_path = str(self._plan.listening.getsockname())
         listener = None
-        if self._tcp_port is not None:  # as it was opened: a reload changes nothing of that
+        if self._tcp is not None:  # as it was opened: a reload changes nothing of that
             token_file = front_door.token_file(self._plan.loaded.settings, self._plan.paths)
-            listener = pipe_wiring.Listener(self._tcp_port, str(token_file))
+            listener = pipe_wiring.Listener(*self._tcp, str(token_file))
         return pipe_wiring.pipes_config(loaded.settings, self._plan.paths, socket=socket_path, listener=listener)
 
     async def _open_doors(self, losses: cut_off.Losses) -> None:
@@ -254,7 +254,7 @@ class House:
             self.steering.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
             tcp = None
         listening, access = tcp or (None, None)
-        self._tcp_port = None if access is None else access.port
+        self._tcp = None if access is None or listening is None else listening.getsockname()[:2]
         self._runner = build_runner(self._application(access, losses), shutdown_seconds=settings.api.drain_seconds)
         await front_door.open_doors(self._runner, self._plan.listening, listening)
 

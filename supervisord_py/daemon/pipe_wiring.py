@@ -18,8 +18,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "pipes"
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The loopback listener: its real port, and the path of the file with its token."""
+    """The loopback listener: its address and real port, and the path of the file with its token."""
 
+    host: str
     port: int
     token_file: str
 
@@ -59,6 +60,7 @@ def pipes_config(settings: Settings, paths: Paths, *, socket: str, listener: Lis
         daily_tokens=pipes.daily_tokens,
         daily_cost=pipes.daily_cost,
         api_port=listener.port if listener else None,
+        api_host=listener.host if listener else "127.0.0.1",
         api_token_file=listener.token_file if listener else None,
         default_timezone=pipes.timezone,
         env_allow=pipes.env_allow,

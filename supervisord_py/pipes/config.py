@@ -130,6 +130,7 @@ class PipesConfig:
         preflight: Whether providers are asked before a spawn.
         socket: Path of the control socket; told in the prompt, with `api_port` where there is a TCP listener.
         api_port: TCP port or None.
+        api_host: Loopback address of that port.
         api_token_file: Where the port's token lies, absolute; agents get the path, never the token.
     """
 
@@ -157,6 +158,7 @@ class PipesConfig:
     daily_tokens: int | None = None
     daily_cost: float | None = None
     api_port: int | None = None
+    api_host: str = "127.0.0.1"
     api_token_file: str | None = None
     default_timezone: str | None = None
     env_allow: tuple[str, ...] = ENV_ALLOW

@@ -35,6 +35,7 @@ def test_the_five_facts_stand_first() -> None:
 
 def test_without_a_port_the_socket_is_named() -> None:
     assert "\nAPI: unix socket /s\n\n" in render_prompt(replace(FACTS, api=ApiAt("/s")), None, "x")
+    assert "\nAPI: http://[::1]:7860 (" in render_prompt(replace(FACTS, api=ApiAt("/s", 7860, "::1")), None, "x")
 
 
 def test_the_presets_words_stand_before_the_body() -> None:

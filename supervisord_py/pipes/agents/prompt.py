@@ -27,11 +27,13 @@ class ApiAt:
 
     socket: str
     port: int | None = None
+    host: str = "127.0.0.1"
 
     def __str__(self) -> str:
         if self.port is None:
             return f"unix socket {self.socket}"
-        return f"http://127.0.0.1:{self.port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port} (bearer token in the file ${TOKEN_FILE_VARIABLE})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,7 @@ class Intake:
             context_end=draft.context_end or draft.queued_at,
             zone=definition.timezone or config.default_timezone or self._house.shelf.zone,
             output_dir=relative,
-            api=ApiAt(config.socket, config.api_port),
+            api=ApiAt(config.socket, config.api_port, config.api_host),
             context=draft.plan.context,
         )
         return replace(
