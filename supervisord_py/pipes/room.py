@@ -14,11 +14,9 @@ import structlog
 from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes import rows
-from supervisord_py.pipes.execution import Group, Trigger
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest
 from supervisord_py.pipes.running import spool
-from supervisord_py.pipes.running.freezing import Order
 from supervisord_py.pipes.running.output_reading import no_such
 from supervisord_py.pipes.running.pipes_build import PipesBuild
 from supervisord_py.pipes.views import ExecutionPage, PipesHealth
@@ -209,12 +207,7 @@ class Pipes:
             UnknownUnitError: There is none of that name.
             ConfigError: It is broken.
         """
-        definition = self._usable(name)
-        chosen = await self._all.intake.choose(definition, Order(Trigger.MANUAL, Group.MANUAL))
-        newest = await pipe_history.page(self._house.ledger, pipe_history.Filter(limit=1))
-        number = newest.rows[0].id + 1 if newest.rows else 1
-        interval = self._all.views.interval(definition)
-        return self._all.intake.example(definition, chosen, number=number, interval=interval).rendered_prompt or ""
+        return await self._all.by_hand.rendered(self._usable(name))
 
     async def validate(self, name: str) -> tuple[Check, ...]:
         """Check a pipe, its agent and its presets; nothing is started.

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
+from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes.execution import Group, Trigger
 from supervisord_py.pipes.running.freezing import Order
 
@@ -66,6 +67,14 @@ class ByHand:
         async with self._one_at_a_time[definition.name]:
             self._refuse_beside(definition.name)
             return await self._take(definition, order)
+
+    async def rendered(self, definition: PipeDefinition) -> str:
+        """Return the prompt that a run would have now; nothing is queued."""
+        chosen = await self._intake.choose(definition, Order(Trigger.MANUAL, Group.MANUAL))
+        newest = await pipe_history.page(self._house.ledger, pipe_history.Filter(limit=1))
+        number = newest.rows[0].id + 1 if newest.rows else 1
+        draft = self._intake.example(definition, chosen, number=number, interval=self._interval(definition))
+        return draft.rendered_prompt or ""
 
     async def retry(self, definition: PipeDefinition, before: Execution) -> Execution:
         """Queue an execution again, as a new row that names it, with what its pipe says now.
