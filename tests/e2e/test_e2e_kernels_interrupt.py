@@ -39,6 +39,9 @@ QUICK = {
     "PX_KERNELS__LADDER_KILL_SECONDS": "0.7",
 }
 ONCE = ["sigint", "nudge"]
+AT_ITS_BEGIN = [ONCE, [*ONCE, *ONCE]]
+"""Of an interrupt that may come just as the code goes to sleep: what Python notes between its last look for signals and
+the system call ends nothing before the next signal (1 of 500 on a busy machine); the second rung is there for that."""
 TO_TERM = [*ONCE, *ONCE, "sigterm"]
 YIELDING = {
     "endless loop": ("while True: pass", "KeyboardInterrupt"),
@@ -255,7 +258,7 @@ def test_a_client_that_goes_away_cancels_its_cell_and_nothing_else(patient: Call
     assert patient.value("gone", "mine") == "42"
     (row,) = [item for item in patient.history("gone") if item["id"] == cell]
     assert (row["status"], row["variables"]) == ("cancelled", "kept"), row
-    assert [step["action"] for step in row["steps"]] == ONCE
+    assert [step["action"] for step in row["steps"]] in AT_ITS_BEGIN
     assert interrupted(patient, "gone")[-1]["why"] == "cancelled"
 
 
@@ -279,7 +282,7 @@ def test_interrupt_ends_the_running_cell_and_says_by_what(patient: Calls) -> Non
     cell = patient.wait_running("asked")
     report = patient.interrupt("asked")
     assert (report["schema"], report["running"]) == ("px.interrupt/1", cell), report
-    assert [step["action"] for step in report["steps"]] == ONCE
+    assert [step["action"] for step in report["steps"]] in AT_ITS_BEGIN
     document = call.document()
     assert (document["status"], document["variables"]) == ("cancelled", "kept"), document
     assert [item["status"] for item in document["cells"]] == ["cancelled", "aborted"], document

@@ -104,8 +104,8 @@ class DirectBackend:
         return handle
 
     def _handle(self, launch: Launch, started: Started, line: Line) -> DirectHandle:
-        nudge = self._config.ladder.nudge_seconds
-        return DirectHandle(self._placement, launch, started, line, self.spares.activity, nudge_seconds=nudge)
+        times = self._config.ladder
+        return DirectHandle(self._placement, launch, started, line, self.spares.activity, times=times)
 
     async def health(self) -> str | None:
         """Say whether the keeper is there."""

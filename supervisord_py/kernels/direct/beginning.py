@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.direct.message import Message
     from supervisord_py.kernels.output.cell_log import CellLog
 
-BEGIN_SECONDS = 0.5
-"""How long an interrupt waits for the cell to begin; the next rung of the ladder does not."""
 LOOK_SECONDS = 0.002
 
 
@@ -40,10 +38,10 @@ class Beginning:
         """Note that the cell has ended, begun or not: nobody waits for it any more."""
         self._seen = True
 
-    async def wait(self, died: asyncio.Future[Any]) -> None:
-        """Return when the cell has begun, or its kernel died, or the moment is over."""
+    async def wait(self, died: asyncio.Future[Any], seconds: float) -> None:
+        """Return when the cell has begun, or its kernel died, or the time is over."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(BEGIN_SECONDS):
+            async with asyncio.timeout(seconds):
                 while not self._has_begun() and not died.done():  # noqa: ASYNC110 - the kernel makes the files
                     await asyncio.sleep(LOOK_SECONDS)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply, Started
+    from supervisord_py.kernels.config import LadderTimes
     from supervisord_py.kernels.direct.conversation import Exchange
     from supervisord_py.kernels.direct.line import Line
     from supervisord_py.kernels.direct.message import Message
@@ -52,14 +53,14 @@ class DirectHandle:
         line: Line,
         activity: Activity,
         *,
-        nudge_seconds: float,
+        times: LadderTimes,
     ) -> None:
         self._placement = placement
         self._launch = launch
         self._started = started
         self._line = line
         self._activity = activity
-        self._nudge_seconds = nudge_seconds
+        self._times = times
         self._unit = f"kernel:{launch.session_id}"
         self._key = launch.instance
         self._died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
@@ -229,16 +230,17 @@ class DirectHandle:
     async def interrupt(self) -> str:
         """SIGINT to the process group and, a moment later, the nudge; or the message, where its kernelspec says so.
 
-        The nudge is any request on shell: it wakes a loop that took the signal but sleeps on (ipykernel #881).
+        The nudge is any request on shell: it wakes a loop that took the signal but sleeps on (ipykernel #881). A cell
+        that was sent and has not begun is waited for, up to the next rung: the signal would be lost on it.
         """
         if self._sent is not None:
-            await self._sent.wait(self._died)
+            await self._sent.wait(self._died, self._times.again_seconds)
         if self._launch.interrupt_mode == "message":
             self._line.ask("control", "interrupt_request")
             return "interrupt_request"
         if not await self._signal(signal.SIGINT):
             return GONE
-        await asyncio.sleep(self._nudge_seconds)
+        await asyncio.sleep(self._times.nudge_seconds)
         self._line.ask("shell", "kernel_info_request")
         return "sigint+nudge"
 

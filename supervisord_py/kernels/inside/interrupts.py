@@ -100,6 +100,7 @@ class Gate:
             self.deferred = place == OURS
             if place == USER_CODE:
                 raise KeyboardInterrupt
+            self._came += place == ELSEWHERE  # between IPython's callbacks and the code, which is still to begin
 
     def again(self) -> None:
         """Send the signal again that hit in the middle of ours."""
@@ -182,16 +183,25 @@ def accept() -> None:
 
 
 def _cut_off_ours(trace: TracebackType) -> None:
-    """End a traceback where the user's code was interrupted: the rest is how we raise."""
-    last, step = trace, trace.tb_next
+    """End a traceback where the user's code was interrupted: the rest is how we raise, and what we call."""
+    last, step, is_beneath_ours = trace, trace.tb_next, False
     while step is not None:
-        if os.path.dirname(step.tb_frame.f_code.co_filename) != _FOLDER:
+        is_ours = os.path.dirname(step.tb_frame.f_code.co_filename) == _FOLDER
+        is_beneath_ours = is_beneath_ours or is_ours
+        if not is_ours and not (is_beneath_ours and _is_library(step.tb_frame)):
             last = step
         step = step.tb_next
     last.tb_next = None
 
 
+def _is_library(frame: FrameType) -> bool:
+    """Say whether this is the code of Python's own modules or of Jupyter's, which ours calls, and users' seldom."""
+    package = str(frame.f_globals.get("__name__")).partition(".")[0]
+    return package in sys.stdlib_module_names or package in _JUPYTERS
+
+
 _FOLDER = os.path.dirname(__file__)
+_JUPYTERS = ("ipykernel", "IPython", "jupyter_client", "traitlets", "zmq", "tornado")
 _RAISED_BY_OURS = ("KeyboardInterrupt", "StdinNotImplementedError")
 
 
