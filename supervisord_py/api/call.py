@@ -17,6 +17,7 @@ from aiohttp import web
 
 from supervisord_py.api.counts import PipeCounts, RequestCounts, UnitCounts
 from supervisord_py.api.cpu import CpuSamples
+from supervisord_py.api.held_calls import HeldCalls
 from supervisord_py.api.json_text import half_character, json_bytes
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.pipe_units import PipeState
@@ -50,6 +51,7 @@ class Live:
         pipes: Counts of executions, from the event stream.
         cpu: The last CPU sample of each instance.
         channels: Open WebSockets of Jupyter's clients by session.
+        held: Work whose client may come back.
     """
 
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,7 +62,12 @@ class Live:
     cpu: CpuSamples = field(default_factory=CpuSamples)
     channels: Counter[str] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    held: HeldCalls = field(init=False)
     _left: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Begin to hold."""
+        self.held = HeldCalls(self.leave, self.closing)
 
     def leave(self, work: asyncio.Task[Any]) -> None:
         """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
@@ -89,6 +96,7 @@ class Live:
 
     async def finish(self) -> None:
         """Give work without a client a last chance, then cancel it."""
+        self.held.close()
         tasks = set(self._tasks)
         if not tasks:
             return

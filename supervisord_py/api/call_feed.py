@@ -1,18 +1,19 @@
 """What followers of a call are told, in order: its events, and between them what its cells put into their files.
 
-Law: telling never waits. What a cell gives stays in its files until the client has room for it; only events wait here,
-of which a call has a handful for each cell. So a client that does not read keeps nobody waiting but its own answer.
+Law: telling never waits. What a cell gives stays in its files until a follower has room for it; only events are kept
+here, of which a call has a handful for each cell. So a client that does not read keeps nobody waiting but its own
+answer, and one that was cut off is told the rest from where it was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.call import cancel_and_wait
 from supervisord_py.api.kernel_documents import event_document
+from supervisord_py.api.stream_place import StreamPlace
 from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews, CellStarted
 from supervisord_py.kernels.output.bell import Bell
 from supervisord_py.kernels.output.cell_log import CellLog, OutputGoneError
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Document = dict[str, Any]
+Told = tuple[Document, StreamPlace]
+"""What is told, and where the course is after it."""
 
 
 class CallFeed:
-    """One call on its way to one client.
+    """One call, for any number of followers.
 
     Args:
         cells_dir: Where the files of cells are, by session; those of a cell that begins may not be there yet.
@@ -35,75 +38,122 @@ class CallFeed:
 
     def __init__(self, cells_dir: Path) -> None:
         self._cells_dir = cells_dir
-        self._events: deque[CallEvent] = deque()
+        self._events: list[CallEvent] = []
         self._bells: dict[str, Bell] = {}
-        self._news = asyncio.Event()
         self._begun = asyncio.Event()
-        self._over = False
+        self.news = Bell()
+        """Rung when there is an event, and closed with the call."""
+
+    # -- who tells ---------------------------------------------------------------------------------------------------
 
     def tell(self, event: CallEvent) -> None:
         """Take an event of the call."""
         match event:
             case CellNews(id=cell_id):
-                self._bell(cell_id).ring()
+                self.bell(cell_id).ring()
                 return
             case CellDone(result=result):
-                self._bell(result.id).close()
+                self.bell(result.id).close()
             case _:
                 pass
         self._events.append(event)
         self._begun.set()
-        self._news.set()
+        self.news.ring()
 
     def close(self) -> None:
         """The call is over: who follows gets what there is, then the end."""
-        self._over = True
         for bell in self._bells.values():
             bell.close()
         self._begun.set()
-        self._news.set()
+        self.news.close()
+
+    # -- who follows -------------------------------------------------------------------------------------------------
 
     async def begun(self) -> None:
         """Wait for the first event, or for the end without any."""
         await self._begun.wait()
 
-    async def documents(self) -> AsyncGenerator[Document, None]:
-        """Yield what is to be told, up to the end of the call."""
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                document = event_document(event)
-                if document is not None:
-                    yield document
-                if isinstance(event, CellStarted):
-                    async with aclosing(self._cell(event)) as found:
-                        async for document in found:
-                            yield document
-            if self._over:
-                return
-            self._news.clear()
-            await self._news.wait()
+    def documents(self, place: StreamPlace) -> AsyncGenerator[Told, None]:
+        """Yield what is to be told from a place on, up to the end of the call."""
+        return _Follower(self, place).documents()
 
-    def _bell(self, cell_id: str) -> Bell:
+    def event(self, number: int) -> CallEvent | None:
+        """Return an event by its number; None where there is none yet."""
+        return self._events[number] if number < len(self._events) else None
+
+    def running_after(self, number: int) -> CellStarted | None:
+        """Return the cell that runs after that many events."""
+        for event in reversed(self._events[:number]):
+            if isinstance(event, CellDone | CellStarted):
+                return event if isinstance(event, CellStarted) else None
+        return None
+
+    def bell(self, cell_id: str) -> Bell:
+        """Return what rings when a cell has put something into its files."""
         bell = self._bells.get(cell_id)
         if bell is None:
-            bell = self._bells[cell_id] = Bell()
-            if self._over:
-                bell.close()
+            bell = self._bells[cell_id] = Bell.closed() if self.news.is_closed else Bell()
         return bell
+
+    def log(self, started: CellStarted) -> CellLog:
+        """Return the files of a cell."""
+        return CellLog(self._cells_dir / started.session_id, started.id)
+
+
+class _Follower:
+    """One client on its way through the call."""
+
+    def __init__(self, feed: CallFeed, place: StreamPlace) -> None:
+        self._feed = feed
+        self._events = place.events
+        self._offset = place.offset
+        self._record = place.record
+        self._decoder = Decoder(place.held)
+
+    @property
+    def _place(self) -> StreamPlace:
+        return StreamPlace(self._events, self._offset, self._record, self._decoder.held)
+
+    async def documents(self) -> AsyncGenerator[Told, None]:
+        started = self._feed.running_after(self._events)
+        while True:
+            if started is not None:
+                async with aclosing(self._cell(started)) as found:
+                    async for given in found:
+                        yield {"event": given["event"], "id": started.id, **given}, self._place
+            rings, started = self._feed.news.rings, None
+            event = self._feed.event(self._events)
+            if event is None and self._feed.news.is_closed:
+                return
+            if event is None:
+                await self._feed.news.after(rings)
+                continue
+            self._events += 1
+            if isinstance(event, CellStarted):
+                started, self._offset, self._record, self._decoder = event, 0, -1, Decoder()
+            document = event_document(event)
+            if document is not None:
+                yield document, self._place
 
     async def _cell(self, started: CellStarted) -> AsyncGenerator[Document, None]:
         """Yield what a cell gives up to its end, and between that what else happens to it."""
-        decoder = Decoder()
-        log = CellLog(self._cells_dir / started.session_id, started.id)
-        async with aclosing(self._with_events(follow(log, self._bell(started.id)))) as items:
-            async for item in items:
-                document = item if isinstance(item, dict) else _item_document(item, decoder)
+        items = follow(self._feed.log(started), self._feed.bell(started.id), self._offset, told=self._record)
+        async with aclosing(self._with_events(items)) as found:
+            async for item in found:
+                document = item if isinstance(item, dict) else self._taken(item)
                 if document is not None:
-                    yield {"event": document["event"], "id": started.id, **document}
-        for rest in decoder.rest():
-            yield {"event": rest["event"], "id": started.id, **rest}
-        self._bells.pop(started.id, None)
+                    yield document
+        for rest in self._decoder.rest():
+            yield rest
+
+    def _taken(self, item: Piece | Record) -> Document | None:
+        """Go past an item; return what is told of it."""
+        if not isinstance(item, Piece):
+            self._record = max(self._record, item.place.offset)
+            return as_event(item)
+        self._offset = item.offset + len(item.data)
+        document = self._decoder.event(item)
+        return document if document.get("text") or document.get("base64") else None
 
     async def _with_events(
         self, items: AsyncGenerator[Piece | Record, None]
@@ -113,12 +163,12 @@ class CallFeed:
         news: asyncio.Task[Any] | None = None
         try:
             while True:
+                rings, over = self._feed.news.rings, self._feed.news.is_closed
                 for document in self._besides():
                     yield document
-                self._news.clear()
                 upcoming = upcoming or asyncio.create_task(_next(items))
-                news = news or asyncio.create_task(self._news.wait())
-                await asyncio.wait({upcoming, news}, return_when=asyncio.FIRST_COMPLETED)
+                news = news or asyncio.create_task(self._feed.news.after(rings))
+                await asyncio.wait({upcoming} if over else {upcoming, news}, return_when=asyncio.FIRST_COMPLETED)
                 news = None if news.done() else news
                 if not upcoming.done():
                     continue
@@ -133,9 +183,10 @@ class CallFeed:
             await items.aclose()
 
     def _besides(self) -> Iterator[Document]:
-        """Take out the events that belong into the middle of a cell."""
-        while self._events and not isinstance(self._events[0], CellDone | CellStarted):
-            document = event_document(self._events.popleft())
+        """Go past the events that belong into the middle of a cell."""
+        while (event := self._feed.event(self._events)) is not None and not isinstance(event, CellDone | CellStarted):
+            self._events += 1
+            document = event_document(event)
             if document is not None:
                 yield document
 
@@ -145,10 +196,3 @@ async def _next(items: AsyncGenerator[Piece | Record, None]) -> Piece | Record |
     with suppress(OutputGoneError):
         return await anext(items, None)
     return None
-
-
-def _item_document(item: Piece | Record, decoder: Decoder) -> Document | None:
-    if not isinstance(item, Piece):
-        return as_event(item)
-    document = decoder.event(item)
-    return document if document.get("text") or document.get("base64") else None

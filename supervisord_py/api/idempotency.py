@@ -66,7 +66,7 @@ async def answer_once(route: Route, call: Call) -> web.StreamResponse:
         BadRequestError: The key is no key.
     """
     key = call.request.headers.get("Idempotency-Key")
-    if key is None:
+    if key is None or (route.resumes and call.request.headers.get("Last-Event-ID")):
         return await route.answer(call)
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")

@@ -1,6 +1,7 @@
 """`POST /api/kernels/{k}/execute`: runs cells, and tells what becomes of them as one document or as a stream.
 
-Law: a call ends with its client, by the ladder of the room. It does not end with the control plane: when that is
+Law: a call ends with its client, by the ladder of the room; one that is told as server-sent events a moment later, for
+its client may come back. It does not end with the control plane: when that is
 replaced, the call is left to the room, its cells run on in their kernel, and their output stays where it is.
 """
 
@@ -13,12 +14,13 @@ from supervisord_py.api.call import cancel_and_wait, json_answer
 from supervisord_py.api.caller import caller_instance
 from supervisord_py.api.kernel_documents import call_document
 from supervisord_py.api.kernel_orders import Order, read_call
-from supervisord_py.api.kernel_streams import ToldWork, came_of, running
+from supervisord_py.api.kernel_streams import came_of, resume, running, tell
 from supervisord_py.api.negotiation import JSON, NDJSON, SSE, choose
-from supervisord_py.api.route import Ends
 from supervisord_py.errors import InterruptedRunError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from supervisord_py.api.call import Call
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 async def execute(call: Call) -> web.StreamResponse:
     """Run cells in a session, which is made where there is none of that name."""
+    if seen := call.request.headers.get("Last-Event-ID"):
+        return await resume(call, seen)
     arrived_at = asyncio.get_running_loop().time()
     order = await read_call(
         call.context.kernels,
@@ -46,7 +50,7 @@ def _living(call: Call) -> dict[int, str]:
 
 async def _answer(call: Call, order: Order) -> web.StreamResponse:
     cells = call.context.kernels.execute(order.request, _ignore)
-    async with running(call, cells, Ends.WITH_CLIENT) as (work, given_up):
+    async with running(call, cells) as (work, given_up):
         giving_up = asyncio.create_task(given_up.wait())
         await asyncio.wait({work, giving_up}, return_when=asyncio.FIRST_COMPLETED)
         await cancel_and_wait(giving_up)
@@ -58,12 +62,10 @@ async def _answer(call: Call, order: Order) -> web.StreamResponse:
 
 
 async def _stream(call: Call, order: Order, media: str) -> web.StreamResponse:
-    told = ToldWork(call, media)
-    cells = call.context.kernels.execute(order.request, told.tell)
-    async with running(call, cells, Ends.WITH_CLIENT) as (work, given_up):
-        response = await told.follow(work, given_up)
-        result = came_of(work, _interrupted())
-    return await told.finish(response, await _finished(call, order, result))
+    async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
+        return await _finished(call, order, await call.context.kernels.execute(order.request, told))
+
+    return await tell(call, media, work, interrupted=_interrupted(), ends_with_client=True)
 
 
 async def _finished(call: Call, order: Order, result: CallResult) -> dict[str, Any]:

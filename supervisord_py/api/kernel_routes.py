@@ -23,6 +23,7 @@ _PAGE = (
     _CWD,
 )
 _STOPPED = (Returned("nothing is left", schema="px.stop/1"), Returned("begun (wait=0)", status=202, schema="px.stop/1"))
+_TOLD = Returned("Last-Event-ID was that of `done`: there is nothing more", status=204)
 _SESSION_ID = Parameter("session_id", Form.TEXT, "of the client")
 _TOKEN = Parameter("token", Form.TEXT, "instead of the header Authorization, on the loopback listener")
 
@@ -51,9 +52,11 @@ KERNEL_ROUTES: tuple[Route, ...] = (
             _json("px.kernel/1", "started", 201),
             Returned("one event a line, `done` with the session last", NDJSON),
             Returned("events", SSE),
+            _TOLD,
         ),
         body=Body.OBJECT,
         ends=Ends.BY_ITSELF,
+        resumes=True,
     ),
     Route(
         "GET",
@@ -133,8 +136,10 @@ KERNEL_ROUTES: tuple[Route, ...] = (
             _json("px.exec/1", "what came of each cell, also of those that failed"),
             Returned("one event a line, `done` last", NDJSON),
             Returned("events", SSE),
+            _TOLD,
         ),
         body=Body.OBJECT,
+        resumes=True,
     ),
     Route(
         "GET",

@@ -14,10 +14,9 @@ from supervisord_py.api.call import json_answer
 from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.kernel_documents import history_document, interrupt_document, kernel_document
 from supervisord_py.api.kernel_orders import read_start
-from supervisord_py.api.kernel_streams import ToldWork, came_of, running
+from supervisord_py.api.kernel_streams import resume, tell
 from supervisord_py.api.negotiation import JSON, NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
-from supervisord_py.api.route import Ends
 from supervisord_py.api.status import measure, unit_documents
 from supervisord_py.errors import InterruptedRunError, SurvivorsError, TimedOutError
 from supervisord_py.kernels.output.artifacts import find_artifact
@@ -25,9 +24,10 @@ from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.room_requests import StartRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from supervisord_py.api.call import Call
+    from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.session import SessionView
 
 IPYNB = "application/x-ipynb+json"
@@ -96,6 +96,8 @@ async def begin(call: Call) -> web.StreamResponse:
 
     As a stream, which is 200, it tells what is waited for: a build takes minutes.
     """
+    if seen := call.request.headers.get("Last-Event-ID"):
+        return await resume(call, seen)
     order = read_start(await call.body_if_any())
     if order.explain:
         explanation = await call.context.kernels.explain(order.request)
@@ -108,12 +110,11 @@ async def begin(call: Call) -> web.StreamResponse:
 
 
 async def _begin_telling(call: Call, request: StartRequest, media: str) -> web.StreamResponse:
-    told = ToldWork(call, media)
-    start = call.context.kernels.start_or_join(request, told.tell)
-    async with running(call, start, Ends.BY_ITSELF) as (work, given_up):
-        response = await told.follow(work, given_up)
-        _, view = came_of(work, _interrupted())
-    return await told.finish(response, _kernel_document(call, view))
+    async def work(told: Callable[[CallEvent], None]) -> dict[str, Any]:
+        _, view = await call.context.kernels.start_or_join(request, told)
+        return _kernel_document(call, view)
+
+    return await tell(call, media, work, interrupted=_interrupted(), ends_with_client=False)
 
 
 def _interrupted() -> InterruptedRunError:

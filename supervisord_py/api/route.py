@@ -77,6 +77,8 @@ class Route:
     query: Query = Query.DECLARED_ONLY
     streams: bool = False
     """The answer to a POST is a stream: it is not kept for replay under an Idempotency-Key."""
+    resumes: bool = False
+    """A POST with Last-Event-ID does nothing again, under whatever Idempotency-Key: it is told the rest."""
 
     @property
     def name(self) -> str:

@@ -249,6 +249,9 @@ class ApiSection(Section):
         default=MIB, description="lag of a follower before a gap"
     )
     stream_heartbeat_seconds: PositiveSeconds = Field(default=15.0, description="longest silence on a followed stream")
+    stream_resume_seconds: Seconds = Field(
+        default=5.0, description="how long a call told as server-sent events waits for a client that was cut off"
+    )
     idempotency_seconds: Seconds = Field(default=86400.0, description="how long an answer may be replayed")
     idempotency_body_bytes: Count = Field(default=MIB, description="largest answer that is kept for replay")
     drain_seconds: Seconds = Field(

@@ -378,9 +378,9 @@ async def test_the_same_comes_as_events(rig: Rig) -> None:
     _, body, headers = await rig.ask("POST", PATH, {"code": "1"}, headers={"Accept": "text/event-stream"})
     frames = [frame.split("\n") for frame in body.decode().split("\n\n") if frame and not frame.startswith(":")]
     assert headers["Content-Type"].startswith("text/event-stream")
-    assert frames[0][0] == "event: queued"
-    assert frames[-1][0] == "event: done"
-    assert json.loads(frames[-1][1].removeprefix("data: "))["result"]["schema"] == "px.exec/1"
+    assert frames[0][1] == "event: queued"
+    assert frames[-1][1] == "event: done"
+    assert json.loads(frames[-1][2].removeprefix("data: "))["result"]["schema"] == "px.exec/1"
 
 
 async def test_silence_is_broken_so_that_a_lost_client_is_noticed(short_tmp: Path) -> None:

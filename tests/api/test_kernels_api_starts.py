@@ -48,7 +48,8 @@ async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -
 async def test_the_same_comes_as_events_and_a_kernel_that_runs_has_nothing_to_tell(rig: Rig) -> None:
     rig.kernels.put("default")
     _, body, headers = await rig.ask("POST", PATH, {}, headers={"Accept": "text/event-stream"})
-    name, content = body.decode().strip().split("\n")
+    identifier, name, content = body.decode().strip().split("\n")
+    assert identifier.endswith(":done")
     assert headers["Content-Type"].startswith("text/event-stream")
     assert (name, json.loads(content.removeprefix("data: "))["result"]["id"]) == ("event: done", SESSION)
 

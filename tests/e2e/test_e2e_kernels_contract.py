@@ -18,6 +18,7 @@ from e2e.house import BIN, UnixConnection, alive, house, until
 from e2e.kernel_calls import Calls, actions
 
 if TYPE_CHECKING:
+    import http.client
     from collections.abc import Iterator, Mapping
 
 SECRETS = dict.fromkeys(
@@ -209,6 +210,45 @@ def test_the_same_stream_as_server_sent_events(calls: Calls) -> None:
     data = [json.loads(line[5:]) for line in text.splitlines() if line.startswith("data:")]
     assert data[-1]["event"] == "done"
     assert "event: done" in text
+
+
+def frame_of(response: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the next event: its id, its name, its data."""
+    lines: dict[str, str] = {}
+    for raw in iter(response.readline, b""):
+        line = raw.decode().rstrip("\n")
+        if not line and lines:
+            return lines
+        if line and not line.startswith(":"):
+            name, _, lines[name] = line.partition(": ")
+    raise AssertionError("the stream is at its end")
+
+
+def test_a_stream_is_resumed_by_the_id_of_its_last_event(calls: Calls) -> None:
+    """The client is cut off in the middle of a cell, which goes on, and is told the rest of it, once."""
+    code = "import os, time\nprint('one €', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('two')"
+    headers = {"Accept": "text/event-stream", "Content-Type": "application/json"}
+    body = json.dumps(calls.body([code, "print('three')"]))
+    first = UnixConnection(calls.house.socket)
+    first.request("POST", "/api/kernels/resumed/execute", body, headers)
+    response = first.getresponse()
+    seen: list[dict[str, str]] = []
+    while not seen or seen[-1]["event"] != "output":
+        seen.append(frame_of(response))
+    response.close()
+    first.close()
+    Path(calls.cwd, "go").touch()
+    second = UnixConnection(calls.house.socket)
+    again = {**headers, "Last-Event-ID": seen[-1]["id"]}
+    second.request("POST", "/api/kernels/resumed/execute", body, again)
+    response = second.getresponse()
+    while seen[-1]["event"] != "done":
+        seen.append(frame_of(response))
+    second.close()
+    data = [json.loads(frame["data"]) for frame in seen]
+    assert "".join(event["text"] for event in data if event["event"] == "output") == "one €\ntwo\nthree\n"
+    assert [cell["status"] for cell in data[-1]["result"]["cells"]] == ["ok", "ok"]
+    assert len(calls.history("resumed")) == 2, "nothing was run again"
 
 
 # -- environment ----------------------------------------------------------------------------------------------------

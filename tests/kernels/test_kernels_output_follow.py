@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 PATIENCE = 60
 
 
-async def everything(log: CellLog, bell: Bell, offset: int = 0) -> list[Any]:
+async def everything(log: CellLog, bell: Bell, offset: int = 0, told: int = -1) -> list[Any]:
     async with asyncio.timeout(PATIENCE):
-        return [item async for item in follow(log, bell, offset)]
+        return [item async for item in follow(log, bell, offset, told=told)]
 
 
 def told(items: list[Any]) -> list[Any]:
@@ -97,6 +97,13 @@ def test_any_history_is_told_as_it_was_from_any_offset(
             else:
                 merged.append(event)
         assert told(items) == merged
+    passed, record = offset, -1
+    for at, item in enumerate(items[:-1]):  # who was given so much is given the rest
+        if isinstance(item, Piece):
+            passed = item.offset + len(item.data)
+        else:
+            record = item.place.offset
+        assert asyncio.run(everything(log_of(folder), Bell.closed(), passed, record)) == items[at + 1 :]
 
 
 async def test_a_follower_hears_of_what_comes_while_it_waits(tmp_path: Path) -> None:
@@ -292,7 +299,7 @@ def test_text_is_decoded_across_pieces_and_streams() -> None:
     assert decoder.event(Piece("stdout", 3, euro[1:] + b"b")) == {
         "event": "output", "stream": "stdout", "offset": 1, "text": "€b",
     }  # fmt: skip
-    assert decoder.rest() == []
+    assert not list(decoder.rest())
 
 
 def test_bytes_that_are_no_text_are_given_as_they_are() -> None:
@@ -300,7 +307,7 @@ def test_bytes_that_are_no_text_are_given_as_they_are() -> None:
     assert base64.b64decode(decoder.event(Piece("stdout", 0, b"\xff\x00"))["base64"]) == b"\xff\x00"
     assert decoder.event(Piece("stdout", 2, b"ok"))["text"] == "ok"
     assert decoder.event(Piece("stdout", 4, b"\xe2\x82"))["text"] == ""
-    assert decoder.rest() == [{"event": "output", "stream": "stdout", "offset": 4, "base64": "4oI="}]
+    assert list(decoder.rest()) == [{"event": "output", "stream": "stdout", "offset": 4, "base64": "4oI="}]
 
 
 @given(st.lists(st.binary(max_size=6), max_size=12))
@@ -309,6 +316,6 @@ def test_decoding_keeps_every_byte(blocks: list[bytes]) -> None:
     for block in blocks:
         events.append(decoder.event(Piece("stdout", offset, block)))
         offset += len(block)
-    events += decoder.rest()
+    events += list(decoder.rest())
     data = [event["text"].encode() if "text" in event else base64.b64decode(event["base64"]) for event in events]
     assert b"".join(data) == b"".join(blocks)

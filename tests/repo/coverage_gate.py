@@ -26,6 +26,7 @@ PURE = (
     "supervisord_py/kernels/lives/ladder.py",
     "supervisord_py/kernels/calls/call_rules.py",
     "supervisord_py/kernels/exposure.py",
+    "supervisord_py/api/stream_place.py",
     "supervisord_py/kernels/choosing/environment.py",
     "supervisord_py/kernels/choosing/candidates.py",
     "supervisord_py/kernels/choosing/explanation.py",

@@ -22,7 +22,7 @@ from supervisord_py.kernels.output.display_text import whole_characters
 from supervisord_py.kernels.output.records import End, StreamChange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable, Iterator
 
     from supervisord_py.kernels.output.bell import Bell
     from supervisord_py.kernels.output.cell_log import CellLog
@@ -50,7 +50,7 @@ class Piece:
     data: bytes
 
 
-async def follow(log: CellLog, bell: Bell, offset: int = 0) -> AsyncGenerator[Piece | Record, None]:
+async def follow(log: CellLog, bell: Bell, offset: int = 0, *, told: int = -1) -> AsyncGenerator[Piece | Record, None]:
     """Yield pieces and records in their true order, up to the end of the cell.
 
     Ends after the End record, or, where the writer was killed before it, when the bell is closed and everything was
@@ -59,12 +59,13 @@ async def follow(log: CellLog, bell: Bell, offset: int = 0) -> AsyncGenerator[Pi
     Args:
         log: The cell.
         bell: Rung when there is news in its files; what nobody rings for is found within LOOK_SECONDS.
-        offset: Byte from which on pieces are wanted; records that lie before it are not given, except the end.
+        offset: Byte from which on pieces are wanted.
+        told: After which record (`place.offset`) records are wanted; the end is always given.
 
     Raises:
         OutputGoneError: Retention took the files, or the bell was closed already and there are none.
     """
-    reading, pause = _Reading(log, offset, may_begin=not bell.is_closed), FIRST_LOOK_SECONDS
+    reading, pause = _Reading(log, offset, told, may_begin=not bell.is_closed), FIRST_LOOK_SECONDS
     while True:
         rings, over = bell.rings, bell.is_closed
         found = await asyncio.to_thread(reading.look)
@@ -90,10 +91,10 @@ async def _news(bell: Bell, rings: int, pause: float) -> float:
 class _Reading:
     """Where one follower is in the two files."""
 
-    def __init__(self, log: CellLog, offset: int, *, may_begin: bool) -> None:
+    def __init__(self, log: CellLog, offset: int, told: int, *, may_begin: bool) -> None:
         self._log = log
+        self._told = told
         self._may_begin = may_begin
-        self._first = offset
         self._position = offset
         self._stream = "stdout"
         self._records_offset = 0
@@ -123,7 +124,7 @@ class _Reading:
             taken, record = True, self._waiting.popleft()
             if isinstance(record, StreamChange):
                 self._stream = record.stream
-            if record.at >= self._first or isinstance(record, End):
+            if record.place.offset > self._told or isinstance(record, End):
                 found.append(record)
             if isinstance(record, End):
                 break
@@ -149,10 +150,18 @@ class Decoder:
 
     A character that is cut by the end of a piece is given with the next one of its stream. A piece with bytes that are
     no UTF-8 is given as it came.
+
+    Args:
+        held: What another one of this cell held when it was left.
     """
 
-    def __init__(self) -> None:
-        self._open: dict[str, tuple[int, bytes]] = {}
+    def __init__(self, held: Iterable[tuple[str, int, bytes]] = ()) -> None:
+        self._open = {stream: (offset, data) for stream, offset, data in held}
+
+    @property
+    def held(self) -> tuple[tuple[str, int, bytes], ...]:
+        """Beginnings of characters whose rest has not come: stream, where they begin, what there is of them."""
+        return tuple((stream, offset, data) for stream, (offset, data) in self._open.items())
 
     def event(self, piece: Piece) -> dict[str, Any]:
         """Return the members of the event: `stream`, `offset` and `text`, or `base64` where it is no UTF-8."""
@@ -163,10 +172,11 @@ class Decoder:
             self._open[piece.stream] = (offset + whole, data[whole:])
         return _output_event(piece.stream, offset, data[:whole])
 
-    def rest(self) -> list[dict[str, Any]]:
-        """Return what is left of characters that never got their end."""
-        rest, self._open = self._open, {}
-        return [_output_event(stream, offset, data) for stream, (offset, data) in rest.items()]
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """Give out what is left of characters that never got their end."""
+        for stream in tuple(self._open):
+            offset, data = self._open.pop(stream)
+            yield _output_event(stream, offset, data)
 
 
 def _output_event(stream: str, offset: int, data: bytes) -> dict[str, Any]:

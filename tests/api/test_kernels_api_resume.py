@@ -1,0 +1,290 @@
+"""Calls told as server-sent events: who was cut off comes back and is told the rest, once, and nothing runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from api.api_rig import DEADLINE, api_rig, until
+from api.kernel_fakes import key_of, ok, result
+from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued
+from supervisord_py.kernels.inside.cell_writer import CellWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from api.api_rig import Rig
+    from api.kernel_fakes import Tell
+    from supervisord_py.kernels.cell import CallRequest, CallResult
+
+PATH = "/api/kernels/default/execute"
+SESSION = key_of("default").id
+SSE = {"Accept": "text/event-stream"}
+Event = tuple[str, str, dict[str, Any]]
+"""Its id, its name, its data."""
+
+
+def event_of(frame: str) -> Event:
+    lines = dict(line.split(": ", 1) for line in frame.split("\n"))
+    return lines["id"], lines["event"], json.loads(lines["data"])
+
+
+def events_of(body: bytes) -> list[Event]:
+    return [event_of(frame) for frame in body.decode().split("\n\n") if frame and not frame.startswith(":")]
+
+
+class Story:
+    """A call in steps: each waits until it is let go on."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.step = asyncio.Event()
+        self.runs = 0
+
+    def writer(self, cell: str) -> CellWriter:
+        folder = self.rig.kernels.cells_dir / SESSION
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return CellWriter(str(folder), cell, 1 << 30)
+
+    async def pause(self) -> None:
+        await self.step.wait()
+        self.step.clear()
+
+    async def tell(self, _: CallRequest, tell: Tell) -> CallResult:
+        self.runs += 1
+        tell(Queued(1))
+        first = self.writer("c1")
+        first.begin("code")
+        tell(CellStarted(0, "c1", None, SESSION, code="1", count=2))
+        euro, heart = "€".encode(), "♥".encode()
+        first.write("stdout", b"one " + euro[:1])
+        tell(CellNews("c1"))
+        await self.pause()
+        first.write("stderr", heart[:2])
+        first.display({"text/plain": "first"}, {}, None)
+        first.display({"text/plain": "second"}, {}, None)
+        tell(CellNews("c1"))
+        tell(Notice("in the middle"))
+        await self.pause()
+        first.write("stderr", heart[2:])
+        first.write("stdout", euro[1:] + b" two\n")
+        first.write("stdout", euro[:2])  # whose end never comes
+        first.end("ok", execution_count=1, duration=0.1)
+        first.close()
+        tell(CellNews("c1"))
+        done = ok("c1")
+        tell(CellDone(done))
+        await self.pause()
+        second = self.writer("c2")
+        second.begin("code")
+        tell(CellStarted(1, "c2", None, SESSION))
+        second.write("stdout", b"three\n")
+        second.end("ok", execution_count=2, duration=0.1)
+        second.close()
+        last = ok("c2")
+        tell(CellDone(last))
+        return result(done, last)
+
+    async def told(self, seen: str | None, count: int | None = None) -> list[Event]:
+        """Ask, and take so many events or all."""
+        headers = SSE if seen is None else {**SSE, "Last-Event-ID": seen}
+        found: list[Event] = []
+        async with asyncio.timeout(DEADLINE), self.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            if count is None:
+                return events_of(await answer.content.read())
+            while len(found) < count:
+                frame = await answer.content.readuntil(b"\n\n")
+                found.append(event_of(frame.decode().strip()))
+            answer.close()
+        return found
+
+
+@pytest.fixture
+def story(rig: Rig) -> Story:
+    made = Story(rig)
+    rig.kernels.script = made.tell
+    return made
+
+
+def without_ids(events: list[Event]) -> list[dict[str, Any]]:
+    return [data for _, _, data in events]
+
+
+def merged(events: list[dict[str, Any]]) -> list[Any]:
+    """Return what was told, however the output was cut: bytes of each stream, and all else in its order."""
+    output: dict[tuple[str, str], bytes] = {}
+    rest: list[Any] = []
+    for event in events:
+        if event["event"] != "output":
+            rest.append(event)
+            continue
+        data = event["text"].encode() if "text" in event else base64.b64decode(event["base64"])
+        key = (event["id"], event["stream"])
+        output[key] = output.get(key, b"") + data
+    return [output, *rest]
+
+
+async def everything(story: Story) -> list[Event]:
+    """Tell the whole story to one that stays."""
+    telling = asyncio.ensure_future(story.told(None))
+    for _ in range(3):
+        story.step.set()
+        await until(lambda: not story.step.is_set())
+    return await telling
+
+
+async def test_each_event_has_an_id_and_whoever_has_it_is_told_what_came_after(story: Story) -> None:
+    """From each event of the story that is told to an end: once with a follower that stays to hold the call."""
+    whole = merged(without_ids(await everything(story)))
+    begun = await story.told(None, 3)
+    assert [name for _, name, _ in begun] == ["queued", "cell_started", "output"]
+    assert len({identifier for identifier, _, _ in begun}) == 3
+    stays = asyncio.ensure_future(story.told(begun[0][0]))
+    story.step.set()
+    middle = await story.told(begun[2][0], 3)
+    assert sorted(name for _, name, _ in middle) == ["display", "display", "notice"]
+    branches = [asyncio.ensure_future(story.told(identifier)) for identifier, _, _ in [*begun, *middle]]
+    for _ in range(2):
+        story.step.set()
+        await until(lambda: not story.step.is_set())
+    told = [*begun, *middle]
+    for at, branch in enumerate([*branches]):
+        rest = await branch
+        assert merged(without_ids([*told[: at + 1], *rest])) == whole, at
+    assert merged(without_ids([begun[0], *await stays])) == whole
+    assert whole[0] == {
+        ("c1", "stdout"): "one € two\n".encode() + "€".encode()[:2],
+        ("c1", "stderr"): "♥".encode(),
+        ("c2", "stdout"): b"three\n",
+    }
+    assert story.runs == 2, "coming back runs nothing"
+
+
+async def test_one_that_was_cut_off_at_every_event_has_it_all_exactly_once(story: Story) -> None:
+    whole = merged(without_ids(await everything(story)))
+    told: list[Event] = []
+    seen: str | None = None
+
+    async def go_on() -> None:
+        for _ in range(3):
+            story.step.set()
+            await until(lambda: not story.step.is_set())
+
+    going = asyncio.ensure_future(go_on())
+    while not told or told[-1][1] != "done":
+        (event,) = await story.told(seen, 1)
+        told.append(event)
+        seen = event[0]
+    await going
+    assert merged(without_ids(told)) == whole
+    assert story.runs == 2
+    status, body, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": str(seen)})
+    assert (status, body) == (204, b""), "which tells clients not to come back"
+    assert story.runs == 2
+
+
+async def test_what_was_told_to_its_end_is_not_kept(story: Story) -> None:
+    identifier, _, _ = (await everything(story))[0]
+    status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
+    assert (status, problem["kind"]) == (404, "unknown_unit")
+    assert "nothing was run again" in problem["detail"]
+    assert story.runs == 1
+
+
+async def test_a_stream_is_resumed_where_it_was_asked_for(story: Story) -> None:
+    ((identifier, _, _),) = await story.told(None, 1)
+    headers = {**SSE, "Last-Event-ID": identifier}
+    status, _, _ = await story.rig.ask("POST", "/api/kernels/other/execute", {"code": "1"}, headers=headers)
+    assert status == 404
+
+
+@pytest.mark.parametrize("seen", ["x", "0123456789abcdef", "0123456789abcdef:1-2", "0123456789abcdeg:0-0-0"])
+async def test_what_is_no_id_is_refused(story: Story, seen: str) -> None:
+    status, problem, _ = await story.rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": seen})
+    assert (status, problem["kind"]) == (400, "bad_request")
+    assert "Last-Event-ID" in problem["detail"]
+    assert story.runs == 0
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.0])
+async def test_who_does_not_come_back_cancels_the_call(short_tmp: Path, seconds: float) -> None:
+    async with api_rig(short_tmp, stream_resume_seconds=seconds) as rig:
+        cancelled = asyncio.Event()
+
+        async def waits(_: CallRequest, tell: Tell) -> CallResult:
+            tell(Queued(1))
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+        rig.kernels.script = waits
+        async with rig.client.post(PATH, json={"code": "1"}, headers=SSE) as answer:
+            identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+            answer.close()
+        await asyncio.wait_for(cancelled.wait(), DEADLINE)
+        status, _, _ = await rig.ask("POST", PATH, {"code": "1"}, headers={**SSE, "Last-Event-ID": identifier})
+        assert status == 404
+
+
+async def test_an_idempotency_key_does_not_keep_anybody_from_coming_back(story: Story) -> None:
+    headers = {**SSE, "Idempotency-Key": "mine"}
+    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
+        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        answer.close()
+    resumed = {**headers, "Last-Event-ID": identifier}
+    async with asyncio.timeout(DEADLINE), story.rig.client.post(PATH, json={"code": "1"}, headers=resumed) as answer:
+        _, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        answer.close()
+    assert name == "cell_started"
+    assert story.runs == 1
+
+
+async def test_a_failure_while_nobody_was_there_is_told_to_who_comes_back(rig: Rig) -> None:
+    gate = asyncio.Event()
+
+    async def fails(_: CallRequest, tell: Tell) -> CallResult:
+        tell(Queued(1))
+        await gate.wait()
+        raise StartFailedError("no python")
+
+    rig.kernels.script = fails
+    async with rig.client.post(PATH, json={"code": "1"}, headers=SSE) as answer:
+        identifier, _, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        answer.close()
+    gate.set()
+    received = bytearray()
+
+    async def come_back() -> None:
+        headers = {**SSE, "Last-Event-ID": identifier}
+        async with rig.client.post(PATH, json={"code": "1"}, headers=headers) as answer:
+            async for piece in answer.content.iter_any():
+                received.extend(piece)
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await asyncio.wait_for(come_back(), DEADLINE)
+    assert b"event: problem" in received
+    assert b"no python" in received
+
+
+async def test_a_start_is_told_the_rest_as_well(rig: Rig) -> None:
+    rig.kernels.told = (Notice("building"), KernelStarting(SESSION, "/usr/bin/python3"))
+    rig.kernels.gate = asyncio.Event()
+    async with rig.client.post("/api/kernels", json={"name": "default"}, headers=SSE) as answer:
+        identifier, name, _ = event_of((await answer.content.readuntil(b"\n\n")).decode().strip())
+        assert name == "notice"
+        answer.close()
+    rig.kernels.gate.set()
+    headers = {**SSE, "Last-Event-ID": identifier}
+    async with asyncio.timeout(DEADLINE), rig.client.post("/api/kernels", json={}, headers=headers) as answer:
+        told = events_of(await answer.content.read())
+    assert [name for _, name, _ in told] == ["starting", "done"]
+    assert [what for what, _ in rig.kernels.asked] == ["start"]
