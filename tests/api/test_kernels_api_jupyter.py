@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import uuid
 from contextlib import asynccontextmanager
@@ -286,6 +287,12 @@ async def test_a_socket_to_a_kernel_that_is_not_there_is_refused(api: KernelsApi
 # -- a real front end --------------------------------------------------------------------------------------------
 
 
+def listens(path: Path) -> bool:
+    """Say whether somebody listens there: the file is there a moment before."""
+    with socket.socket(socket.AF_UNIX) as asked:
+        return asked.connect_ex(str(path)) == 0
+
+
 @asynccontextmanager
 async def front_end(api: KernelsApi, folder: Path) -> AsyncIterator[aiohttp.ClientSession]:
     """Run a jupyter_server whose gateway we are; yield a client of it."""
@@ -302,7 +309,7 @@ async def front_end(api: KernelsApi, folder: Path) -> AsyncIterator[aiohttp.Clie
     )
     log.close()
     try:
-        await until(path.exists, 60)
+        await until(lambda: listens(path), 60)
         connector = aiohttp.UnixConnector(str(path), limit=0)
         async with aiohttp.ClientSession(
             "http://localhost", connector=connector, headers={"Authorization": "token front"}
