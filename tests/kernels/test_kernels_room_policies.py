@@ -576,7 +576,6 @@ async def test_shell_cells_get_a_session_of_their_own(house: RoomHouse, backend:
 
 
 async def _rows(house: RoomHouse, session: str) -> list[Any]:
-    await house.ledger.flush()
     return list(await house.room.cells(session))
 
 
@@ -599,7 +598,6 @@ async def test_output_is_there_to_be_read_and_a_cell_that_never_was_is_unknown(h
 
 async def test_a_session_is_exported_as_a_notebook(house: RoomHouse) -> None:
     result = await house.run("say hello", "fail")
-    await house.ledger.flush()
     notebook = await house.room.export(result.session_id)
     assert ["".join(cell["source"]) for cell in notebook["cells"]] == ["say hello", "fail"]
 

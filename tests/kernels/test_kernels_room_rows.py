@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -62,6 +63,25 @@ async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: Room
     await house.run("ok", "say x", tell=tell)
     disk.close()
     assert found == [[("ok",)], [("say x",)]]
+
+
+async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:
+    """The row is closed behind the answer's back; a disk that is busy does not make it look as if the cell ran on."""
+    await house.run("ok")
+    go, execute = threading.Event(), backend.handle.execute
+
+    async def busy(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+        writing.append(asyncio.ensure_future(house.ledger.write(lambda _: go.wait(60))))
+        return await execute(request, wake)
+
+    writing: list[asyncio.Future[Any]] = []
+    backend.handle.execute = busy  # type: ignore[method-assign]
+    result = await house.run("ok")
+    asking = asyncio.ensure_future(house.room.cells(result.session_id))
+    await asyncio.wait({asking}, timeout=0.2)
+    go.set()
+    assert [row.status for row in await asking] == ["ok", "ok"]
+    await asyncio.gather(*writing)
 
 
 @pytest.mark.parametrize(("problem", "told"), [("stalls", "cell_row_late"), ("refuses", "cell_row_not_written")])

@@ -129,6 +129,7 @@ class CellsHouse:
 
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return all cells of a session, in order of dispatch."""
+        await self._ledger.flush()  # the end of a cell that was answered just now may be on its way
         rows: list[KernelCellRow] = []
         while page := await kernel_cells.of_session(
             self._ledger, session_id, after=rows[-1].id if rows else None, limit=_PAGE
