@@ -155,8 +155,10 @@ class Ladder:
         return self._census.members(instance)
 
     def _terminate(self, stop: Stop, members: list[Process]) -> None:
+        # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
+        ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
-            if row.identity not in stop.termed:
+            if row.identity not in stop.termed and row.ppid not in ending:
                 stop.termed.add(row.identity)
                 processes.send(row, signal.SIGTERM)
                 processes.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on

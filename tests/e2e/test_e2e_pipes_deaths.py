@@ -203,7 +203,7 @@ def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: Hou
 def test_a_cancel_is_a_cancel_also_when_its_brain_dies_meanwhile(lasting: House) -> None:
     """The keeper notes why before it signals: whoever comes next knows it."""
     home = lasting
-    script = "trap 'touch termed' TERM; echo so far; while :; do sleep 0.05; done"
+    script = "trap ': > termed' TERM; echo so far; while :; do sleep 0.05; done"
     folder = shell(home, "unwanted", script)
     number = begin(home, "unwanted").id
     until(lambda: output(home, number), "it speaks")

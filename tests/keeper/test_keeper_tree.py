@@ -48,6 +48,19 @@ def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
     assert link.event("gone", key=spec["key"])
 
 
+def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
+    """TERM is for what ran: a command of its trap is not asked to end as well, unless it is left behind."""
+    link = rung.links[0]
+    done, begun = rung.dir / "done", rung.dir / "begun"
+    script = f"trap 'sleep 0.5 && touch {done}; sleep 600 & exit 0' TERM; touch {begun}; while :; do sleep 0.01; done"
+    spec = rung.spec(["/bin/sh", "-c", script])
+    link.call("spawn", **spec)
+    until(begun.exists, "the trap is set")
+    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
+    assert done.exists()
+    assert link.exit(spec["key"])["code"] == 0
+
+
 @pytest.mark.parametrize("traits", [("daemon",), ("daemon", "deaf"), ("daemon", "deaf", "child"), ("daemon", "bare")])
 def test_double_forked_sessions_of_their_own_are_found(linux_rung: Rig, traits: tuple[str, ...]) -> None:
     """K2, also without any environment to bear a mark (an instance alone can only be the one it belongs to)."""
