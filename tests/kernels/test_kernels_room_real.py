@@ -399,16 +399,12 @@ async def test_a_start_cut_off_by_a_new_control_plane_leaves_nothing(house: Room
 
 
 def _lives(pid: int | None) -> bool:
+    """Say whether there is such a process; a zombie is one until the keeper has taken down how it ended."""
     try:
         os.kill(pid or 0, 0)
     except ProcessLookupError:
         return False
-    return _state(pid or 0) != "Z"
-
-
-def _state(pid: int) -> str:
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-        return stat.read().rpartition(")")[2].split()[0]
+    return True
 
 
 async def test_hundreds_of_short_cells_leave_nothing_growing(house: RoomHouse) -> None:
