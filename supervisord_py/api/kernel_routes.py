@@ -131,7 +131,7 @@ KERNEL_ROUTES: tuple[Route, ...] = (
         "/api/kernels/{k}/execute",
         kernel_calls.execute,
         Access.CHANGE,
-        "Run cells in order; a client that goes away cancels them.",
+        "Run cells in order; a client that goes away, and does not come back to its stream, cancels them.",
         (
             _json("px.exec/1", "what came of each cell, also of those that failed"),
             Returned("one event a line, `done` last", NDJSON),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,15 @@ async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: Room
     await house.run("ok", "say x", tell=tell)
     disk.close()
     assert found == [[("ok",)], [("say x",)]]
+
+
+async def test_work_that_is_cancelled_before_it_begins_is_closed(house: RoomHouse) -> None:
+    """Else Python tells of a coroutine that was never awaited, whenever it is collected."""
+    work = asyncio.sleep(600)
+    task = house.room.pool.run_task(work)
+    task.cancel()
+    await asyncio.wait({task})
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_who_asks_after_an_answer_sees_its_cell_ended(house: RoomHouse, backend: FakeBackend) -> None:

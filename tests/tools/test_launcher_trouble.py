@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 from dataclasses import replace
@@ -81,6 +82,15 @@ async def test_new_settings_hold_at_once(house: ToolHouse) -> None:
     house.launcher.reconfigure(replace(house.config, pool=pool))
     await eventually(lambda: house.state("a").state == "cold")
     assert house.state("b").state == "ready"
+
+
+async def test_work_that_is_cancelled_before_it_begins_is_closed(house: ToolHouse) -> None:
+    """Else Python tells of a coroutine that was never awaited, whenever it is collected."""
+    work = asyncio.sleep(600)
+    task = house.launcher.run_task(work)
+    task.cancel()
+    await asyncio.wait({task})
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
 
 
 async def test_a_defect_in_one_life_harms_no_other(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:

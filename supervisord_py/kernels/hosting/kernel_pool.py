@@ -135,11 +135,13 @@ class KernelPool:
         """Run something in the room's group; what it raises is logged. While all ends, who asks is cancelled, too."""
         guarded = _guarded(work)
         try:
-            return self._group.create_task(guarded)
+            task = self._group.create_task(guarded)
         except RuntimeError:
             guarded.close()
             work.close()
             raise asyncio.CancelledError from None
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
+        return task
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""

@@ -146,7 +146,9 @@ class Launcher:
 
     def run_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Run something in the launcher's group; what it raises is logged and harms nothing else."""
-        return self._group.create_task(_guarded(work))
+        task = self._group.create_task(_guarded(work))
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
+        return task
 
     def report(self, event: ev.Event) -> None:
         """Take an event to the warm set and perform what it decides."""
