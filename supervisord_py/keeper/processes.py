@@ -33,9 +33,11 @@ class Process:
         ticks: CPU clock ticks of itself and its reaped children.
         rss_bytes: Resident bytes.
         name: The command's short name.
+        image: What tells the program it runs from one that it ran before an exec; a fork has its parent's. Empty where
+            it is not ours to read.
     """
 
-    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
+    __slots__ = ("alive", "image", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
 
     def __init__(self, pid: int, ppid: int, pgid: int, sid: int, start_time: int) -> None:
         self.pid = pid
@@ -47,6 +49,7 @@ class Process:
         self.ticks = 0
         self.rss_bytes = 0
         self.name = ""
+        self.image = b""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -63,7 +66,7 @@ def parse_stat(text: bytes) -> Process:
     head, _, rest = text.rpartition(b")")
     number, _, name = head.partition(b" (")
     fields = rest.split()
-    if len(fields) < 22:  # noqa: PLR2004  field numbers are those of proc(5), counted from the state
+    if len(fields) < 26:  # noqa: PLR2004  field numbers are those of proc(5), counted from the state
         raise ValueError("not a stat line")
     process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
     threads = int(fields[17])
@@ -71,6 +74,8 @@ def parse_stat(text: bytes) -> Process:
     process.ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
     process.rss_bytes = int(fields[21]) * PAGE_BYTES
     process.name = name.decode("utf-8", "replace")
+    if fields[25] != b"0":  # all that says where code and stack lie is 0 or 1 to who may not trace it
+        process.image = b" ".join(fields[23:26])
     return process
 
 

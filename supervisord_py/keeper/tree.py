@@ -48,8 +48,20 @@ class Stop:
         self.kill_by = 0.0
         self.killed = False
         self.polls = 0
-        self.termed: set[tuple[int, int]] = set()
+        self.termed: dict[tuple[int, int], bytes] = {}
+        """Who was asked to end, and what each of them ran then."""
         self.waiters: list[Done] = []
+
+    def unheard(self, row: Process) -> bool:
+        """Say whether a process that was asked was, then, a fork that had not come to its exec, and has come to it.
+
+        Its parent's handlers, which it still had, may have taken the signal in and done nothing.
+        """
+        before = self.termed[row.identity]
+        if not before or not row.image or row.image == before:
+            return False
+        born = row.identity[::-1]
+        return any(image == before and identity[::-1] < born for identity, image in self.termed.items())
 
 
 class Ladder:
@@ -158,8 +170,9 @@ class Ladder:
         # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
         ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
-            if row.identity not in stop.termed and row.ppid not in ending:
-                stop.termed.add(row.identity)
+            if stop.unheard(row) if row.identity in stop.termed else row.ppid not in ending:
+                now = processes.look(row.pid)  # the snapshot may be older than an exec
+                stop.termed[row.identity] = now.image if now and now.identity == row.identity else b""
                 processes.send(row, signal.SIGTERM)
                 processes.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
 

@@ -143,7 +143,7 @@ def test_sound_records_cover_what_is_there(pieces: list[Piece], start: int, miss
 
 STAT = (
     b"4242 (a) b (c)) S 7 4242 4240 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 3 0 987654 1000000 321 1844674407370 "
-    b"1 1 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
+    b"10 20 30 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
 )
 
 
@@ -154,6 +154,8 @@ def test_a_stat_line_is_read_whatever_the_name_is() -> None:
     assert row.ticks == 50 + 60 + 7 + 8
     assert row.rss_bytes == 321 * processes.PAGE_BYTES
     assert row.alive
+    assert row.image == b"10 20 30"
+    assert not processes.parse_stat(STAT.replace(b" 10 20 30 ", b" 1 1 0 ")).image  # not ours to read
 
 
 def test_a_zombie_is_dead_unless_its_threads_live() -> None:

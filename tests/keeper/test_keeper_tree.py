@@ -61,6 +61,45 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     assert link.exit(spec["key"])["code"] == 0
 
 
+SWALLOWS = """
+import os, pathlib, signal, sys, time
+heard = []
+signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
+child = os.fork()
+if not child:
+    pathlib.Path(sys.argv[1]).touch()
+while not heard:
+    time.sleep(0.01)
+if not child:
+    os.execvp("sleep", ["sleep", "600"])
+"""
+
+
+def test_a_fork_that_took_the_signal_in_before_its_exec_is_asked_again(rung: Rig) -> None:
+    """Its parent's handler is not that of the program it becomes, which never heard of the stop."""
+    link = rung.links[0]
+    begun = rung.dir / "begun"
+    spec = rung.spec([*PYTHON, "-c", SWALLOWS, str(begun)])
+    link.call("spawn", **spec)
+    until(begun.exists, "the fork has its parent's handler")
+    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
+    assert link.exit(spec["key"])["code"] == 0
+
+
+def test_a_program_that_a_child_becomes_to_end_itself_is_let_work(rung: Rig) -> None:
+    """It was asked, and this is its answer; that it has a fork of its old self beside it changes nothing."""
+    link = rung.links[0]
+    done, begun = rung.dir / "done", rung.dir / "begun"
+    ending = f"sleep 0.5; touch {done}"
+    script = f"trap 'exec sh -c \"{ending}\"' TERM; (while :; do sleep 0.01; done) & touch {begun}; wait"
+    spec = rung.spec(["/bin/sh", "-c", script])
+    link.call("spawn", **spec)
+    until(begun.exists, "the trap is set")
+    assert stop(link, spec["key"], 60) == {"survivors": [], "killed": False}
+    assert done.exists()
+    assert link.exit(spec["key"])["code"] == 0
+
+
 @pytest.mark.parametrize("traits", [("daemon",), ("daemon", "deaf"), ("daemon", "deaf", "child"), ("daemon", "bare")])
 def test_double_forked_sessions_of_their_own_are_found(linux_rung: Rig, traits: tuple[str, ...]) -> None:
     """K2, also without any environment to bear a mark (an instance alone can only be the one it belongs to)."""
