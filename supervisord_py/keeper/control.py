@@ -50,7 +50,7 @@ class Control:
     __slots__ = (
         "_answered", "_backoff", "_boot", "_channel", "_ended", "_environ", "_journal", "_loop", "_notifier",
         "_period", "_pid_began", "_pidfd", "_receive", "_report", "_restart_timer", "_rungs", "_tick_timer",
-        "_watchdog_timer", "pid", "planned", "restarts", "said_hello", "strangers", "wanted",
+        "_unanswered", "_watchdog_timer", "pid", "planned", "restarts", "said_hello", "strangers", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +79,8 @@ class Control:
         self._channel: Channel | None = None
         self._pidfd = self._report = -1
         self._pid_began = self._answered = 0.0
+        self._unanswered = 0
+        """Pings, one a period, since its last answer: a keeper that was stopped itself has asked nothing meanwhile."""
         self._restart_timer: Timer | None = None
         self._tick_timer: Timer | None = None
         self._watchdog_timer: Timer | None = None
@@ -157,6 +159,7 @@ class Control:
     def alive(self) -> None:
         """It makes progress."""
         self._answered = self._loop.now()
+        self._unanswered = 0
 
     def replace(self) -> None:
         """Start another one as soon as this one has ended, which it is about to; kill it if it does not."""
@@ -249,11 +252,12 @@ class Control:
             self._tick_timer = self._loop.later(self._period, self._ping)
 
     def _ping(self) -> None:
-        silent = self._loop.now() - self._answered
-        if silent > self._boot.control_hang_seconds:
+        if self._unanswered and self._unanswered * self._period >= self._boot.control_hang_seconds:
+            silent = self._loop.now() - self._answered
             self._journal.error("control_hung", pid=self.pid, silent_seconds=round(silent, 3))
             self.kill()
             return
+        self._unanswered += 1
         self.emit({"event": "ping"})
         self._schedule_ping()
 

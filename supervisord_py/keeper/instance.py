@@ -7,6 +7,7 @@ once.
 
 from __future__ import annotations
 
+import signal
 import time
 
 from supervisord_py.keeper.holding import Hold
@@ -115,6 +116,11 @@ class Instance:
                 "signal": signum,
                 "time": time.time(),
             }
+
+    def escalate(self) -> None:
+        """Note in the verdict that it came to SIGKILL; what has ended already ended by what it was told before."""
+        if self.verdict is not None and self.exit is None:
+            self.verdict["signal"] = int(signal.SIGKILL)
 
     def conclude(self, code: int | None, signum: int | None, usage: resource.struct_rusage, rss_unit: int) -> None:
         """Write the exit record.

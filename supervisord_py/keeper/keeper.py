@@ -189,6 +189,7 @@ class Keeper:
         if grace or not instance.memory_grace:  # it is told once, also when it grows on
             self._emit(over_memory_event(instance.key, rss_bytes, limit))
         if not grace:
+            instance.escalate()
             kill_all(instance, self.registry.census.members(instance))
 
         def done(survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback

@@ -180,8 +180,7 @@ class Ladder:
         if not stop.killed:
             stop.killed = True
             stop.kill_by = now + stop.kill_seconds
-            if stop.instance.verdict is not None and stop.instance.exit is None:
-                stop.instance.verdict["signal"] = int(signal.SIGKILL)
+            stop.instance.escalate()
         for _ in range(ROUNDS):
             kill_all(stop.instance, members)
             fresh = {row.identity for row in members}

@@ -59,6 +59,12 @@ def alive(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def written(pid: int) -> int:
+    """Return how many bytes a process has written so far (proc(5))."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+
+
 def marked(daemon_id: str) -> list[int]:
     """Return every live process that bears a mark of the daemon in its environment: what a leak looks like."""
     found = []
@@ -169,9 +175,10 @@ class Link:
         return self.event("exit", key=key)["record"]
 
     def end(self, code: int = 0) -> None:
-        """Let this control plane exit with that code."""
+        """Let this control plane exit with that code, and wait until it has: late after its channel, it is killed."""
         with contextlib.suppress(OSError):
             self.bridge.send(bytes([code]))
+            self.bridge.recv(1)  # nothing comes but its end
         self.close()
 
     def close(self) -> None:
@@ -301,6 +308,13 @@ class Rig:
 
     def said(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.lines() if line.get("event") == event]
+
+    def dump(self) -> dict[str, Any]:
+        """Ask the keeper for its state."""
+        before = len(self.said("state"))
+        os.kill(self.pid, signal.SIGUSR1)
+        state: dict[str, Any] = until(lambda: self.said("state")[before:], "the dump")[0]
+        return state
 
     def output(self, unit: str) -> bytes:
         """Return the unit's whole output as its segments hold it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import index, probe, until
+from keeper.keeper_rig import PYTHON, index, probe, until, written
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.protocol import GAP, RECOVERED, STDERR, STDOUT
 from supervisord_py.keeper.segments import Segments, unit_directory
@@ -40,9 +40,20 @@ def lines(count: int) -> bytes:
 
 
 def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
-    before = time.time()
-    script = r"printf 'a\000\377\r\n'; sleep 0.2; printf '\033[1mb' >&2; sleep 0.2; printf c"
-    record = run(rung, ["/bin/sh", "-c", script])
+    link, before = rung.links[0], time.time()
+    # Two pipes have no order: the keeper must have seen what is in one before the other is written to.
+    gates = [rung.dir / name for name in ("gate", "next-gate")]
+    for gate in gates:
+        os.mkfifo(gate)
+    first, second = (f"read x < {gate}" for gate in gates)
+    script = rf"printf 'a\000\377\r\n'; {first}; printf '\033[1mb' >&2; {second}; printf c"
+    spec = rung.spec(["/bin/sh", "-c", script])
+    link.call("spawn", **spec)
+    for gate, seen in zip(gates, (b"a\0\xff\r\n", b"a\0\xff\r\n\x1b[1mb"), strict=True):
+        until(lambda seen=seen: rung.output("tool:probe") == seen, "what was written so far")
+        gate.write_text("go\n")
+    link.event("gone", key=spec["key"])
+    record = link.exit(spec["key"])
     assert rung.output("tool:probe") == b"a\0\xff\r\n\x1b[1mbc"
     records = list(index(rung, "tool:probe"))
     assert [(position, length, stream) for position, _, length, _, stream, _ in records] == [
@@ -138,12 +149,16 @@ def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
 def test_output_has_no_gap_while_the_control_plane_is_away(rung: Rig) -> None:
     """S1: the child prints on, the channel's other end is dead; nothing is lost, nothing stalls."""
     link = rung.links[0]
-    spec = rung.spec(probe("talker", "-"))
+    # Slowly: its log of 8 MiB, all of which is read below, must not be full before a busy machine lets us stop it.
+    slowly = (
+        "import itertools, os, time\nfor n in itertools.count():\n os.write(1 + (n % 10 == 9), b'line %09d\\n' % n)\n"
+    )
+    spec = rung.spec([*PYTHON, "-c", slowly + " time.sleep(0.001)"])
     child = link.call("spawn", **spec)["child"]
     os.kill(link.pid, signal.SIGKILL)
     link.close()
     size = len(rung.output("tool:probe"))
-    until(lambda: len(rung.output("tool:probe")) > size + (1 << 20), "another MiB of output")
+    until(lambda: len(rung.output("tool:probe")) > size + (16 << 10), "more output")
     link = rung.greet()
     assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
     link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
@@ -152,12 +167,17 @@ def test_output_has_no_gap_while_the_control_plane_is_away(rung: Rig) -> None:
     assert GAP not in {stream for *_, stream, _ in index(rung, "tool:probe")}
 
 
+DISK = 256 << 10
+PIPE = 64 << 10
+"""What a pipe holds (pipe(7))."""
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB, where we may mount one."""
+    """A small file system, where we may mount one."""
     place = tmp_path / "disk"
     place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], check=False)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(place)], check=False)
     if done.returncode != 0:
         pytest.skip("mounting takes root")
     yield place
@@ -165,43 +185,39 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig], small_disk: Path) -> None:
-    rig = rigs(log_dir=str(small_disk), log_spill_bytes=16 << 10)
+    spill = 16 << 10
+    rig = rigs(log_dir=str(small_disk), log_spill_bytes=spill)
     link = rig.up()
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (100 << 10))
-    reserve = small_disk / "reserve"  # room for the quiet one, once the talker has filled the disk again
-    reserve.write_bytes(b"x" * (16 << 10))
+    reserve = small_disk / "reserve"  # room for what is kept in memory, once the talker has filled the disk again
+    reserve.write_bytes(b"x" * (64 << 10))
     talker = rig.spec(probe("talker", "-"))
-    link.call("spawn", **talker)
+    pid = link.call("spawn", **talker)["child"]["pid"]
     degraded = link.event("log_degraded", unit="tool:probe")
     assert degraded["errno"] == errno.ENOSPC
     quiet = rig.spec(["/bin/sh", "-c", "echo kept"], unit="tool:quiet")
     link.call("spawn", **quiet)
     assert link.exit(quiet["key"])["code"] == 0
     until(lambda: link.call("list", prefix="tool:probe")["children"][0]["state"] == "running")
+    until(lambda: written(pid) > DISK + spill + 2 * PIPE, "more than disk, memory and pipes can hold")
     filler.unlink()
     recovered = link.event("log_recovered", unit="tool:probe")
     assert recovered["lost_bytes"] > 0
     link.call("stop", key=talker["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
     reserve.unlink()
-    records = [
-        __import__("struct").unpack_from("<QdIHBB", path.read_bytes(), at)
-        for path in sorted((small_disk / "tool" / "probe").glob("*.idx"))
-        for at in range(0, path.stat().st_size, 24)
-    ]
-    gaps = [length for _, _, length, _, stream, _ in records if stream == GAP]
+    until(lambda: not rig.dump()["degraded_logs"], "all that was kept in memory is written")
+    told = records(small_disk / "tool" / "probe")
+    gaps = [length for _, _, length, _, stream, _ in told if stream == GAP]
     assert gaps[0] == recovered["lost_bytes"]
     covered = 0
-    for position, _, length, _, stream, _ in records:
+    for position, _, length, _, stream, _ in told:
         assert position == covered
         covered += 0 if stream == GAP else length
     text = b"".join(path.read_bytes() for path in sorted((small_disk / "tool" / "probe").glob("*.log")))
     assert len(text) == covered
-    until((small_disk / "tool" / "quiet").exists, "the quiet unit's log")
-    until(
-        lambda: b"".join(path.read_bytes() for path in (small_disk / "tool" / "quiet").glob("*.log")) == b"kept\n",
-        "what the quiet unit said while the disk was full",
-    )
+    quiet_text = b"".join(path.read_bytes() for path in (small_disk / "tool" / "quiet").glob("*.log"))
+    assert quiet_text == b"kept\n", "what it said while the disk was full"
 
 
 def test_a_file_size_limit_degrades_like_a_full_disk(rigs: Callable[..., Rig]) -> None:
@@ -209,11 +225,14 @@ def test_a_file_size_limit_degrades_like_a_full_disk(rigs: Callable[..., Rig]) -
     rig = rigs(log_spill_bytes=1000)
     link = rig.up()
     before = resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-    spec = rig.spec(["/bin/sh", "-c", "head -c 50000 /dev/zero; exec sleep 1000"], rlimits=[["fsize", -1, -1]])
+    done = rig.dir / "done"
+    script = f"head -c 50000 /dev/zero; touch {done}; exec sleep 1000"
+    spec = rig.spec(["/bin/sh", "-c", script], rlimits=[["fsize", -1, -1]])
     link.call("spawn", **spec)
     assert link.event("log_degraded")["errno"] == errno.EFBIG
     resource.prlimit(rig.pid, resource.RLIMIT_FSIZE, before)
     recovered = link.event("log_recovered")
+    until(done.exists, "all is written")
     link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=30, reason="stopped")
     assert len(rig.output("tool:probe")) + recovered["lost_bytes"] == 50000
     assert recovered["lost_bytes"] <= 50000 - 21000 + 65536

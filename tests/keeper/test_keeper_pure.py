@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.keeper import cgroup, darwin, order, processes, spawn
+from supervisord_py.keeper.instance import Instance
 from supervisord_py.keeper.journal import Journal
 from supervisord_py.keeper.kinship import Families
 from supervisord_py.keeper.loop import Loop
@@ -163,6 +166,25 @@ def test_a_zombie_is_dead_unless_its_threads_live() -> None:
     assert not processes.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
     with pytest.raises(ValueError, match="stat"):
         processes.parse_stat(b"1 (x) S 1")
+
+
+LOG: Any = SimpleNamespace(position=0)
+
+
+def test_what_it_came_to_is_in_the_verdict_and_nothing_is_added_after_the_end() -> None:
+    child = Instance("d.1", "tool:x", "", LOG, "boot")
+    child.condemn("memory_limit", "watchdog", signal.SIGTERM, 2, 1)
+    child.escalate()
+    assert child.verdict is not None
+    assert (child.verdict["reason"], child.verdict["signal"]) == ("memory_limit", signal.SIGKILL)
+    gone = Instance("d.2", "tool:x", "", LOG, "boot")
+    gone.escalate()
+    assert gone.verdict is None
+    gone.condemn("memory_limit", "watchdog", signal.SIGTERM, 2, 1)
+    gone.exit = {}
+    gone.escalate()
+    assert gone.verdict is not None
+    assert gone.verdict["signal"] == signal.SIGTERM
 
 
 def test_own_process_can_be_looked_at() -> None:

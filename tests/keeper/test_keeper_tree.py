@@ -42,9 +42,11 @@ def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
     """K1: the leader exits 0 on TERM, its child ignores TERM: the stop waits, kills, and returns when all is gone."""
     link = rung.links[0]
     spec, pids = family(rung, 2, "child", "deaf", "polite")
-    assert stop(link, spec["key"], 0.3) == {"survivors": [], "killed": True}
-    assert not any(alive(pid) for pid in pids)
+    patient = link.send("stop", key=spec["key"], grace_seconds=600, kill_seconds=30, reason="stopped")
     assert link.exit(spec["key"])["code"] == 0
+    assert stop(link, spec["key"], 0.1) == {"survivors": [], "killed": True}
+    assert link.reply(patient)["killed"]
+    assert not any(alive(pid) for pid in pids)
     assert link.event("gone", key=spec["key"])
 
 
