@@ -128,7 +128,7 @@ class House:
             raise AssertionError(f"pxd exited {self.process.returncode}: {self.said()}")
         try:
             return self.request("GET", "/api/health", seconds=5).status == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):  # nobody there, or a control plane that is just being replaced
             return False
 
     def request(

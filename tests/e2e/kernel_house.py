@@ -258,9 +258,9 @@ def command_lines(home: House) -> str:
 
 def descendants(pid: int) -> list[int]:
     """Return the living children of a process and theirs."""
-    found: list[int] = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as children:
-            for child in children.read().split():
-                found += [int(child), *descendants(int(child))]
-    return found
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it may end meanwhile, and so may each of its threads
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as words:
+                children += map(int, words.read().split())
+    return [one for child in children for one in (child, *descendants(child))]

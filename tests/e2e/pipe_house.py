@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from e2e.house import BIN, Answer, House, alive, house, marked, until
+from e2e.house import BIN, DEADLINE, Answer, House, alive, house, marked, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
 
 FAKE_AGENT = Path(__file__).parent.parent / "pipes" / "fake_agent.py"
 DIALECTS = {"fake": "pi-new", "fake-old": "pi-old", "fake-text": "text"}
@@ -159,8 +162,20 @@ def ended(home: House, number: int) -> Row:
     return found
 
 
+def in_time(attempt: Callable[[float], T | None], seconds: float) -> T:
+    """Return what the first attempt gives that had time enough, each having twice as many seconds as the one before.
+
+    For agents that must come to something before their timeout: how long they take to come to it is the machine's.
+    """
+    while seconds < DEADLINE:
+        if (found := attempt(seconds)) is not None:
+            return found
+        seconds *= 2
+    raise AssertionError(f"it came to nothing within {seconds / 2:g} s")
+
+
 def started(home: House, number: int) -> Row:
-    """Wait until an execution has a process."""
+    """Wait until an execution has a process, which may not have come to any line of its program yet."""
     found: Row = until(lambda: (it := row(home, number)).pid and it, f"execution {number} runs")
     return found
 
@@ -187,8 +202,10 @@ def pages(home: House, of: Row, stream: str) -> Iterator[bytes]:
         assert answer.headers["x-offset"] == str(place)
         place += len(answer.body)
         yield answer.body
-        if answer.headers["x-complete"] == "true" or not answer.body:
+        if answer.headers["x-complete"] == "true":
             assert answer.headers["x-total-bytes"] == str(place)
+            return
+        if not answer.body:  # the end for now: a brain that takes over cuts back what it is going to read anew
             return
 
 
@@ -222,6 +239,17 @@ def nothing_left(home: House) -> None:
 def forked(written: Path) -> list[int]:
     """Return the pids that the agent's children wrote down, in sessions of their own or not."""
     return [int(line.split()[1]) for line in written.read_text().splitlines()]
+
+
+def holders(folder: Path, text: str) -> list[Path]:
+    """Return the files below a folder that hold a text; what the daemon takes away meanwhile holds nothing."""
+    found = []
+    for where, _, names in os.walk(folder):
+        for file in (Path(where, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                if file.is_file() and text.encode() in file.read_bytes():
+                    found.append(file)
+    return found
 
 
 def all_dead(pids: list[int]) -> bool:

@@ -71,8 +71,9 @@ def copied(home: House, child: str) -> None:
 
 
 def test_fastapi_with_numpy_runs_as_it_is(home: House) -> None:
-    home.tool("eigen", FASTAPI, python=sys.executable, warm_keep_seconds=60, max_memory_mb=0)
-    answer = home.run("eigen", {"m": [[2, 0], [0, 3]]})
+    patient = {"start_timeout_seconds": 100, "warm_keep_seconds": 300}
+    home.tool("eigen", FASTAPI, python=sys.executable, max_memory_mb=0, **patient)
+    answer = home.run("eigen", {"m": [[2, 0], [0, 3]]}, seconds=110)
     assert answer.json() == {"eigen": [2.0, 3.0]}
     assert int(answer.headers["x-px-cold-start"]) > 0
     done = home.pxctl("run", "eigen", "m:=[[1,0],[0,5]]")
@@ -157,7 +158,7 @@ def test_limits_reach_the_process(home: House) -> None:
 
 
 def test_cpu_seconds_are_a_limit_with_a_name(home: House) -> None:
-    home.tool("burner", server("while body.get('burn'): pass\nreturn {}"), limits={"cpu_seconds": 1})
+    home.tool("burner", server("while body.get('burn'): pass\nreturn {}"), limits={"cpu_seconds": 2})
     done = home.pxctl("run", "burner", "burn:=true", "--json")
     assert done.returncode == 9, done.stdout + done.stderr
     assert "cpu" in json.loads(done.stdout)["detail"]
@@ -287,12 +288,16 @@ def test_sync_builds_the_environment_and_compiles_it(home: House) -> None:
 
 
 def test_concurrency_is_the_number_of_runs_at_once(home: House) -> None:
-    home.tool("single", SLOW, concurrency=1)
+    code = "while body.get('waits') and not os.path.exists('go'): time.sleep(0.01)\nreturn {}"
+    folder = home.tool("single", server(code), concurrency=1)
     home.run("single")
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(home.run, "single", {"seconds": 0.7}) for _ in range(2)]
-        until(lambda: home.status("single")["waiting"] == 1, "the second one waits")
-        assert home.status("single")["in_flight"] == 1
+        both = [pool.submit(home.run, "single", {"waits": True}) for _ in range(2)]
+        try:
+            until(lambda: home.status("single")["waiting"] == 1, "the second one waits")
+            assert home.status("single")["in_flight"] == 1
+        finally:
+            (folder / "go").touch()
         assert [each.result().status for each in both] == [200, 200]
 
 

@@ -112,7 +112,8 @@ print(os.read(reader, 1000).decode())
         pid = row(limited, "bomb")["pid"]
         assert limited.pxctl("kernel", "stop", row(limited, "bomb")["id"]).returncode == 0
         assert not alive(pid)
-        assert not [p for p in os.listdir("/proc") if p.isdigit() and owner(p) == 64321], "none of the bomb is left"
+        left = [p for p in os.listdir("/proc") if p.isdigit() and owner(p) == 64321 and alive(int(p))]
+        assert not left, "none of the bomb is left"
         assert value(limited, "beside", "keep") == "1"
 
 
@@ -159,7 +160,7 @@ def test_magics_and_shell_escapes_work_and_fail_like_others(home: House) -> None
 )
 def test_a_cell_that_ruins_its_own_kernel_is_answered_and_reset_repairs_it(home: House, code: str) -> None:
     run(home, "ruins", "1")
-    call = run(home, "ruins", f"x = 1\n{code}", timeout=2)
+    call = run(home, "ruins", f"x = 1\n{code}", timeout=5)
     assert call.status == 200, call.document
     again = run(home, "ruins", "print('well')", reset=True)
     assert (again.ok, again.text) == (True, "well"), again.document
@@ -216,7 +217,7 @@ def test_megabytes_of_code_run_and_sixteen_are_refused(home: House) -> None:
 def test_ten_thousand_cells_in_one_call(home: House) -> None:
     """One answer for each cell, whichever fails; the daemon serves others meanwhile."""
     many = [{"code": "n = 0"}, *[{"code": "n += 1"}] * 200, {"code": "1/0"}, *[{"code": "n += 1"}] * 9798]
-    call = run(home, "many", cells=many)
+    call = run(home, "many", cells=many, seconds=110)
     assert len(call["cells"]) == 10_000
     assert [cell["status"] for cell in call["cells"][200:203]] == ["ok", "error", "aborted"]
     assert "202 of 10000" in call["message"]
@@ -226,7 +227,8 @@ def test_ten_thousand_cells_in_one_call(home: House) -> None:
 
 def test_a_second_call_finds_the_truth_in_why_and_events(home: House) -> None:
     assert run(home, "truth", "import os; os._exit(5)")["variables"] == "lost"
-    died = [e for e in events(home, "truth") if e["event"] == "died"]
+    # The call is answered as soon as it is known how the kernel ended; the event comes when all of it is gone.
+    died = until(lambda: [e for e in events(home, "truth") if e["event"] == "died"], "the death is among the events")
     assert [(e["reason"], e["code"]) for e in died] == [("exit", 5)]
     done = home.pxctl("why", f"kernel:{row(home, 'truth')['id']}")
     assert done.returncode == 0
@@ -241,9 +243,8 @@ def test_children_of_a_cell_that_hold_its_output_open_do_not_hold_the_call(home:
     assert run(home, "holds", code).ok
     child = written_pid(mark)
     assert alive(child)
-    shell = run(home, "holds", "sleep 1000 & echo started", language="bash", timeout=20)
-    assert shell.status == 200
-    assert shell.text == "started", shell.document
+    shell = run(home, "holds", "sleep 1000 & echo started", language="bash")
+    assert (shell.ok, shell.text) == (True, "started"), shell.document
     for kernel in [k for k in home.get("/api/kernels")["kernels"] if k["name"] == "holds"]:
         home.request("DELETE", f"/api/kernels/{kernel['id']}")
     until(lambda: not alive(child), "a stop takes the child along")

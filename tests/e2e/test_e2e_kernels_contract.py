@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import http.client
     from collections.abc import Iterator, Mapping
 
+    from e2e.house import Answer
+
 SECRETS = dict.fromkeys(
     [
         "OPENAI_API_KEY",
@@ -52,7 +54,9 @@ DAEMONS = {
     "PX_KERNELS__GATEWAY_TOKEN": "token-of-ours-1",
     "PI_PYTHON_GATEWAY_TOKEN": "token-of-ours-2",
     "PX_API__LISTEN": "127.0.0.1:0",
-    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.5",
+    "PX_KERNELS__TIMEOUT_MIN_SECONDS": "5",
+    "PX_KERNELS__TIMEOUT_SECONDS": "50",
+    "PX_API__STREAM_RESUME_SECONDS": "50",
 }
 ALLOW = ["PATH", "HOME", "LANG", "TZ", "https_proxy", "OMP_NUM_THREADS", "ALLOWED_BY_SETTING", "VIRTUAL_ENV"]
 ALLOW += ["OPENAI_API_KEY"]
@@ -83,7 +87,7 @@ ROUTES = {
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    """A daemon with defaults, but for the least time of a call and an environment full of names."""
+    """A daemon with defaults, but for an environment full of names and times that a busy machine can keep."""
     with house(DAEMONS) as made:
         (made.home / "pxd.toml").write_text(
             f"[kernels]\nenv_allow = {json.dumps(ALLOW)}\nenv_deny = {json.dumps([*SECRETS, 'XDG_DENIED'])}\n"
@@ -101,9 +105,9 @@ def only(document: Mapping[str, Any]) -> dict[str, Any]:
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0.01, 0.5), (0, 0.5), (600, 600), (2.5, 2.5)])
+@pytest.mark.parametrize(("asked", "taken"), [(9999, 600), (0.01, 5), (0, 5), (600, 600), (7.5, 7.5)])
 def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, taken: float) -> None:
-    """Half a second is this daemon's least."""
+    """Five seconds are this daemon's least."""
     calls.run("clamp", "1")
     document = calls.run("clamp", "1", timeout=asked)
     assert (document["timeout_seconds"], document["clamped"]) == (taken, asked != taken), document
@@ -111,28 +115,45 @@ def test_a_timeout_is_clamped_and_the_clamp_is_told(calls: Calls, asked: float, 
 
 
 def test_the_time_is_that_of_the_whole_call(calls: Calls) -> None:
-    """Each cell alone would have had the time; the call of all has not."""
-    calls.run("whole", "import time")
-    document = calls.run("whole", ["time.sleep(3); a = 1", "time.sleep(60); b = 1", "c = 1"], timeout=6)
-    assert document["cells"][1]["duration_seconds"] < 6, document
+    """Each cell alone would have had the time; the call of all has not.
+
+    A busy machine takes three seconds now and then; a second cell that had six of its own would have them each time.
+    """
+    for _ in range(3):
+        calls.run("whole", "import time", reset=True)
+        document = calls.run("whole", ["time.sleep(3); a = 1", "time.sleep(60); b = 1", "c = 1"], timeout=6)
+        first, second, _ = document["cells"]
+        if first["status"] == "ok" and second["duration_seconds"] < 6:
+            break
+    else:
+        pytest.fail(f"each time it has more than the call: {document}")
     assert [cell["status"] for cell in document["cells"]] == ["ok", "timed_out", "aborted"], document
     assert (document["status"], document["variables"]) == ("timed_out", "kept")
     assert calls.value("whole", "[name for name in 'abc' if name in globals()]") == "['a']"
 
 
 def test_the_time_counts_from_the_arrival_also_what_was_spent_in_line(calls: Calls, tmp_path: Path) -> None:
-    go = tmp_path / "go"
+    """A busy machine takes three seconds now and then; a cell that had six of its own would have them each time."""
+    for number in range(3):
+        answer = waited_for_half(calls, tmp_path / f"go{number}")
+        if answer.status == 200 and only(answer.json())["duration_seconds"] < 5.5:
+            break
+    else:
+        pytest.fail(f"each time the cell has more than the line has left: {answer.body!r}")
+    assert answer.json()["status"] == "timed_out"
+
+
+def waited_for_half(calls: Calls, go: Path) -> Answer:
+    """Return the answer of a call that waits in line for half of its six seconds, and then would run for ever."""
     first = calls.later("line", f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
     calls.wait_running("line")
     began = time.monotonic()
     second = calls.later("line", "time.sleep(600)", timeout=6)
-    until(lambda: calls.show("line")["queued"] == 1, "the second call waits")
+    until(lambda: second.answers or calls.show("line")["queued"] == 1, "the second call waits")
     until(lambda: time.monotonic() - began > 3, "half of its time is over")
     go.touch()
     assert first.document()["status"] == "ok"
-    document = second.document()
-    assert document["status"] == "timed_out"
-    assert only(document)["duration_seconds"] < 5.5, "the cell had only what the line had left"
+    return second.answer()
 
 
 def test_a_failing_cell_names_itself_and_keeps_what_was_before(calls: Calls, tmp_path: Path) -> None:
@@ -436,10 +457,15 @@ def test_the_names_of_the_original_are_accepted(tmp_path: Path) -> None:
         assert calls.value("x", "1 + 1", backend="direct") == "2"
         shown = made.pxctl("config", "show").stdout
         assert "token-of-ours-3" not in shown
-        log = made.said()
+        log = until(lambda: traced(made.home / "pxd.stderr"), "PI_PYTHON_IPC_TRACE logs the messages")
         assert "token-of-ours-3" not in log
-        assert "execute_request" in log, "PI_PYTHON_IPC_TRACE logs the messages"
         assert made.pxctl("config", "show", "--json").returncode == 0
+
+
+def traced(log: Path) -> str:
+    """Return the whole log once it tells of a cell's request: there is more behind it, the start of a spare say."""
+    text = log.read_text(errors="replace")
+    return text if "execute_request" in text else ""
 
 
 # -- shell cells ----------------------------------------------------------------------------------------------------
@@ -457,7 +483,7 @@ def test_shell_cells_obey_the_same_rules(calls: Calls, tmp_path: Path) -> None:
 
 def test_a_shell_cell_that_takes_too_long_is_ended_with_its_tree(calls: Calls, tmp_path: Path) -> None:
     code = f"trap '' INT; setsid sleep 600 & echo $! > {tmp_path}/pid; sleep 600"
-    done = calls.house.pxctl("--json", "exec", "--bash", "--cwd", str(tmp_path), "--timeout", "0.5", code)
+    done = calls.house.pxctl("--json", "exec", "--bash", "--cwd", str(tmp_path), "--timeout", "5", code)
     assert done.returncode == 7, done
     cell = only(json.loads(done.stdout))
     assert cell["status"] == "timed_out"

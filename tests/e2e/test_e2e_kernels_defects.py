@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +35,6 @@ from ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 FLOOD = """
 import os, subprocess, sys
@@ -52,8 +52,10 @@ FOREIGN = "http://evil.example"
 def home() -> Iterator[House]:
     """One daemon, with the loopback listener, for all; made under an umask that would open everything."""
     port, before = free_port(), os.umask(0)
+    # An interrupt has long enough to show itself: a kernel that this machine lets wait is not taken for a deaf one.
+    patient = {"PX_KERNELS__LADDER_TERMINATE_SECONDS": "8", "PX_KERNELS__LADDER_KILL_SECONDS": "9"}
     try:
-        with kernels_house(PX_API__LISTEN=f"127.0.0.1:{port}") as made:
+        with kernels_house(PX_API__LISTEN=f"127.0.0.1:{port}", **patient) as made:
             os.umask(before)
             yield made
     finally:
@@ -141,11 +143,16 @@ def test_d2_the_local_gateway_refuses_who_has_no_token_and_foreign_pages(home: H
     )
 
 
+def tokens(home: House) -> list[Path]:
+    """Return the files of our own tokens; folders of kernels may go while we look."""
+    found = [Path(folder, name) for folder, _, names in os.walk(home.home) for name in names if "token" in name]
+    return [path for path in found if "gateway" not in path.parts]
+
+
 def test_d2_our_loopback_listener_refuses_who_has_no_token_and_foreign_pages(home: House) -> None:
     assert run(home, "d2-own", "secret = 1").ok
     port = int(home.settings["PX_API__LISTEN"].rpartition(":")[2])
-    token = until(lambda: list((home.home).rglob("*token*")), "there is a token file")
-    mine = [path for path in token if "gateway" not in path.parts]
+    mine = until(lambda: tokens(home), "there is a token file")
     assert [stat.S_IMODE(path.stat().st_mode) for path in mine] == [0o600], mine
     word = mine[0].read_text(encoding="ascii").strip()
     kernel = row(home, "d2-own")
@@ -199,7 +206,7 @@ def test_d4_a_kernels_death_ends_its_cell_at_once_and_the_loss_is_told(home: Hou
     later = begun(home, session, "import time; time.sleep(1000)", home.home / "d4", backend=backend)
     struck = time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    call = later.result(25)  # its own time is 55 s
+    call = later.result()  # its own time is 55 s, and then it would have timed out
     print(f"{backend}: told {time.monotonic() - struck:.3f} s after the death")
     assert (call["status"], call["variables"]) == ("error", "lost"), call.document
     assert "lost" in call["message"]
@@ -227,8 +234,13 @@ def test_d5_the_next_cell_does_not_queue_behind_one_that_ran_out_of_time(
     home: House, code: str, variables: str
 ) -> None:
     """A timed out call has ended when it answers: what follows runs at once, and what it finds was told before."""
-    assert run(home, "d5", "x = 1").ok
-    call = run(home, "d5", code, timeout=1)
+    mark = home.home / "d5"
+    for seconds in (1, 5, 25):  # on a busy machine the time may be over before the code has begun
+        mark.unlink(missing_ok=True)
+        assert run(home, "d5", "x = 1").ok
+        call = run(home, "d5", f"open({str(mark)!r}, 'w').close()\n{code}", timeout=seconds)
+        if mark.exists():
+            break
     assert (call["status"], call["variables"]) == ("timed_out", variables), call.document
     assert call.cell["steps"], "the rungs are told"
     assert row(home, "d5")["running"] is None

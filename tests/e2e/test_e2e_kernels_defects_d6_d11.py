@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -67,7 +68,7 @@ def test_d6_a_start_that_fails_touches_no_other_session(home: House, short_tmp: 
 
 def test_d6_running_out_of_descriptors_touches_no_busy_session() -> None:
     """The start is refused in clear words, or one idle session makes room; the busy one goes on, the daemon too."""
-    with house(QUICK) as home:
+    with house({**QUICK, "PX_KERNELS__SPARES": "0"}) as home:  # one that begins takes some and gives them back
         home.start()
         go = home.home / "go"
         waits = f"x = 1\nimport os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('END')"
@@ -117,9 +118,9 @@ open({str(home.home / "child")!r}, "w").write(str(subprocess.Popen(["sleep", "10
         later.cut_off()
         assert home.process is not None
         home.process.wait(30)
+        left = [child, *marked(home.daemon_id)]
         home.start()
-        assert not alive(child)
-        assert marked(home.daemon_id) in ([], [home.pids()[1]])
+        assert not [pid for pid in left if alive(pid)]
         assert row(home, "d7")["pid"] is None
         assert run(home, "d7", "1", backend=backend).ok
 
@@ -133,6 +134,7 @@ MUCH = f"for n in range({MEGABYTES * 16}): print(str(n).rjust(65535, '.'))"
 def test_d8_a_reader_that_stalls_costs_neither_bytes_nor_memory_nor_anybodys_time(home: House) -> None:
     """40 MB to a client that reads nothing, then reads on: every byte comes, and meanwhile others were served."""
     control = home.pids()[1]
+    assert value(home, "d8-other", "1") == "1"  # what the first kernel of all makes it import is not this reader's
     before = resident(control)
     with deaf_stream(home, "d8", MUCH) as stream:
         until(lambda: ended(home, "d8"), "the kernel did not wait for the reader")
@@ -190,21 +192,30 @@ def test_d10_nobody_else_can_read_what_a_kernel_says(home: House, backend: str) 
         assert stat.S_IMODE(place.stat().st_mode) == 0o700, place
     for folder, names, files in os.walk(home.home / "run"):
         for name in names:
-            assert stat.S_IMODE(os.lstat(f"{folder}/{name}").st_mode) & 0o777 == 0o700, f"{folder}/{name}"
+            assert (found := mode(f"{folder}/{name}")) is None or found & 0o777 == 0o700, f"{folder}/{name}"
         for name in files:
-            assert not os.lstat(f"{folder}/{name}").st_mode & 0o077, f"{folder}/{name}"
+            assert not (mode(f"{folder}/{name}") or 0) & 0o077, f"{folder}/{name}"
     for folder, names, files in os.walk(home.home / "state" / "cells"):
         for name in names:
-            assert stat.S_IMODE(os.lstat(f"{folder}/{name}").st_mode) == 0o700, f"{folder}/{name}"
+            assert mode(f"{folder}/{name}") in {0o700, None}, f"{folder}/{name}"
         for name in files:
-            assert stat.S_IMODE(os.lstat(f"{folder}/{name}").st_mode) == 0o600, f"{folder}/{name}"
-    found = [
-        json.loads(path.read_text())
-        for path in (home.home / "run").rglob("*.json")
-        if "kernel" in path.name or "conn" in path.name
-    ]
-    assert found
-    assert {connection["transport"] for connection in found} == {"ipc"}
+            assert mode(f"{folder}/{name}") in {0o600, None}, f"{folder}/{name}"
+    connections = []
+    for folder, _, files in os.walk(home.home / "run"):
+        named = [name for name in files if name.endswith(".json") and ("kernel" in name or "conn" in name)]
+        for path in [Path(folder, name) for name in named]:
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # gone again, or just being written
+                connections.append(json.loads(path.read_text()))
+    assert connections
+    assert {connection["transport"] for connection in connections} == {"ipc"}
+
+
+def mode(path: str) -> int | None:
+    """Return the permissions of a path; None where it is gone: kernels beside the test's own come and go."""
+    try:
+        return stat.S_IMODE(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return None
 
 
 def test_d10_another_user_is_refused(home: House, require_root: None) -> None:

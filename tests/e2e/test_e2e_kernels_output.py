@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from e2e.house import Answer
+
 MIB = 1024 * 1024
 PREVIEW = 64 * 1024
 TOKEN = "a-token-of-a-test"  # noqa: S105 - of a server that lives for one test
@@ -50,6 +52,13 @@ WRITTEN = {
     "20 MB of a child": ("words", CHILD),
     "invalid UTF-8": ("bytes", "import os\nfor piece in pieces(): assert os.write(1, piece) == len(piece)"),
 }
+PATIENT = {
+    "PX_KERNELS__TIMEOUT_SECONDS": "50",
+    "PX_KERNELS__LADDER_AGAIN_SECONDS": "5",
+    "PX_KERNELS__LADDER_TERMINATE_SECONDS": "40",
+    "PX_KERNELS__LADDER_KILL_SECONDS": "45",
+}
+"""A cell that yields to an interrupt, and is only slow about it, keeps its kernel."""
 
 
 def pieces(generator: str) -> Iterator[bytes]:
@@ -74,7 +83,7 @@ def cell_of(generator: str, code: str) -> str:
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    with house() as made:
+    with house(PATIENT) as made:
         made.start()
         yield Calls(made, str(tmp_path_factory.mktemp("output")))
 
@@ -182,7 +191,7 @@ def test_both_streams_are_kept_in_order_and_can_be_read_apart(calls: Calls) -> N
 
 def test_a_storm_that_alternates_between_the_streams_is_complete_and_blocks_nothing(calls: Calls) -> None:
     code = "import sys\nfor i in range(20000): print(i, file=(sys.stdout, sys.stderr)[i % 2])"
-    document = calls.run("alternating", code, timeout=20)
+    document = calls.run("alternating", code)
     assert (document["status"], document["variables"]) == ("ok", "kept"), document["message"]
     whole = "".join(f"{i}\n" for i in range(20000)).encode()
     assert calls.output("alternating", only(document)["id"]) == whole
@@ -198,13 +207,23 @@ FLOODS = {
 @pytest.mark.parametrize("row", FLOODS)
 def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Calls, row: str) -> None:
     calls.run("flood", "mine = 42")
-    flood = calls.later("flood", FLOODS[row], timeout=1)
+    for seconds in (1, 5, 25):
+        answer = flooded(calls, FLOODS[row], seconds)
+        if answer.status == 200 and only(answer.json())["total_bytes"] > 0:
+            break  # else a busy machine did not come as far as to print
+    else:
+        pytest.fail(f"it never printed: {answer.body!r}")
+    document = answer.json()
+    assert (document["status"], document["variables"]) == ("timed_out", "kept"), document["message"]
+    assert calls.value("flood", "mine") == "42"
+
+
+def flooded(calls: Calls, code: str, seconds: float) -> Answer:
+    """Return the answer of a flood that had so much time; another session was served meanwhile."""
+    flood = calls.later("flood", code, timeout=seconds)
     until(lambda: flood.answers or calls.known()["flood"]["running"], "the flood runs, or has run")
     assert calls.value("dry", "1 + 1") == "2"
-    document = flood.document()
-    assert (document["status"], document["variables"]) == ("timed_out", "kept"), document["message"]
-    assert only(document)["total_bytes"] > 0
-    assert calls.value("flood", "mine") == "42"
+    return flood.answer()
 
 
 def test_children_made_by_fork_print_into_their_cell(calls: Calls) -> None:
@@ -308,12 +327,13 @@ def test_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: Cal
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
     """1 GB print, with a subscriber that reads nothing: the control plane grows by less than 150 MB."""
     calls.run("giga", "mib = 'x' * (1 << 20)")
     control = psutil.Process(calls.house.pids()[1])
     before = control.memory_info().rss
-    with calls.stream("giga", "for _ in range(1024): print(mib, end='')", timeout=120) as stream:
+    with calls.stream("giga", "for _ in range(1024): print(mib, end='')", timeout=300) as stream:
         cell = stream.until("cell_started")["id"]
         sizes: list[int] = []
 
@@ -321,7 +341,7 @@ def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
             sizes.append(control.memory_info().rss)
             return bool(calls.history("giga")[-1]["status"] != "running")
 
-        until(ended, "the cell has ended")
+        until(ended, "the cell has ended", 300)
     (row,) = [item for item in calls.history("giga") if item["id"] == cell]
     assert (row["status"], row["total_bytes"]) == ("ok", 1 << 30), row
     assert max(sizes) - before < 150 * MIB, (before, max(sizes))
@@ -526,7 +546,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     folder = tmp_path_factory.mktemp("peers")
     with gateway(folder / "gateway") as url:
         settings = {"PX_KERNELS__GATEWAY_URL": url, "PX_KERNELS__GATEWAY_TOKEN": TOKEN}
-        with house({**settings, "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1"}) as made:
+        with house({**settings, **PATIENT}) as made:
             made.start()
             yield Calls(made, str(folder))
 
@@ -613,7 +633,7 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(peers: Calls,
 def test_a_timeout_through_a_gateway_keeps_the_variables_where_the_cell_yields(peers: Calls, backend: str) -> None:
     peers.run(f"to-{backend}", "mine = 42", backend=backend, timeout=60)
     for code in ("import time; time.sleep(60)", "import asyncio; await asyncio.sleep(60)"):
-        document = peers.run(f"to-{backend}", code, backend=backend, timeout=0.5)
+        document = peers.run(f"to-{backend}", code, backend=backend, timeout=2)
         assert (document["status"], document["variables"]) == ("timed_out", "kept"), document
         assert peers.value(f"to-{backend}", "mine", backend=backend) == "42"
 

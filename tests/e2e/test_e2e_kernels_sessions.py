@@ -39,7 +39,7 @@ def ask(kernel, code, **members):
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     """A daemon with room for six sessions."""
-    with house({"PX_KERNELS__MAX_SESSIONS": "6"}) as made:
+    with house({"PX_KERNELS__MAX_SESSIONS": "6", "PX_KERNELS__TIMEOUT_SECONDS": "50"}) as made:
         made.start()
         yield Calls(made, str(tmp_path_factory.mktemp("sessions")))
 
@@ -51,6 +51,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
         "PX_KERNELS__MAX_SESSIONS": "2",
         "PX_KERNELS__QUEUE_MAX": "2",
         "PX_KERNELS__TIMEOUT_MIN_SECONDS": "0.1",
+        "PX_KERNELS__TIMEOUT_SECONDS": "50",
     }
     with house(settings) as made:
         made.start()
@@ -170,7 +171,7 @@ def test_sessions_do_not_wait_for_one_another(calls: Calls, tmp_path: Path) -> N
 
 
 def test_beyond_four_sessions_the_least_recently_used_idle_one_is_evicted(tmp_path: Path) -> None:
-    with house() as made:
+    with house({"PX_KERNELS__TIMEOUT_SECONDS": "50"}) as made:
         made.start()
         calls = Calls(made, str(tmp_path))
         for name in "abcd":
@@ -197,11 +198,14 @@ def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: 
     held = [narrow.later(name, waits_for(tmp_path / "go", "'well'")) for name in ("busy1", "busy2")]
     for name in ("busy1", "busy2"):
         narrow.wait_running(name)
-    status, problem = narrow.problem("third", "1", timeout=0.3)
-    assert (status, problem["kind"]) == (504, "timed_out"), problem
+    for seconds in (0.3, 3, 30):
+        status, problem = narrow.problem("third", "1", timeout=seconds)
+        assert (status, problem["kind"]) == (504, "timed_out"), problem
+        if narrow.state("third") is not None:  # else a busy machine had not even chosen an interpreter
+            break
     assert "2" in problem["detail"], problem
-    patient = narrow.later("third", "'had a place'", timeout=60)
-    until(lambda: narrow.state("third") is not None, "the third session is known")
+    patient = narrow.later("third", "'had a place'")
+    until(lambda: narrow.show("third")["queued"] == 1, "the third session waits for a place")
     assert {narrow.state("busy1"), narrow.state("busy2")} == {"busy"}
     (tmp_path / "go").touch()
     assert [call.document()["cells"][0]["text"] for call in held] == ["'well'\n", "'well'\n"]
@@ -209,7 +213,7 @@ def test_running_and_queued_sessions_are_never_evicted(narrow: Calls, tmp_path: 
 
 
 def test_an_idle_session_is_evicted_and_a_running_one_is_not(tmp_path: Path) -> None:
-    with house({"PX_KERNELS__IDLE_SECONDS": "0.5"}) as made:
+    with house({"PX_KERNELS__IDLE_SECONDS": "0.5", "PX_KERNELS__TIMEOUT_SECONDS": "50"}) as made:
         made.start()
         calls = Calls(made, str(tmp_path))
         calls.run("idle", "1")
@@ -251,8 +255,8 @@ def test_a_per_call_kernel_is_removed_when_its_caller_goes_away(calls: Calls) ->
 def test_the_sentence_and_the_word_about_the_variables_agree(calls: Calls) -> None:
     """The variables of a per-call kernel are gone with it, also where the cell was only interrupted."""
     with calls.stream("percall", "import time; time.sleep(600)", per_call=True) as stream:
-        stream.until("cell_started")
-        (session,) = [item["id"] for item in calls.listed() if item["owner"] == "per_call" and item["running"]]
+        cell = stream.until("cell_started")["id"]
+        (session,) = [item["id"] for item in calls.listed() if item["running"] == cell]
         calls.interrupt(session)
         document = stream.until("done")["result"]
     assert (document["status"], document["variables"]) == ("cancelled", "lost"), document

@@ -107,7 +107,7 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
     assert home.run("counter").status == 200
     assert home.run("ticker").status == 200
     before = home.status("counter")["pid"], home.status("ticker")["pid"]
-    ports = {k: v["port"] for k, v in home.get("/api/launcher/state").items()}
+    ports = ports_of(home)
     keeper, control = home.pids()
     load = Load(home)
     load.start()
@@ -135,7 +135,7 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
         assert any(e.get("pid") == before[0] for e in exits), "an exit while the brain was dead keeps its code"
     else:
         assert home.status("counter")["pid"] == before[0]
-        assert {k: v["port"] for k, v in home.get("/api/launcher/state").items()} == ports
+        assert ports_of(home) == ports
         numbers = load.answers
         assert numbers == sorted(numbers)
     for problem in load.broken:
@@ -144,9 +144,17 @@ def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
         assert document["hint"], document
 
 
+def ports_of(home: House) -> dict[str, int]:
+    """Return where the two tools listen that live for an hour; others come and go by themselves."""
+    warm = home.get("/api/launcher/state")
+    return {name: warm[name]["port"] for name in ("counter", "ticker")}
+
+
 def events(home: House, unit: str) -> list[dict[str, object]]:
-    text = home.pxctl("events", "--unit", unit, "--json").stdout
-    return [json.loads(line) for line in text.splitlines()]
+    """Return all that happened to a unit: under load each run is an event, and nobody knows how many came last."""
+    done = home.pxctl("events", "--unit", unit, "--json", "-n", "20000")
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_output_has_no_gap_after_all_those_kills(besieged: House) -> None:
@@ -156,12 +164,16 @@ def test_output_has_no_gap_after_all_those_kills(besieged: House) -> None:
     for _ in range(3):
         os.kill(home.pids()[1], signal.SIGKILL)
         until(lambda: home.run("ticker").status == 200, "the brain is back")
-    done = home.pxctl("logs", "ticker")
-    ticks = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("tick ")]
-    starts = [i for i, n in enumerate(ticks) if n == 1]
-    last = ticks[starts[-1] :] if starts else ticks
-    assert len(last) > 20
+    last = until(lambda: ticks if len(ticks := last_ticks(home)) > 20 else [], "it goes on ticking")
     assert last == list(range(last[0], last[0] + len(last)))
+
+
+def last_ticks(home: House) -> list[int]:
+    """Return the ticks of the ticker's last life; a line that is being written while we look is none yet."""
+    lines = home.pxctl("logs", "ticker").stdout.rpartition("\n")[0].splitlines()
+    ticks = [int(line.split()[1]) for line in lines if line.startswith("tick ")]
+    starts = [i for i, n in enumerate(ticks) if n == 1]
+    return ticks[starts[-1] :] if starts else ticks
 
 
 def test_a_request_in_flight_gets_a_retryable_error(besieged: House) -> None:
@@ -232,12 +244,12 @@ def kill_the_keeper(home: House, load: Load, dice: random.Random) -> bool:
 
 
 def test_serving_again_takes_less_than_a_second_when_quiet(running: House) -> None:
-    """Not a timed assertion on a noisy machine: ten times the promise is the bound, the figure is printed."""
+    """Not a timed assertion on a noisy machine: the figure is printed."""
     running.tool("counter", COUNTER)
     running.run("counter")
     pid = running.status("counter")["pid"]
     os.kill(running.pids()[1], signal.SIGKILL)
     began = time.monotonic()
-    until(lambda: running.run("counter").status == 200, "it serves again", 30)
+    until(lambda: running.run("counter").status == 200, "it serves again")
     print(f"served again after {time.monotonic() - began:.3f} s")
     assert running.run("counter").json()["pid"] == pid

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from beside import beside
-from e2e.house import BIN, House, alive, marked, server, until
+from e2e.house import BIN, DEADLINE, House, alive, marked, server, until
 
 ECHO = server("return {'echo': body}")
 
 
 def mode(path: object) -> int:
     return stat.S_IMODE(os.stat(str(path)).st_mode)
+
+
+def daemons_of(home: House) -> set[int]:
+    """Return the processes of pxd in that house, those included that hold no lock yet; clients do not count."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            is_client = any(word.endswith(b"/pxctl") for word in words)
+            if not is_client and f"PX_HOME={home.home}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+    return found
 
 
 def test_run_answers_through_the_daemon_and_stop_leaves_nothing(running: House) -> None:
@@ -56,7 +70,7 @@ def test_a_second_daemon_refuses_and_names_the_first(running: House) -> None:
     second = subprocess.run([BIN / "pxd"], env=running.environ, capture_output=True, text=True, timeout=60, check=False)
     assert second.returncode == 8
     assert str(running.pids()[0]) in second.stderr
-    assert running.answers()
+    assert running.request("GET", "/api/health").status == 200
 
 
 def test_bad_settings_name_file_line_key_and_nearest_match(home: House) -> None:
@@ -95,11 +109,15 @@ def test_run_starts_the_daemon_unless_told_not_to(home: House) -> None:
 
 
 def test_ten_parallel_starts_give_one_daemon(home: House) -> None:
-    starts = [beside([BIN / "pxctl", "daemon", "start"], env=home.environ, stderr=subprocess.PIPE) for _ in range(10)]
+    # Twenty interpreters come up at once: the thirty seconds that one start has by itself may not do.
+    argv = [str(BIN / "pxctl"), "daemon", "start", "--timeout", "85"]
+    starts = [beside(argv, env=home.environ, stderr=subprocess.PIPE) for _ in range(10)]
     try:
         results = [(start.wait(90), start.stderr.read() if start.stderr else b"") for start in starts]
         assert [code for code, _ in results] == [0] * 10, results
         keeper, control = home.pids()
+        # A start returns when a daemon answers, its own or not: one that has not lost yet would win after the stop.
+        until(lambda: daemons_of(home) <= {keeper, control}, "those that lost to another are gone")
         assert [pid for pid in marked(home.daemon_id) if pid not in {keeper, control}] == []
     finally:
         for start in starts:
@@ -151,7 +169,7 @@ def test_sighup_reloads_and_keeps_the_last_good_settings(running: House) -> None
 
 def test_a_second_sigterm_stops_at_once(running: House) -> None:
     running.tool(
-        "deaf", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO, stop_timeout_seconds=50
+        "deaf", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO, stop_timeout_seconds=500
     )
     assert running.run("deaf").status == 200
     pid = running.status("deaf")["pid"]
@@ -159,7 +177,7 @@ def test_a_second_sigterm_stops_at_once(running: House) -> None:
     running.process.send_signal(signal.SIGTERM)
     until(lambda: "stopping" in running.said(), "it stops: only now a second signal is a second one")
     running.process.send_signal(signal.SIGTERM)
-    assert running.process.wait(30) == 0
+    assert running.process.wait(DEADLINE) == 0
     assert "killing_everything" in running.said()
     until(lambda: not alive(pid), "the tool is gone")
 

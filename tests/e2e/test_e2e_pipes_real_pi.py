@@ -15,12 +15,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.house import BIN, House, alive, until
-from e2e.pipe_house import Row, begin, ended, nothing_left, output, pipes_house, row, rows, run, started, write
+from e2e.pipe_house import (
+    Row,
+    begin,
+    ended,
+    holders,
+    in_time,
+    nothing_left,
+    output,
+    pipes_house,
+    row,
+    rows,
+    run,
+    started,
+    write,
+)
 from mock_provider import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.timeout(600)  # many starts of node
 PI = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "pi" / "node_modules" / ".bin"
 KEY = "sk-mock-5up3r-s3cr3t-k3y-0f-n0b0dy"
 MODELS = ("ok", "echo", "tool", "401", "404", "429", "quota", "500", "hang", "drop", "garbage")
@@ -61,7 +76,7 @@ class Spoken:
         ]
         (home.home / "presets.toml").write_text("\n".join(tables))
         for model in MODELS:
-            front = "timeout: 8" if model == "hang" else "retries: 1" if model == "429" else ""
+            front = "retries: 1" if model == "429" else ""
             write(home, f"m-{model}", f"schedule: manual\npreset: m-{model}\n{front}", f"Say hello, {model}.\n")
 
     def requests(self, model: str) -> int:
@@ -78,7 +93,7 @@ def spoken() -> Iterator[Spoken]:
     settings |= {
         "PX_PIPES__RETRY_INITIAL_SECONDS": "0.05",
         "PX_PIPES__STOP_SECONDS": "5",
-        "PX_PIPES__SETTLE_SECONDS": "10",
+        "PX_PIPES__SETTLE_SECONDS": "60",
     }
     with provider() as mock, pipes_house(start=False, **settings) as home:
         home.settings["HOME"] = str(home.home / "user")  # type: ignore[index] - a dict
@@ -98,11 +113,6 @@ def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
         str(file.relative_to(folder)): (file.stat().st_mtime_ns, file.read_bytes() if file.is_file() else b"")
         for file in sorted(folder.rglob("*"))
     }
-
-
-def holders(folder: Path, text: str) -> list[Path]:
-    """Return the files that hold a text."""
-    return [file for file in folder.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]
 
 
 def test_every_answer_and_every_failure_of_a_provider_is_a_row_that_says_so(spoken: Spoken) -> None:
@@ -146,7 +156,7 @@ def _check_usage(done: Row, answers: int) -> None:
 def test_a_provider_that_never_answers_is_left_at_the_timeout(spoken: Spoken) -> None:
     """Meanwhile the key is in the agent's environment, and in nothing that others can read."""
     home = spoken.home
-    number = begin(home, "m-hang").id
+    number = begin(home, "m-hang", timeout=100).id
     until(lambda: spoken.requests("hang"), "the request is there")
     leader = started(home, number).pid
     words = Path(f"/proc/{leader}/cmdline").read_bytes()
@@ -156,9 +166,19 @@ def test_a_provider_that_never_answers_is_left_at_the_timeout(spoken: Spoken) ->
     private = home.home / "state" / "executions" / str(number) / "agent"
     assert "PX_KEY" in (private / "models.json").read_text()
     assert {file.stat().st_mode & 0o77 for file in [private, *private.rglob("*")]} == {0}
-    done = ended(home, number)
+    assert home.request("POST", f"/api/pipes/m-hang/executions/{number}/cancel").status == 200
+    assert (alive(leader), private.exists()) == (False, False)
+
+    def late(seconds: float) -> Row | None:
+        """Run one that asks; None where its time was over before that."""
+        asked = spoken.requests("hang")
+        done = run(home, "m-hang", timeout=seconds)
+        return done if spoken.requests("hang") > asked else None
+
+    done = in_time(late, 8)
     assert done.ended == ("timed_out", "timeout")
-    assert (done.incomplete, alive(leader), private.exists()) == (True, False, False)
+    assert (done.incomplete, alive(done.pid)) == (True, False)
+    assert not (home.home / "state" / "executions" / str(done.id) / "agent").exists()
 
 
 def test_a_cancel_during_a_tool_leaves_nothing_of_it(spoken: Spoken) -> None:
