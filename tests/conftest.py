@@ -32,7 +32,7 @@ SESSION_MARK = "TEST_SESSION_OF_PX"
 ELSEWHERE = ("only on macOS", "measured")
 """Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
 falsify what it measures (the Makefile's target `unmeasured` runs those)."""
-LINGER_SECONDS = 20.0
+LINGER_SECONDS = 60.0
 # No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only. All else stays as
 # hypothesis has it (where CI is set: the same examples each time). Before any test's own settings are derived from it.
 settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])

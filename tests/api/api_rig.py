@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.errors import PxError
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 STDOUT, STDERR, GAP = 1, 2, 3
 
 
@@ -274,7 +274,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
 @contextlib.asynccontextmanager
 async def serving(context: ApiContext, path: Path) -> AsyncIterator[tuple[web.AppRunner, aiohttp.ClientSession]]:
     """Serve a context on a Unix socket, with a client that knows where."""
-    runner = build_runner(build_app(context), shutdown_seconds=1.0)
+    runner = build_runner(build_app(context), shutdown_seconds=DEADLINE)
     await runner.setup()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

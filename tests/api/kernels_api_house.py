@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp import web
 
-from api.api_rig import FakeControl, FakeLauncher
+from api.api_rig import DEADLINE, FakeControl, FakeLauncher
 from api.pipe_fakes import FakePipes
 from kernels.room_house import RoomHouse, room_house
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
@@ -86,7 +86,7 @@ async def kernels_api(folder: Path, **changes: Any) -> AsyncIterator[KernelsApi]
         tools.mkdir()
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        runner = build_runner(build_app(_context(house, tools, TcpAccess(TOKEN, port))), shutdown_seconds=1.0)
+        runner = build_runner(build_app(_context(house, tools, TcpAccess(TOKEN, port))), shutdown_seconds=DEADLINE)
         await runner.setup()
         unix = socket.socket(socket.AF_UNIX)
         unix.bind(str(folder / "api.sock"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 
-from api.api_rig import DEADLINE
+from api.api_rig import until
 from api.kernels_api_house import KernelsApi, kernels_api
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ async def test_output_is_whole_however_large_it_is(api: KernelsApi) -> None:
 
 async def test_a_client_that_hangs_up_ends_its_cell_and_keeps_the_variables(api: KernelsApi) -> None:
     await api.run("x = 1")
-    hanging = asyncio.create_task(api.run("import time\ntime.sleep(50)"))
-    async with asyncio.timeout(DEADLINE):
-        while (await api.get("/api/kernels/default"))["running"] is None:
-            await asyncio.sleep(0.01)
+    mark = Path(api.cwd, "begun")
+    code = f"import time\nopen({str(mark)!r}, 'w').close()\ntime.sleep(1000)"
+    hanging = asyncio.create_task(api.run(code, timeout=600))
+    await until(mark.exists)
     hanging.cancel()
     after = await api.run("x")
     assert (after["status"], after["variables"]) == ("ok", "kept")

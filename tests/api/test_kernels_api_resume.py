@@ -12,6 +12,7 @@ import pytest
 
 from api.api_rig import DEADLINE, api_rig, until
 from api.kernel_fakes import key_of, ok, result
+from supervisord_py.api.server import LIVE
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued
 from supervisord_py.kernels.inside.cell_writer import CellWriter
@@ -51,6 +52,10 @@ class Story:
         folder = self.rig.kernels.cells_dir / SESSION
         folder.mkdir(mode=0o700, exist_ok=True)
         return CellWriter(str(folder), cell, 1 << 30)
+
+    def followers(self) -> int:
+        """Return how many follow a call at present."""
+        return sum(held.followers for held in self.rig.runner.app[LIVE].held._calls.values())
 
     async def pause(self) -> None:
         await self.step.wait()
@@ -150,7 +155,9 @@ async def test_each_event_has_an_id_and_whoever_has_it_is_told_what_came_after(s
     story.step.set()
     middle = await story.told(begun[2][0], 3)
     assert sorted(name for _, name, _ in middle) == ["display", "display", "notice"]
+    await until(lambda: story.followers() == 1)
     branches = [asyncio.ensure_future(story.told(identifier)) for identifier, _, _ in [*begun, *middle]]
+    await until(lambda: story.followers() == 1 + len(branches))  # whoever came after the end would be told nothing
     for _ in range(2):
         story.step.set()
         await until(lambda: not story.step.is_set())

@@ -49,8 +49,9 @@ class Once:
 
     def press_if_it_waits(self) -> None:
         """For another thread: the command has all that it gets."""
+        events = self.events  # before: the command may go on between any two of these lines
         if self.is_waiting and self._unpressed.acquire(blocking=False):
-            self.pressed_at = self.events
+            self.pressed_at = events
             os.kill(os.getpid(), signal.SIGINT)
 
 

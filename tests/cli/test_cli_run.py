@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -315,18 +316,22 @@ def test_json_that_is_none_cannot_steer_the_terminal(px: Px, daemon: FakeDaemon)
 
 
 def test_who_waits_sees_a_spinner_that_knows_about_cold_starts(px: Px, daemon: FakeDaemon) -> None:
-    go = threading.Event()
+    go, is_up = threading.Event(), threading.Event()
 
     def answer(request: Request, connection: socket.socket) -> None:
         go.wait(60)
         connection.sendall(document({"done": True}))
 
-    daemon.on(RUN, answer).on(TOOL, tool("cold"), tool("starting"), tool("busy"))
+    daemon.on(RUN, answer).on(
+        TOOL, lambda _, connection: connection.sendall(tool("busy" if is_up.is_set() else "cold"))
+    )
     with px.terminal("run", "lorenz") as screen:
-        screen.see("tool:lorenz: starting (cold)… 0.")
+        screen.see("tool:lorenz: starting (cold)… ")
+        is_up.set()
         screen.see("tool:lorenz: running…")
         go.set()
         assert screen.end() == 0
+        assert re.search(r"starting \(cold\)… \d+\.\ds", screen.text)
         assert "\r\x1b[K" in screen.text
         assert json.loads(screen.text.rpartition("\x1b[K")[2]) == {"done": True}
 

@@ -17,6 +17,7 @@ import pytest
 
 from e2e.house import BIN, House, alive, marked, server, until
 from ports import free_port
+from supervisord_py.daemon import last_good
 from supervisord_py.daemon.lock import read_holder, start_time
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def test_it_starts_serves_and_ends_without_a_trace(running: House) -> None:
     until(lambda: not alive(control), "the control plane is gone")
     assert marked(running.daemon_id) == []
     assert not os.path.exists(running.socket)
-    assert [entry["wish"] for entry in facts(running, "control_ended")] == ["stop"]
+    # Its last line, `control_ended`, may be missing: the keeper ends it when it takes seconds to go after its work.
+    told = [*facts(running, "stopping"), *facts(running, "control_ended")]
+    assert {entry["wish"] for entry in told if "wish" in entry} == {"stop"}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
@@ -67,6 +70,7 @@ def test_everything_is_private_under_any_umask(home: House, umask: int) -> None:
     finally:
         os.umask(before)
     root = home.home
+    until((root / "run" / last_good.NAME).exists, "the last file is there; it is written after the first answer")
     for folder in ("run", "run/k", "state", "state/logs", "state/cells", "tools", "kernels", "pipes"):
         assert mode(root / folder) == 0o700, folder
     files = ["run/pxd.sock", "run/pxd.lock", "state/pxd.lock", "state/pxd.db", "state/api.token"]
@@ -154,7 +158,9 @@ def test_term_to_the_control_plane_alone_replaces_it(running: House) -> None:
     until(lambda: not alive(control), "it is gone")
     assert running.pids()[0] == keeper
     assert running.status("echo")["pid"] == tool
-    assert [(entry["code"], entry["planned"]) for entry in facts(running, "control_exited")] == [(0, True)]
+    (exited,) = facts(running, "control_exited")
+    assert exited["planned"]
+    assert exited["code"] in {0, -signal.SIGKILL}, "after its last word it has five seconds to go"
 
 
 def test_restart_all_is_the_same_process_with_nothing_of_the_old(running: House) -> None:
@@ -187,13 +193,21 @@ def test_a_killed_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off
     assert running.process is not None
     running.process.wait(60)
     # At once, while the clean-up holds the lock: the second start waits for it.
-    running.start()
+    running.start(wait=False)
+    until(lambda: new_keeper(running), "the new one serves, on a socket on which the old one may have answered")
     assert not alive(tool)
-    assert not alive(control)
+    until(lambda: not alive(control), "the clean-up, which has let go of the lock, is gone")
     lines = running.request("GET", "/api/events?unit=tool:echo", headers={"Accept": "application/x-ndjson"}).body
     cut_off = [json.loads(line) for line in lines.splitlines() if b'"interrupted"' in line]
     assert {entry["pid"] for entry in cut_off if entry["event"] == "interrupted"} == {tool}
     assert len(facts(running, "sweeping")) == 1
+
+
+def new_keeper(house: House) -> bool:
+    assert house.process is not None
+    with contextlib.suppress(OSError):
+        return house.answers() and house.pids()[0] == house.process.pid
+    return False
 
 
 def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House) -> None:

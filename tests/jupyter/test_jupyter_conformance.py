@@ -26,14 +26,15 @@ LAUNCHER = Path(supervisord_py.kernels.inside.__file__).with_name("launch.py")
 # A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a pause, each time with a
 # new socket, until its context has no more of them: that is no mistake of the kernel, and here the suite stops early.
 pytestmark = pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
-PATIENCE = 15.0
+PATIENCE = 60.0
 IDLE = {"execution_state": "idle"}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kernelspecs() -> Iterator[Front]:
     """Four kernelspecs: launcher or provisioner, ipykernel 7 or 6."""
-    with front_end() as made:
+    with front_end() as made, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(suite, "TIMEOUT", PATIENCE)
         for generation, python in ((7, PYTHON), (6, str(IPYKERNEL6))):
             made.spec(f"launched{generation}", [python, str(LAUNCHER), "-f", "{connection_file}"], metadata={})
             made.spec(f"provisioned{generation}", [python, *LAUNCHED])
@@ -97,11 +98,27 @@ class PythonKernel(suite.KernelTests):
         with super().subTest(msg, **params), suppress(SkipTest):
             yield
 
+    def flush_channels(self) -> None:
+        """As the suite's, which looks for a tenth of a second: an `idle` that is later is taken for the next cell's."""
+        asked = self.kc.kernel_info()
+        while not self._is_last(self.kc.shell_channel, asked, "kernel_info_reply"):
+            pass
+        while not self._is_last(self.kc.iopub_channel, asked, "status"):
+            pass
+
+    @staticmethod
+    def _is_last(channel: Any, asked: str, kind: str) -> bool:
+        """Take a message; say whether it is the last one to a request."""
+        told = suite.ensure_sync(channel.get_msg)(timeout=PATIENCE)
+        suite.validate_message(told)
+        is_answer = told["parent_header"].get("msg_id") == asked and told["msg_type"] == kind
+        return is_answer and (kind != "status" or told["content"] == IDLE)
+
     def execute_helper(self, *args: Any, **kwargs: Any) -> Any:
         """As the suite's, with patience for what must come."""
         type(self).is_patient = True
         try:
-            return super().execute_helper(*args, **kwargs)
+            return super().execute_helper(*args, **{"timeout": PATIENCE, **kwargs})
         finally:
             type(self).is_patient = False
 
@@ -141,7 +158,7 @@ class WelcomingKernel(suite.IopubWelcomeTests):
         other = cls.km.client()
         other.start_channels()
         try:
-            other.wait_for_ready(timeout=4 * PATIENCE)
+            other.wait_for_ready(timeout=PATIENCE)
             asked = other.kernel_info()
             told: dict[str, Any] = {}
             while (told.get("parent_header", {}).get("msg_id"), told.get("content")) != (asked, IDLE):

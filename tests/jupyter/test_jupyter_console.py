@@ -42,17 +42,16 @@ def execute(front: Front, session: str, code: str) -> str:
 def test_a_console_that_joins_a_session_shares_its_variables_both_ways(front: Front) -> None:
     assert execute(front, "shared", "x = 6 * 7") == ""
     ((name, session),) = front.living().items()
-    shown = console(
-        front, "print('seen', x)\ny = x + 1\nexit(keep_kernel=True)\n", "--existing", session["connection_file"]
-    )
-    assert "seen 42" in shown
+    typed = "print('seen', x)\ny = x + 1\nexit(keep_kernel=True)\n"
+    # Without a heartbeat for a second a console waits for nothing, and leaves at the end of its input.
+    until(lambda: "seen 42" in console(front, typed, "--existing", session["connection_file"]), "it shows the value")
     assert execute(front, "shared", "print(y)") == "43\n"
     assert front.living()[name]["pid"] == session["pid"]
 
 
 def test_a_console_starts_a_kernel_of_its_own_and_ends_it(front: Front) -> None:
-    shown = console(front, "import os\nprint('in', os.getcwd())\nquit()\n", "--kernel", "pxd")
-    assert f"in {front.folder}" in shown
+    typed = "import os\nprint('in', os.getcwd())\nquit()\n"
+    until(lambda: f"in {front.folder}" in console(front, typed, "--kernel", "pxd"), "it shows what is printed")
     until(lambda: front.living() == {}, "its kernel ends as it was told to")
 
 
@@ -61,7 +60,7 @@ def test_a_client_that_joins_by_the_connection_file_sees_what_the_daemon_runs(fr
     ((_, session),) = front.living().items()
     client = BlockingKernelClient(connection_file=session["connection_file"])
     client.load_connection_file()
-    client.start_channels()
+    client.start_channels(hb=False)  # a kernel that is silent for a second would be taken for dead
     try:
         client.wait_for_ready(timeout=PATIENCE)
         execute(front, "watched", "print('told to all')")

@@ -30,7 +30,9 @@ def notebook(*cells: str) -> nbformat.NotebookNode:
 
 def client(book: nbformat.NotebookNode, front: Front, **options: Any) -> NotebookClient:
     where = {"metadata": {"path": str(front.folder)}}
-    return NotebookClient(book, kernel_name="pxd", resources=where, timeout=PATIENCE, **options)
+    return NotebookClient(
+        book, kernel_name="pxd", resources=where, timeout=PATIENCE, iopub_timeout=int(PATIENCE), **options
+    )
 
 
 def streams(cell: nbformat.NotebookNode) -> str:
@@ -64,7 +66,7 @@ def test_a_cell_that_fails_ends_the_notebook(front: Front) -> None:
 def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front, code: str) -> None:
     book = notebook("x = 1", f"print('begun')\n{code}", "print(x)")
     runner = client(book, front, interrupt_on_timeout=True, allow_errors=True)
-    runner.timeout_func = lambda cell: 2 if "begun" in cell.source else PATIENCE
+    runner.timeout_func = lambda cell: 6 if "begun" in cell.source else PATIENCE  # time enough to print
     runner.execute()
     assert streams(book.cells[1]) == "begun\n"
     assert book.cells[1].outputs[-1].ename in {"KeyboardInterrupt", "CancelledError"}
@@ -114,7 +116,8 @@ RUNNER = """
 
 def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
     """Its variables can be looked at afterwards, and it ends by a stop; nothing else of it is left."""
-    cells = ["x = 'still here'", "open('reached', 'w').close()\nimport time; time.sleep(3)\nx += ', and done'", "1"]
+    wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    cells = ["x = 'still here'", f"open('reached', 'w').close()\n{wait}\nx += ', and done'", "1"]
     reached = front.folder / "reached"
     process = subprocess.Popen(
         [PYTHON, "-c", textwrap.dedent(RUNNER), *cells], cwd=front.folder, env=front.environ(), stdin=subprocess.DEVNULL
@@ -126,6 +129,7 @@ def test_a_kernel_outlives_the_front_end_that_was_killed(front: Front) -> None:
         process.wait(PATIENCE)
         assert front.living()[name]["pid"] == session["pid"]
         assert f"kernel:{name}" in front.house.pxctl("status").stdout
+        (front.folder / "go").touch()
         answer = front.house.request("POST", f"/api/kernels/{name}/execute", {"code": "print(x)"})
         assert answer.json()["cells"][0]["text"] == "still here, and done\n"
         assert answer.json()["variables"] == "kept"
@@ -146,7 +150,8 @@ def test_an_executed_notebook_is_equal_to_the_one_of_a_stock_kernel(front: Front
     told = []
     for name in ("pxd", "stock"):
         book = notebook(*cells)
-        runner = NotebookClient(book, kernel_name=name, timeout=PATIENCE, allow_errors=True)
+        options: dict[str, Any] = {"allow_errors": True, "coalesce_streams": True}  # a line may come in two pieces
+        runner = NotebookClient(book, kernel_name=name, timeout=PATIENCE, iopub_timeout=int(PATIENCE), **options)
         runner.execute()
         told.append(json.dumps([sorted(map(json.dumps, cell.outputs)) for cell in book.cells]))
     assert told[0] == told[1]

@@ -149,8 +149,8 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
     assert session["cwd"] == str(front.folder / "sub")
     async with server.channels(kernel["id"]) as page:
         assert await page.printed("6 * 7") == "42"
-        sent = await page.begin("while True: pass")
-        await page.until("execute_input", sent)
+        sent = await page.begin("print('begun')\nwhile True: pass")
+        await page.until("stream", sent)
         await server.ask("POST", f"/api/kernels/{kernel['id']}/interrupt")
         assert (await page.until("execute_reply", sent))["ename"] == "KeyboardInterrupt"
     await server.ask("DELETE", f"/api/kernels/{kernel['id']}")
@@ -160,16 +160,18 @@ async def test_a_kernel_of_the_server_is_the_daemons_from_its_start_to_its_end(f
 
 async def test_a_restart_by_the_user_leaves_the_open_page_working(front: Front, server: Server) -> None:
     kernel = await server.ask("POST", "/api/kernels", {"name": "pxd"})
+    route = f"/api/kernels/{kernel['id']}"
     ((_, before),) = front.living().items()
     async with server.channels(kernel["id"]) as page:
         assert (await page.run("x = 1"))["status"] == "ok"
-        await server.ask("POST", f"/api/kernels/{kernel['id']}/restart")
+        await server.ask("POST", f"{route}/restart")
         assert (await page.run("x"))["ename"] == "NameError"
         ((_, after),) = front.living().items()
         assert after["id"] == before["id"]
         assert after["pid"] != before["pid"]
-        shown = await server.ask("GET", f"/api/kernels/{kernel['id']}")
-        assert shown["execution_state"] in {"idle", "busy"}
+        async with asyncio.timeout(PATIENCE):  # the server listens to it beside the page, and may have begun later
+            while (await server.ask("GET", route))["execution_state"] not in {"idle", "busy"}:
+                await page.run("1")
 
 
 async def test_a_crash_is_told_to_the_page_which_goes_on_with_the_next_kernel(front: Front, server: Server) -> None:
@@ -203,7 +205,7 @@ async def test_a_server_that_ends_in_order_ends_its_kernels(front: Front, server
     server.process.terminate()
     server.process.wait(PATIENCE)
     gone(session["pid"])
-    assert front.living() == {}
+    until(lambda: front.living() == {}, "the daemon has it down")
 
 
 async def test_a_kernel_that_cannot_be_started_is_told_with_the_daemons_words(front: Front, server: Server) -> None:

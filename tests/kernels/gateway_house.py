@@ -7,10 +7,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, peer
+import pytest
+
+from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, PATIENCE, peer
 from kernels.kernel_rig import eventually, kernel_house, no_news
 from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.external import GatewayExternal
 from supervisord_py.kernels.gateway.local import GatewayLocal
 
@@ -91,6 +94,9 @@ async def house_of(
     """
     require(kind != "enterprise_gateway" or ENTERPRISE.exists(), NEEDS_PEERS)
     async with AsyncExitStack() as stack:
+        patience = stack.enter_context(pytest.MonkeyPatch.context())
+        for call in (GatewayClient.preflight, GatewayClient.model, GatewayClient.interrupt):
+            patience.setattr(call, "__defaults__", (PATIENCE,))  # a real server on a busy machine, and no dead one
         rig = await stack.enter_async_context(kernel_house(folder))
         server = await stack.enter_async_context(peer(kind, folder, *options)) if kind in EXTERNALS else None
         backend: KernelBackend

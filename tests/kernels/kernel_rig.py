@@ -127,8 +127,8 @@ class KernelRig:
     def records(self, request: ExecuteRequest, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the records of a cell, or those of one kind."""
         path = request.cells_dir / f"{request.cell_id}.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
+        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # the last one may just be written
+        found = [json.loads(line) for line in whole]
         return [it for it in found if kind is None or it["kind"] == kind]
 
     async def close(self) -> None:

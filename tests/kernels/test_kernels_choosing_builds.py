@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.choosing_house import TAG, ChoosingHouse, eventually, fake_python, script
+from kernels.choosing_house import PATIENCE, TAG, ChoosingHouse, eventually, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels.choosing import building, gateway_health, installers, selection, self_report
+from supervisord_py.kernels.choosing import building, gateway_health, installers, probe, selection, self_report
 from supervisord_py.kernels.choosing.building import BuildFailedError
 from supervisord_py.kernels.choosing.candidates import MANAGED, Source
 from supervisord_py.kernels.choosing.capabilities import Offer
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
+    monkeypatch.setattr(probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
     made = await ChoosingHouse(short_tmp).open()
     made.install_with(monkeypatch)
     yield made
@@ -384,6 +385,7 @@ async def test_an_external_gateway_offers_python_where_it_answers_and_is_not_ask
 ) -> None:
     config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
     answers = [None, "The gateway at http://i is not reachable."]
+    monkeypatch.setattr(gateway_health, "REMEMBERED_SECONDS", PATIENCE)
 
     async def ask() -> str | None:
         return answers.pop(0)

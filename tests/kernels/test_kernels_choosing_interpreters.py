@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.choosing_house import ChoosingHouse, fake_python, script
+from kernels.choosing_house import PATIENCE, ChoosingHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
 from supervisord_py.kernels.choosing import places, probe
 from supervisord_py.kernels.choosing.candidates import Source
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def house(short_tmp: Path) -> AsyncIterator[ChoosingHouse]:
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
+    monkeypatch.setattr(probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
     made = await ChoosingHouse(short_tmp).open()
     yield made
     await made.close()
@@ -190,8 +191,22 @@ async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: C
     assert (await house.choose(interpreter=str(shim))).interpreter == str(shim)
 
 
-async def test_callers_that_ask_at_once_share_one_question(house: ChoosingHouse) -> None:
-    fake_python(house.proj / ".venv" / "bin" / "python")
+async def test_callers_that_ask_at_once_share_one_question(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered when all have asked: who comes so late that the answer is there, and looked before, asks anew."""
+    go, asked, ask = house.folder / "go", list[str](), probe.Probe.ask
+
+    async def counted(self: probe.Probe, path: str, question: probe.Question) -> probe.Interpreter | probe.Trouble:
+        asked.append(path)
+        if len(asked) == 8:
+            go.touch()
+        return await ask(self, path, question)
+
+    monkeypatch.setattr(probe.Probe, "ask", counted)
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    said = python.read_text().removeprefix("#!/bin/sh\n")
+    script(python, f"while [ ! -e '{go}' ]; do sleep 0.02; done\n{said}")
     choices = await asyncio.gather(*(house.choose() for _ in range(8)))
     assert len({each.interpreter for each in choices}) == 1
     assert len(house.placement.spawned) == 1

@@ -49,6 +49,17 @@ class House:
         self.handle = await self.rig.attach(DirectBackend(self.rig.placement, self.rig.config), self.launch)
         return self.handle
 
+    async def heard(self) -> None:
+        """Return when the new subscription works: what is published before that, nobody is told."""
+
+        async def ask() -> None:
+            while True:
+                exchange = self.handle._line.ask("control", "kernel_info_request")
+                if (await asyncio.wait({exchange.idle}, timeout=0.5))[0]:
+                    return
+
+        await asyncio.wait_for(ask(), PATIENCE)
+
     async def check(self, code: str) -> None:
         """Run a cell that must end well."""
         async with asyncio.timeout(PATIENCE):
@@ -95,6 +106,7 @@ async def test_a_cell_in_flight_is_followed_to_its_end(house: House) -> None:
     woken = asyncio.Event()
     following = asyncio.ensure_future(house.handle.follow(request, woken.set))
     assert not await house.handle.ping(0.2)
+    await house.heard()
     house.go()
     async with asyncio.timeout(PATIENCE):
         reply = await following

@@ -16,10 +16,10 @@ from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.direct import place, startup
 from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
-from supervisord_py.process.output import OutputReader
+from supervisord_py.process.output import OutputReader, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import Launch, Started
@@ -39,11 +39,22 @@ def program(rig: KernelRig, name: str, script: str) -> str:
     return str(path)
 
 
-async def failing(rig: KernelRig, launch: Launch, seconds: float = PATIENCE) -> PxError:
-    """Start what does not come up, check that nothing is left, and return the error."""
+async def failing(
+    rig: KernelRig, launch: Launch, seconds: float = PATIENCE, until: Callable[[], object] | None = None
+) -> PxError:
+    """Start what does not come up, check that nothing is left, and return the error.
+
+    Args:
+        rig: Where.
+        launch: What.
+        seconds: How long it may take.
+        until: What is to be so before it is found that it took too long.
+    """
 
     async def note(started: Started) -> None:
         rig.spawned.append(started)
+        if until is not None:
+            await eventually(until)
 
     backend = DirectBackend(rig.placement, rig.config)
     with pytest.raises(PxError) as caught:
@@ -129,13 +140,21 @@ async def test_a_program_that_is_killed_before_it_answers(rig: KernelRig) -> Non
 
 async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(rig: KernelRig) -> None:
     script = "echo waiting >&2; setsid sleep 600 & echo $! > pids; sleep 600"
-    argv = (program(rig, "hangs", script), "{connection_file}")
-    error = await failing(rig, rig.stock(kernelspec_argv=argv), seconds=0.5)
+    launch = rig.stock(kernelspec_argv=(program(rig, "hangs", script), "{connection_file}"))
+    pids = rig.folder / "cwd" / "pids"
+
+    def is_up() -> bool:
+        if not pids.exists() or not pids.read_text().endswith("\n"):
+            return False
+        log = OutputReader.of(rig.placement.log_dir, f"kernel:{launch.session_id}")
+        return b"waiting\n" in log.tail_bytes(0, log.end(), Stream.STDERR, 100)
+
+    error = await failing(rig, launch, seconds=0.5, until=is_up)
     assert isinstance(error, ReadinessTimeoutError)
     assert error.extra["reason"] == "readiness_timeout"
     assert "waiting" in error.extra["stderr_tail"]
     assert "does not answer" in error.detail
-    assert not alive(int((rig.folder / "cwd" / "pids").read_text()))
+    assert not alive(int(pids.read_text()))
 
 
 async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:

@@ -98,7 +98,7 @@ async def test_a_call_whose_server_went_away_names_it_when_its_time_is_over(shor
         wanted = {"backend": BackendName.GATEWAY_EXTERNAL}
         assert (await house.run("1", **wanted)).status is CellStatus.OK
         await server.vanish()
-        result = await house.run("2", timeout_seconds=1.0, **wanted)
+        result = await house.run("2", timeout_seconds=4.0, **wanted)
         assert (result.status, result.variables) == (CellStatus.TIMED_OUT, Variables.LOST)
         assert [step.action for step in result.cells[0].steps] == ["unreachable"]
         assert f"The gateway at {server.url} is not reachable" in str(result.message)

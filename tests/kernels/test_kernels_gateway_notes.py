@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from supervisord_py.process.spec import Identity
 RECORD = GatewayRecord("http://127.0.0.1:4242", 17, 99, "boot", "/t", "/py", 5.0, "abcd1234", "abcd1234.one")
 HELD = Held("abcd1234.one", "s-000000", "k-1", "http://h", "sess", 1.0, "tag", ("17", "'x'", "'/w'"))
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"]
+TELLER = [sys.executable, "-I", "-S", "-c", "import sys; print('on', flush=True); sys.stdin.read()"]
 
 
 def mode(path: Path) -> int:
@@ -224,9 +226,13 @@ async def test_the_end_of_one_that_is_gone_already_is_heard_too() -> None:
 
 def test_whoever_bears_the_mark_is_ended_and_nobody_else(short_tmp: Path) -> None:
     mark = f"mark-of-{short_tmp.name}"
-    bearer = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE, env={**os.environ, "PX_INSTANCE": mark})
-    other = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE, env={**os.environ, "PX_INSTANCE": f"{mark}-not"})
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    bearer = subprocess.Popen(TELLER, env={**os.environ, "PX_INSTANCE": mark}, **pipes)
+    other = subprocess.Popen(TELLER, env={**os.environ, "PX_INSTANCE": f"{mark}-not"}, **pipes)
     try:
+        for each in (bearer, other):  # in the middle of its exec a process has no environment that could be read
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"on\n"
         assert marked(mark) == (bearer.pid,)
         assert end_marked.end(f"PX_INSTANCE={mark}".encode()) == 0
         assert bearer.wait() == -9

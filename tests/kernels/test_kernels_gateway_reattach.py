@@ -10,6 +10,7 @@ import pytest
 from kernels.gateway_house import external_of, house_of
 from kernels.kernel_rig import eventually, no_news
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.gateway import roster
 from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.local import GatewayLocal
 from supervisord_py.process import identity
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     Require = Callable[[object, str], None]
 
 TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real server on a busy machine may take its time to end a kernel."""
+    monkeypatch.setattr(roster, "UNDO_SECONDS", 60.0)
 
 
 async def next_control_plane(house: House) -> None:
@@ -101,7 +108,7 @@ async def test_a_kernel_that_was_restarted_meanwhile_is_not_taken_for_the_old_on
         kernel = house.handle.plan.held.kernel
         await house.backend.close(stop=False)
         await house.rig.replace()
-        await client._json("POST", f"api/kernels/{kernel}/restart", "restart", 30, {})
+        await client._json("POST", f"api/kernels/{kernel}/restart", "restart", 60, {})
         house.backend = external_of(house.rig, house.peer)
         child = await held(house)
         assert await house.backend.attach(house.launch, child) is None

@@ -21,7 +21,7 @@ import pytest
 from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS
-from kernels.kernel_rig import kernel_house
+from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError, TimedOutError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
@@ -180,7 +180,8 @@ async def test_d10_no_other_user_can_listen_to_a_kernel(short_tmp: Path) -> None
         (file,) = runtime.glob("kernel-*.json")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert json.loads(file.read_text())["transport"] == "ipc"
-        assert len([each for each in runtime.glob("kernel-*-ipc-*") if each.is_socket()]) == 5
+        sockets = "kernel-*-ipc-*"  # that of the heartbeat is bound on a thread of its own
+        await eventually(lambda: len([each for each in runtime.glob(sockets) if each.is_socket()]) == 5)
 
 
 # -- one gateway for all -----------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[
 async def test_a_gateway_that_does_not_answer_is_replaced_once(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr(shared, "HEALTH_SECONDS", 0.2)  # of one that is stopped; nobody asks how the next one is
     async with local_house(short_tmp) as house:
         first = await house.open()
         (pid,) = await gateways_of(house.rig)
@@ -281,6 +282,7 @@ async def test_a_gateway_that_does_not_answer_is_replaced_once(
         monkeypatch.setattr(roster, "remaining", lambda deadline: next(patience, None) or remaining(deadline))
         await house.open("t-000000")
         await asyncio.wait_for(asyncio.shield(first.died), 60)
+        monkeypatch.setattr(shared, "HEALTH_SECONDS", 60.0)
         assert await house.backend.health() is None
         assert (await house.run("1")).reply.status is CellStatus.OK
         assert await gateways_of(house.rig) != [pid]
@@ -291,6 +293,7 @@ async def test_the_end_of_the_gateway_is_the_end_of_its_kernels_at_once(short_tm
         handle = await house.open()
         _, task = await house.begin_and_wait("import time; time.sleep(600)")
         (pid,) = await gateways_of(house.rig)
+        os.kill(handle.process.pid, signal.SIGSTOP)  # it would end by itself a second later, and that is not waited for
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(KernelGoneError, match="shared gateway is gone: it was killed by signal 9"):
             await asyncio.wait_for(task, 60)

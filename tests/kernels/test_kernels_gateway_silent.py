@@ -48,7 +48,7 @@ async def test_two_are_enough(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig, fake_server(silent=["shell"] * 3) as server:
         backend = backend_at(rig, server.url)
         with pytest.raises(PxError, match="did not answer"):
-            await backend.start(rig.launch(), deadline=rig.deadline(0.5), on_spawned=_ignore)
+            await backend.start(rig.launch(), deadline=rig.deadline(3.0), on_spawned=_ignore)
         await backend.close(stop=True)
         assert len(server.started) == 2
         assert {f"DELETE /api/kernels/{each}" for each in server.started} <= set(server.asked)

@@ -56,7 +56,7 @@ async def test_a_server_that_asks_is_shown_our_certificate(tmp_path: Path, files
         assert list(await backend.specs()) == ["python3"]
         client = await backend._client()
         assert await backend._client() is client
-        channel = await client.connect("k", "s", 5.0)
+        channel = await client.connect("k", "s", 60.0)
         await channel.close()
         await backend.close(stop=False)
 

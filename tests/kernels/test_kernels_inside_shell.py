@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +39,38 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def rig() -> Iterator[InsideRig]:
     folder = Path(tempfile.mkdtemp(prefix="pxi", dir="/tmp"))
     try:
-        with kernel(folder, ours()) as made:
+        with kernel(folder, ours(), interrupted=True) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Clock:
+    """The `time` of `run`, in which the grace is over once there is a sign: not while the shell is on its way to it."""
+
+    def __init__(self, sign: Path) -> None:
+        self._sign = sign
+        self.sleep = time.sleep
+
+    def monotonic(self) -> float:
+        return time.monotonic() + (shell.GRACE if self._sign.exists() else 0)
+
+
+def wait_first(monkeypatch: pytest.MonkeyPatch, sign: Path) -> threading.Event:
+    """Have whoever waits for a command wait for its sign before; return what tells that somebody waits.
+
+    Until Popen has returned nobody holds the process: who is interrupted there leaves it behind.
+    """
+    waits = threading.Event()
+
+    class Waiting(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            waits.set()
+            until(sign.exists, sign.name)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Waiting)
+    return waits
 
 
 def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
@@ -84,10 +113,15 @@ def test_run_checks_where_asked(here: Path) -> None:
 def test_run_ends_what_is_late_with_all_of_its_group(
     here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "GRACE", 1.0)
-    command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
+    monkeypatch.setattr(shell, "GRACE", 600.0)
+    monkeypatch.setattr(shell, "time", Clock(here / "told"))
+    wait_first(monkeypatch, here / "begun")
+    command = (
+        "trap 'echo asked; touch told' INT; "
+        "(trap '' INT; echo $BASHPID; touch begun; exec sleep 600) & while :; do wait; done"
+    )
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        prelude.run(command, timeout=2)
+        prelude.run(command, timeout=0.5)
     told_of, asked = str(late.value.stdout).split()
     assert asked == "asked"
     until(lambda: not Path(f"/proc/{told_of}").exists(), "the end of the stubborn child")
@@ -97,8 +131,18 @@ def test_run_ends_what_is_late_with_all_of_its_group(
 
 def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> None:
     """As SIGINT, with time to tidy up; its own session keeps it from the kernel's."""
+    rig.good(
+        "import os, subprocess, sys\n"
+        "sys.modules['px_inside.shell'].GRACE = 600.0\n"
+        "class Waiting(subprocess.Popen):\n"
+        "    def wait(self, timeout=None):\n"
+        "        open('waits', 'w').close()\n"  # Popen has returned: from here on an interrupt is the command's, too
+        "        return super().wait(timeout)\n"
+        "subprocess.Popen = Waiting"
+    )
     cell = rig.send("run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")")
-    until((rig.cwd / "begun").exists, "the command")
+    for sign in ("begun", "waits"):
+        until((rig.cwd / sign).exists, sign)
     rig.interrupt()
     assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
     assert (rig.cwd / "tidy").read_text() == "tidied\n"
@@ -106,14 +150,16 @@ def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> N
 
 def test_a_second_interrupt_kills_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "GRACE", 600.0)
-    killer = threading.Thread(target=_interrupt_twice, args=(here / "begun", here / "asked"))
+    waits = wait_first(monkeypatch, here / "begun")
+    killer = threading.Thread(target=_interrupt_twice, args=(waits, here / "begun", here / "asked"))
     killer.start()
     with pytest.raises(KeyboardInterrupt):
         shell.run("trap 'touch asked' INT; touch begun; while :; do sleep 0.05; done")
     killer.join()
 
 
-def _interrupt_twice(begun: Path, asked: Path) -> None:
+def _interrupt_twice(waits: threading.Event, begun: Path, asked: Path) -> None:
+    until(waits.is_set, "the wait for the command")
     for sign in (begun, asked):
         until(sign.exists, sign.name)
         os.kill(os.getpid(), signal.SIGINT)
@@ -122,7 +168,9 @@ def _interrupt_twice(begun: Path, asked: Path) -> None:
 def test_without_waitid_the_whole_grace_is_given(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on macOS with an older Python."""
     monkeypatch.delattr(os, "waitid")
-    monkeypatch.setattr(shell, "GRACE", 1.0)
+    monkeypatch.setattr(shell, "GRACE", 600.0)
+    monkeypatch.setattr(shell, "time", Clock(here / "tidy"))
+    wait_first(monkeypatch, here / "begun")
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        shell.run("trap 'echo tidied; exit' INT; while :; do sleep 0.01; done", timeout=1)
+        shell.run("trap 'echo tidied; touch tidy; exit' INT; touch begun; while :; do sleep 0.01; done", timeout=0.5)
     assert late.value.stdout == "tidied\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused
+from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, PATIENCE, InsideRig, ours, refused, until
 from supervisord_py.kernels.inside.launch import Options
 from supervisord_py.kernels.inside.spare import stamped
 
@@ -127,6 +127,10 @@ def test_a_stamp_tells_of_a_change_that_keeps_the_time(tmp_path: Path) -> None:
     file.touch()
     before = stamped([str(file), str(gone)])
     assert before[str(gone)] is None
-    file.write_text("other")
-    os.utime(file, (0, 0))
-    assert stamped(before) != before
+
+    def change() -> bool:
+        file.write_text("other")
+        os.utime(file, (0, 0))
+        return stamped(before) != before
+
+    until(change, "a tick of the clock that stamps files")

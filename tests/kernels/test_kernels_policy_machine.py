@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -405,4 +406,4 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 SessionSetMachine.TestCase.settings = settings(
     max_examples=250, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
-TestSessionSet = SessionSetMachine.TestCase
+TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measured, on a busy machine: over a minute

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.fake_backend import FakeBackend, no_descriptors
+from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import (
     AmbiguousNameError,
@@ -58,8 +59,14 @@ async def backend() -> FakeBackend:
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    async with room_house(short_tmp, backend.make, ladder=SWIFT, stop_seconds=0.5) as made:
+    async with room_house(short_tmp, backend.make, ladder=PATIENT, stop_seconds=0.5) as made:
         yield made
+
+
+@pytest.fixture
+async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
+    """Time passes at a word."""
+    return PassingTime(monkeypatch)
 
 
 def task(work: Any) -> asyncio.Task[Any]:
@@ -131,29 +138,38 @@ async def test_a_timeout_outside_the_bounds_is_clamped_and_that_is_told(house: R
     assert any("600" in notice for notice in result.notices)
 
 
-async def test_the_time_counts_from_the_arrival_and_covers_the_start(house: RoomHouse, backend: FakeBackend) -> None:
+async def test_the_time_counts_from_the_arrival_and_covers_the_start(
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
+) -> None:
     backend.gate.clear()
-    arrived = asyncio.get_running_loop().time() - 0.9
-    with pytest.raises(TimedOutError):
-        await house.run("ok", timeout_seconds=1.0, arrived_at=arrived)
+    arrived = asyncio.get_running_loop().time() - 500
+    call = task(house.run("ok", timeout_seconds=600.0, arrived_at=arrived))
+    await eventually(lambda: backend.starts, "the start")
+    await passing.over(house, 100.0)
+    with pytest.raises(TimedOutError, match="still starting"):
+        await call
     backend.gate.set()
     assert (await house.run("ok")).cold_start_ms is not None
 
 
-async def test_time_that_is_over_between_cells_leaves_the_rest_unrun(house: RoomHouse, backend: FakeBackend) -> None:
-    call = await running(house, backend, "hold", "ok", timeout_seconds=1.0)
+async def test_time_that_is_over_between_cells_leaves_the_rest_unrun(
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
+) -> None:
+    call = await running(house, backend, "hold", "ok")
     kernel = backend.handle
-    await eventually(call.done)
-    result = call.result()
+    await passing.over(house)
+    result = await call
     assert [cell.status for cell in result.cells] == [CellStatus.TIMED_OUT, CellStatus.ABORTED]
     assert kernel.ran == ["hold"]
 
 
 async def test_a_cell_over_its_time_is_interrupted_and_the_answer_says_that_variables_are_kept(
-    house: RoomHouse, backend: FakeBackend
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
 ) -> None:
     heard: list[Any] = []
-    result = await house.run("hold", timeout_seconds=1.0, tell=heard.append)
+    call = await running(house, backend, tell=heard.append)
+    await passing.over(house)
+    result = await call
     assert result.cells[0].status is CellStatus.TIMED_OUT
     assert [step.action for step in result.cells[0].steps] == ["sigint", "nudge"]
     assert result.variables is Variables.KEPT
@@ -163,8 +179,13 @@ async def test_a_cell_over_its_time_is_interrupted_and_the_answer_says_that_vari
     assert (await house.run("ok")).cold_start_ms is None
 
 
-async def test_a_deaf_cell_costs_the_kernel_and_the_answer_says_so(house: RoomHouse, backend: FakeBackend) -> None:
-    result = await house.run("ok", "deaf", "ok", timeout_seconds=1.0)
+async def test_a_deaf_cell_costs_the_kernel_and_the_answer_says_so(
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
+) -> None:
+    house.reconfigure(ladder=SWIFT)
+    call = await running(house, backend, "ok", "deaf", "ok")
+    await passing.over(house)
+    result = await call
     assert backend.handles[0].rungs == ["interrupt", "interrupt", "terminate"]
     assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.ABORTED]
     assert result.variables is Variables.LOST
@@ -176,15 +197,23 @@ async def test_a_deaf_cell_costs_the_kernel_and_the_answer_says_so(house: RoomHo
     assert (view.state, view.restarts) == (SessionState.IDLE, 0), "killed by us is no crash"
 
 
-async def test_what_survives_sigterm_is_killed(house: RoomHouse, backend: FakeBackend) -> None:
+async def test_what_survives_sigterm_is_killed(house: RoomHouse, backend: FakeBackend, passing: PassingTime) -> None:
     backend.nature.add("term-proof")
-    result = await house.run("deaf", timeout_seconds=1.0)
+    house.reconfigure(ladder=SWIFT)
+    call = await running(house, backend, "deaf")
+    await passing.over(house)
+    result = await call
     assert backend.handles[0].rungs == ["interrupt", "interrupt", "terminate", "kill"]
     assert result.cells[0].steps[-1].action == "sigkill"
 
 
-async def test_nobody_waits_for_ever_for_what_cannot_be_killed(house: RoomHouse, backend: FakeBackend) -> None:
-    result = await house.run("immortal", timeout_seconds=1.0)
+async def test_nobody_waits_for_ever_for_what_cannot_be_killed(
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
+) -> None:
+    house.reconfigure(ladder=SWIFT)
+    call = await running(house, backend, "immortal")
+    await passing.over(house)
+    result = await call
     assert result.cells[0].status is CellStatus.TIMED_OUT
     assert result.variables is Variables.LOST
     assert backend.handles[0].rungs[-1] == "kill"
@@ -277,8 +306,10 @@ async def test_an_interrupt_without_a_cell_of_ours_reaches_what_others_run(
     assert (await house.room.interrupt(result.session_id)).steps == ()
 
 
-async def test_rungs_are_told_as_an_event(house: RoomHouse) -> None:
-    result = await house.run("hold", timeout_seconds=1.0)
+async def test_rungs_are_told_as_an_event(house: RoomHouse, backend: FakeBackend, passing: PassingTime) -> None:
+    call = await running(house, backend)
+    await passing.over(house)
+    result = await call
     told = [each for each in await house.said() if each.event == "interrupted_cell"]
     assert [(each.facts["cell"], each.facts["variables"]) for each in told] == [(result.cells[0].id, "kept")]
 
@@ -443,8 +474,10 @@ async def test_a_call_of_its_own_leaves_nothing_behind(house: RoomHouse, backend
 async def test_calls_of_one_session_run_one_at_a_time_in_order(house: RoomHouse, backend: FakeBackend) -> None:
     heard: list[Any] = []
     first = await running(house, backend)
-    others = [task(house.run(f"say {number}", tell=heard.append)) for number in range(3)]
-    await eventually(lambda: house.room.snapshot()[0].queued == 3)
+    others: list[asyncio.Task[Any]] = []
+    for number in range(3):  # one after the other is in line: each has an interpreter chosen for it before
+        others.append(task(house.run(f"say {number}", tell=heard.append)))
+        await eventually(lambda: house.room.snapshot()[0].queued == len(others))
     assert house.room.snapshot()[0].state is SessionState.BUSY
     backend.handle.release()
     await asyncio.gather(first, *others)

@@ -6,12 +6,14 @@ import asyncio
 import inspect
 import sqlite3
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from kernels.fake_backend import FakeBackend
+from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
 from supervisord_py.kernels.calls import cells_house
 from supervisord_py.kernels.cell import CellStarted, CellStatus
@@ -33,10 +35,18 @@ async def backend() -> FakeBackend:
 @pytest.fixture
 async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHouse]:
     """A room whose kernels behave as told."""
-    async with room_house(short_tmp, backend.make) as made:
+    async with room_house(short_tmp, backend.make, ladder=PATIENT) as made:
         yield made
 
 
+@pytest.fixture
+def slow_disk(house: RoomHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have cells wait for their rows also where the disk is slow, as those of other processes make it."""
+    monkeypatch.setattr(cells_house, "ROW_SECONDS", 60.0)
+    monkeypatch.setattr(house.ledger, "_limits", replace(house.ledger._limits, stall_seconds=60.0))
+
+
+@pytest.mark.usefixtures("slow_disk")
 async def test_the_row_is_on_disk_when_the_cell_is_sent(house: RoomHouse, backend: FakeBackend) -> None:
     """Another process would find it: a control plane that dies right after the sending leaves a cell that is known."""
     await house.run("ok")
@@ -54,6 +64,7 @@ async def test_the_row_is_on_disk_when_the_cell_is_sent(house: RoomHouse, backen
     assert found == [[("running",)]] * 3
 
 
+@pytest.mark.usefixtures("slow_disk")
 async def test_whoever_follows_hears_of_a_cell_when_its_row_is_there(house: RoomHouse) -> None:
     disk, found = sqlite3.connect(house.ledger.path), list[list[Any]]()
 

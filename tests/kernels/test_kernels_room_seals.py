@@ -11,6 +11,7 @@ import pytest
 
 from kernels.cell_folder import log_of, writer_of
 from kernels.fake_backend import FakeBackend
+from kernels.passing_time import PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.cell import CellStatus
@@ -42,11 +43,21 @@ async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHous
         yield made
 
 
+@pytest.fixture
+async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
+    """Time passes at a word."""
+    return PassingTime(monkeypatch)
+
+
 @pytest.mark.parametrize(("code", "status"), [("die", CellStatus.ERROR), ("deaf", CellStatus.TIMED_OUT)])
 async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_kernel_died(
-    house: RoomHouse, code: str, status: CellStatus
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime, code: str, status: CellStatus
 ) -> None:
-    result = await house.run(code, timeout_seconds=1.0)
+    call = asyncio.ensure_future(house.run(code))
+    if code == "deaf":
+        await backend.held.wait()
+        await passing.over(house)
+    result = await call
     (cell,) = result.cells
     assert cell.status is status
     log = house.room.cell_log(result.session_id, cell.id)
@@ -57,16 +68,18 @@ async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_k
 
 
 async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisord_py.kernels.calls.cell_work.END_SECONDS", 0.1)
-    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.TRY_AGAIN_SECONDS", 0.5)
-    call = asyncio.ensure_future(house.run("immortal", timeout_seconds=1.0))
+    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.TRY_AGAIN_SECONDS", 600.0)
+    call = asyncio.ensure_future(house.run("immortal"))
     await backend.held.wait()
     backend.handle.survivors = (4711,)
+    await passing.over(house)
     result = await call
     log = house.room.cell_log(result.session_id, result.cells[0].id)
     assert not log.page(0).complete, "its kernel is still there"
+    await passing.over(house, 600.0)
     await eventually(lambda: log.page(0).complete)
 
 
@@ -119,11 +132,14 @@ def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path) -> None:
 
 
 async def test_a_start_that_nobody_waits_for_any_more_is_ended_and_the_next_call_has_its_own(
-    house: RoomHouse, backend: FakeBackend
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime
 ) -> None:
     backend.gate.clear()
+    call = asyncio.ensure_future(house.run("ok"))
+    await eventually(lambda: backend.starts, "the start")
+    await passing.over(house)
     with pytest.raises(TimedOutError, match="still starting"):
-        await house.run("ok", timeout_seconds=1.0)
+        await call
     await eventually(lambda: house.room.snapshot()[0].state is SessionState.STOPPED)
     backend.gate.set()
     result = await house.run("ok")

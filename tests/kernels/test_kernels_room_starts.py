@@ -12,6 +12,7 @@ import pytest
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
 from supervisord_py.kernels.cell import KernelStarting, Notice
+from supervisord_py.kernels.hosting import recent_choices
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.spec import Reason
@@ -93,6 +94,7 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
         return await choose(asked, config, progress=progress)
 
     monkeypatch.setattr(choosing, "choose", building)
+    monkeypatch.setattr(recent_choices, "KEEP_SECONDS", 600.0)  # the kernel may take longer than a choice is kept
     told: list[CallEvent] = []
     request = StartRequest("default", cwd=str(house.cwd))
     view = await house.room.start(request, told.append)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.fake_backend import FakeBackend
+from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError, TimedOutError
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.kernels.hosting import recent_choices
 from supervisord_py.kernels.room import ignore
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
@@ -39,6 +41,12 @@ async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHous
     """A room whose kernels behave as told."""
     async with room_house(short_tmp, backend.make, stop_seconds=0.5) as made:
         yield made
+
+
+@pytest.fixture
+async def passing(monkeypatch: pytest.MonkeyPatch) -> PassingTime:
+    """Time passes at a word."""
+    return PassingTime(monkeypatch)
 
 
 async def test_when_the_keeper_is_lost_calls_end_and_so_does_the_room(short_tmp: Path) -> None:
@@ -101,17 +109,16 @@ async def test_a_defect_while_a_kernel_is_ended_leaves_nobody_waiting(
 
 
 async def test_time_that_is_over_after_a_good_cell_leaves_the_next_one_unrun(
-    house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+    house: RoomHouse, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + 1.0
-
     async def slow(*_: Any) -> None:
-        while loop.time() < deadline + 0.01:
-            await asyncio.sleep(0.01)
+        if backend.handle.ran and not passed:  # once: whoever keeps watch measures, too
+            passed.append(60.0)
+            passing.jump(60.0)
 
+    passed: list[float] = []
     monkeypatch.setattr(house.room.memory, "measure", slow)
-    result = await house.run("ok", "say never", "say never", timeout_seconds=1.0, arrived_at=deadline - 1.0)
+    result = await house.run("ok", "say never", "say never")
     assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.TIMED_OUT, CellStatus.ABORTED]
     assert backend.handle.ran == ["ok"]
     assert result.variables is Variables.KEPT
@@ -136,6 +143,7 @@ async def test_a_kernel_that_cannot_be_taken_over_is_stopped_and_recorded(short_
 async def test_a_child_with_a_note_of_another_version_is_stopped(short_tmp: Path) -> None:
     async with room_house(short_tmp) as house:
         result = await house.run("x = 1")
+        await house.ledger.flush()  # its readiness is written down, and then noted: not behind our note
         await house.rig.placement.annotate(str(result.instance), '{"v": 99}')
         await house.replace()
         assert (await house.ended_row(str(result.instance))).reason == "replaced"
@@ -158,14 +166,17 @@ async def test_a_session_that_was_alive_when_last_written_and_is_not_is_remember
     assert backend.handle.ran == ["ok"]
 
 
-async def test_kernels_of_a_gateway_are_taken_over_with_their_variables(short_tmp: Path) -> None:
-    async with room_house(short_tmp, backend=BackendName.GATEWAY_LOCAL) as house:
+async def test_kernels_of_a_gateway_are_taken_over_with_their_variables(short_tmp: Path, passing: PassingTime) -> None:
+    async with room_house(short_tmp, backend=BackendName.GATEWAY_LOCAL, ladder=PATIENT) as house:
         first = await house.run("x = 41")
         await house.replace()
         result = await house.run("x + 1")
         assert result.cells[0].text.strip() == "42"
         assert result.instance == first.instance
-        late = await house.run("import time; time.sleep(600)", timeout_seconds=1.0)
+        call = asyncio.ensure_future(house.run("open('on', 'w').close(); import time; time.sleep(600)"))
+        await eventually((house.cwd / "on").exists, "the cell")
+        await passing.over(house)
+        late = await call
         assert (late.cells[0].status, late.variables) == (CellStatus.TIMED_OUT, Variables.KEPT)
 
 
@@ -205,13 +216,17 @@ async def test_a_session_that_is_touched_is_as_young_as_that(house: RoomHouse) -
 
 
 async def test_a_session_whose_front_end_is_there_keeps_its_place_for_a_while(
-    short_tmp: Path, backend: FakeBackend
+    short_tmp: Path, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("supervisord_py.kernels.room.HOLD_SECONDS", 200.0)
     async with room_house(short_tmp, backend.make, sessions=SessionLimits(max_sessions=1)) as house:
         session = (await house.run("ok", session="held")).session_id
         house.room.touch(session)
+        call = asyncio.ensure_future(house.run("ok", session="other"))
+        await eventually(lambda: any(it.queued for it in house.room.snapshot()), "its place in line")
+        await passing.over(house)
         with pytest.raises(TimedOutError, match="places for kernels were taken"):
-            await house.run("ok", session="other", timeout_seconds=1.0)
+            await call
         (life,) = house.room.pool.lives_present()
         assert life.session.id == session
         life.held_until = 0.0
@@ -226,7 +241,10 @@ async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: Room
     assert house.room.handle(session) is None
 
 
-async def test_a_choice_is_not_given_again_once_the_folder_has_changed(house: RoomHouse) -> None:
+async def test_a_choice_is_not_given_again_once_the_folder_has_changed(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_choices, "KEEP_SECONDS", 600.0)
     choosing, asked = house.room.choosing, StartRequest("any", cwd=str(house.cwd))
     deadline = asyncio.get_running_loop().time() + 60
     first = await choosing.choose_for_start(asked, deadline, ignore)

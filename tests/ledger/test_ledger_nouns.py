@@ -219,7 +219,7 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     again = await EventStream.open(EventJournal(await open_ledger()))
     assert again.publish("e") > third
     subscription = again.subscribe(second)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [(await anext(subscription)).document()["event"] for _ in range(2)] == ["tool_started", "e"]
     assert [it.event for it in await again.latest(unit="tool:y")] == ["tool_stopped"]
 

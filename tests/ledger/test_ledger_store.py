@@ -35,7 +35,7 @@ async def units(ledger: Ledger) -> list[str]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         await asyncio.sleep(0.005)

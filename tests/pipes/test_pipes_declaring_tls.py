@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipe_texts import LIMIT, pipe_text
+from ports import free_port
 from supervisord_py.errors import ConfigError, TooLargeError
 from supervisord_py.pipes.declaring.fetch import FetchError, https_fetch
 from supervisord_py.pipes.declaring.install import install
@@ -135,4 +136,4 @@ async def test_who_does_not_speak_tls_is_told_so_and_who_is_away_too() -> None:
         with pytest.raises(FetchError, match="localhost does not speak TLS as it should"):
             await https_fetch(LIMIT)(f"{here}/digest/pipe.md")
     with pytest.raises(FetchError, match=r"cannot read https://localhost:\d+/digest/pipe.md: .*refused"):
-        await https_fetch(LIMIT)(f"{here}/digest/pipe.md")
+        await https_fetch(LIMIT)(f"https://localhost:{free_port()}/digest/pipe.md")

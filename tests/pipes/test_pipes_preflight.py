@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mock_provider import MockProvider
+from ports import free_port
 from supervisord_py.errors import StartFailedError
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.preflight import Asked, model_names, new_session, preflight, same_model
@@ -46,8 +46,9 @@ class FakeAsk:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nobody wait between two attempts."""
+    """Let nobody wait between two attempts; an answer may be as late as the machine is slow."""
     monkeypatch.setattr("supervisord_py.pipes.agents.preflight.FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.READ_SECONDS", PATIENCE)
 
 
 async def look(
@@ -100,9 +101,7 @@ def answering(raw: bytes) -> Callable[[asyncio.StreamWriter], None]:
 @pytest.fixture
 def closed_port() -> str:
     """Return an address at which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+    return f"http://127.0.0.1:{free_port()}/v1"
 
 
 async def test_ollama_has_the_model() -> None:

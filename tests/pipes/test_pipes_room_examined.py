@@ -12,6 +12,8 @@ from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 if TYPE_CHECKING:
     from pathlib import Path
 
+FOR_LONG = "timeout: 80000"
+"""Of what is to run on while the clocks are turned."""
 UNKNOWN = "there is no agent 'claud'; did you mean 'claude'?"
 
 
@@ -57,7 +59,7 @@ async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_
     async with pipe_house(short_tmp) as rig:
         at_once = replace(rig.config.scheduler, stagger_seconds=0.0)
         rig.room.reconfigure(replace(rig.config, scheduler=at_once))
-        rig.shell("first", "exec sleep 60", "schedule: every 1h")
+        rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
         # After the start of the room: what was due before it is spread out over a minute.

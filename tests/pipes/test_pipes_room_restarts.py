@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from supervisord_py.errors import InterruptedRunError, ShuttingDownError
 from supervisord_py.ledger import pipe_executions
@@ -44,7 +44,7 @@ async def test_a_run_goes_on_through_a_new_control_plane_without_losing_or_doubl
             seen = (await rig.room.output(number)).total_bytes
             await rig.replace()
             assert rig.running(number) == pid
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while (await rig.room.output(number)).total_bytes <= seen:
                     await asyncio.sleep(0.01)
         (folder / "gate").touch()
@@ -112,7 +112,7 @@ async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path
             assert rows[number].incomplete
             assert (folder / "output" / str(number) / "INCOMPLETE").exists()
             assert (await rig.room.execution(number, blobs=True)).stdout == "some\n"
-            assert survivor.wait(10) == -signal.SIGKILL
+            assert survivor.wait(PATIENCE) == -signal.SIGKILL
             assert other.poll() is None
             assert {stranger, outlived} <= set(rows)
             assert rig.room.get("cut").consecutive_failures == 0
@@ -261,7 +261,7 @@ async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_w
             crash.setattr(Conclusion, "after", _nothing)
             crash.setattr(Stopping, "release", _nothing)
             number = (await rig.room.run("flaky")).id
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while not (await rig.room._house.ledger.flush() and await _is_final(rig, number)):
                     await asyncio.sleep(0.005)
             await rig.room.detach()

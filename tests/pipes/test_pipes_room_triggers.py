@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from pipe_rig import PipeRig
 
 
+FOR_LONG = "timeout: 86400"
+"""Of what is to run on while the clocks are turned: its time counts what they show."""
+
+
 async def row_of(rig: PipeRig, pipe: str, count: int = 1) -> list:
     """Return the executions of a pipe, once there are so many final ones whose slot is free."""
     async with asyncio.timeout(60):
@@ -37,7 +41,7 @@ async def test_a_pipe_with_an_interval_runs_by_itself_once_the_api_listens(short
         assert (first.trigger, first.group, first.status) == (Trigger.SCHEDULED, Group.SCHEDULED, Status.COMPLETED)
         assert (first.context_end, (first.context_end or 0) - (first.context_start or 0)) == (first.queued_at, 1800.0)
         view = rig.room.get("tick")
-        assert abs((view.next_run or 0) - first.started_at - 1800) < 5
+        assert abs((view.next_run or 0) - first.started_at - 1800) < 60
         assert view.last_decision is not None
         rig.time.pass_by(1801)
         rig.room._all.timetable.wake()
@@ -49,7 +53,7 @@ async def test_a_pipe_with_an_interval_runs_by_itself_once_the_api_listens(short
 
 async def test_a_due_time_while_it_runs_is_skipped_and_said(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("busy", "while [ ! -e gate ]; do sleep 0.01; done", "schedule: every 30m")
+        folder = rig.shell("busy", "while [ ! -e gate ]; do sleep 0.01; done", f"schedule: every 30m\n{FOR_LONG}")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("busy").pid, "the start")
         rig.time.pass_by(1801)
@@ -65,7 +69,7 @@ async def test_a_due_time_while_it_runs_is_skipped_and_said(short_tmp: Path) -> 
 async def test_disabling_a_pipe_or_changing_its_schedule_takes_what_waits_out_of_the_line(short_tmp: Path) -> None:
     """E1: cancelled, with the reason; a run by hand stays."""
     async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "while [ ! -e gate ]; do sleep 0.01; done", "schedule: every 1h")
+        rig.shell("hold", "while [ ! -e gate ]; do sleep 0.01; done", f"schedule: every 1h\n{FOR_LONG}")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("hold").pid, "the start")
         rig.shell("next", "echo", "schedule: every 1h")
@@ -85,7 +89,7 @@ async def test_disabling_a_pipe_or_changing_its_schedule_takes_what_waits_out_of
         again = (await eventually(lambda: rig.room._house.roster.queued("next"), "the third"))[0]
         rig.shell("next", "echo", "schedule: manual")
         await rig.room.refresh()
-        row = await rig.room.execution(again.id)
+        row = await rig.room.wait(again.id)  # a look of the room's own may have come first, and be at work with it
         assert (row.status, "schedule has changed" in (row.error_message or "")) == (Status.CANCELLED, True)
         (rig.config.pipes_dir / "hold" / "gate").touch()
 
@@ -123,7 +127,7 @@ async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(shor
 
 async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "exec sleep 1000", "schedule: every 1h")
+        rig.shell("hold", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("hold").pid, "the start")
         rig.shell("few", "echo", "schedule_config: {frequency: days, at_hour: 9, max_occurrences: 1}")

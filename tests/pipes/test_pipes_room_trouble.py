@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipe_rig import eventually, pipe_house
+from pipe_rig import PATIENCE, eventually, pipe_house
 from supervisord_py.ledger import instances, pipe_executions
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.running import stopping
@@ -159,7 +159,8 @@ async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: 
             await rig.run("p")
         await eventually(lambda: not rig.placement.children(), "the release")
         await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
-        assert len(os.listdir("/proc/self/fd")) <= before[0]
+        # Threads that look at folders have some open, now and then.
+        await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
 
 
 async def test_a_run_whose_folder_is_deleted_from_outside_is_ended(short_tmp: Path) -> None:
@@ -203,6 +204,6 @@ async def test_who_asks_and_goes_away_leaves_no_row_that_nobody_looks_after(shor
         with pytest.raises(asyncio.CancelledError):
             await asking
         rig.ledger.write = write  # type: ignore[method-assign]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while [it.status for it in await rig.rows("p")] != [Status.COMPLETED]:
                 await asyncio.sleep(0.005)

@@ -55,7 +55,8 @@ async def test_a_one_time_pipe_runs_again_at_another_time_and_a_disabled_one_doe
 
 async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_time(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        rig.shell("slow", "exec sleep 1000", "schedule: every 30m")
+        for_long = "timeout: 80000"  # it runs on while the clocks are turned
+        rig.shell("slow", "exec sleep 1000", f"schedule: every 30m\n{for_long}")
         rig.shell("later", "echo", "schedule: every 30m\nrun_on_enable: false")
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("slow").pid, "the start")
@@ -70,7 +71,7 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         timetable.wake()
         await eventually(lambda: type(timetable.decision("slow")).__name__ == "Wait", "what follows")
         assert "still running: execution" in rig.room.next("slow").last_decision.text
-        rig.shell("slow", "exec sleep 1000", "schedule: every 40m")
+        rig.shell("slow", "exec sleep 1000", f"schedule: every 40m\n{for_long}")
         await rig.room.refresh()
         assert rig.room.get("slow").last_decision is None
         await rig.room.cancel_pipe("slow")
@@ -214,7 +215,7 @@ async def test_who_is_queued_has_a_place_and_a_timeout_begins_with_the_process(s
         live, clocks = rig.room._house.roster.running("p"), rig.time.clocks
         assert live is not None
         assert live.execution.started_at is not None
-        over = live.deadline + clocks.wall() - clocks.boot()
+        over = live.deadline - clocks.boot() + clocks.wall()  # in this order: who is held up in between is late
         assert over - live.execution.started_at >= 100 - 0.001, "the row shows whole milliseconds"
         assert (await rig.room.execution(queued.id)).position is None
         told = live.execution.started_at

@@ -375,7 +375,6 @@ def test_the_clocks_tell_a_step_from_a_sleep_from_a_slew() -> None:
 
 
 def test_the_real_clocks_stand_still_enough() -> None:
-    watch = ClockWatch()
-    look = watch.look()
-    assert (look.stepped, look.slept, look.moved) == (0.0, 0.0, False)
-    assert look.now.zone is UTC
+    looks = [ClockWatch().look() for _ in range(3)]  # who is held up between two clocks sees a difference
+    assert (0.0, 0.0, False) in [(look.stepped, look.slept, look.moved) for look in looks]
+    assert looks[0].now.zone is UTC

@@ -123,6 +123,7 @@ async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) ->
 async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not running and without the model are two things."""
     monkeypatch.setattr("supervisord_py.pipes.agents.preflight.FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.READ_SECONDS", 60.0)
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
     with settings(rig, preflight=True, preflight_seconds=60.0), socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))

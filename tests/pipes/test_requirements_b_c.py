@@ -14,7 +14,7 @@ from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest
-from supervisord_py.pipes.running import watching
+from supervisord_py.pipes.running import forgetting, watching
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.pipes.scheduling.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.scheduling.schedule import Every
@@ -172,8 +172,9 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
         assert (row.status, row.stdout, row.lost_bytes) == (Status.COMPLETED, "one\ntwo\n", 0)
 
 
-async def test_c3_what_is_old_is_forgotten(short_tmp: Path) -> None:
+async def test_c3_what_is_old_is_forgotten(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After 30 days, the row and its files together; what the agent wrote for its user stays."""
+    monkeypatch.setattr(forgetting, "FIRST_SECONDS", 3600.0)  # it is counted what our own sweep does
     async with pipe_house(short_tmp) as house:
         folder = house.shell("c3", "echo x | tee $PX_OUTPUT_DIR/report")
         first = await house.run("c3")

@@ -31,10 +31,10 @@ def keeper() -> Iterator[FakeKeeper]:
 
 @pytest.fixture
 def until() -> Until:
-    """Return a coroutine function that lets the loop run until a condition holds, at most 30 s."""
+    """Return a coroutine function that lets the loop run until a condition holds, at most 60 s."""
 
     async def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"
             await asyncio.sleep(0.005)

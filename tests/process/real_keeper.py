@@ -5,6 +5,7 @@ The keeper starts its control plane itself; ours is a few lines that send descri
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -100,8 +101,9 @@ class RealKeeper:
         return socket.socket(fileno=fds[0])
 
     def end_control(self) -> None:
-        """Let the present control plane end as one that failed."""
-        self._lent[-1].send(b"\x01")
+        """Let the present control plane end as one that failed; the keeper may have ended it for its closed channel."""
+        with contextlib.suppress(BrokenPipeError):
+            self._lent[-1].send(b"\x01")
 
     def close(self) -> None:
         """End everything, in order where the keeper still lives."""

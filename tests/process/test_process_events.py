@@ -62,7 +62,7 @@ async def stream(journal: MemoryJournal) -> EventStream:
 
 
 async def read(subscription: Subscription, count: int) -> list[Item]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [await anext(subscription) for _ in range(count)]
 
 
@@ -178,12 +178,12 @@ async def test_closing_lets_readers_finish(stream: EventStream) -> None:
     stream.close()
     with pytest.raises(StopAsyncIteration):
         await task
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [item.document()["event"] async for item in behind] == ["last"]
     stream.publish("to nobody")
     async with stream.subscribe() as left:
         pass
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert [item async for item in left] == []
 
 

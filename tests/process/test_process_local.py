@@ -190,7 +190,7 @@ async def test_wait_is_resolved_by_the_exit_for_all_who_wait(keeper: FakeKeeper,
     waiting[0].cancel()
     verdict = {"reason": "memory_limit", "by": "keeper", "rss_bytes": 9, "limit_bytes": 8, "signal": 9, "time": 1.5}
     keeper.emit("exit", record=exit_message(KEY, code=None, signal=9, verdict=verdict))
-    records = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 30)
+    records = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 60)
     assert [it.signal for it in records] == [9, 9]
     assert records[0].verdict == Verdict(Reason.MEMORY_LIMIT, "keeper", 1.5, 9, 9, 8)
     assert (records[0].user_seconds, records[0].system_seconds, records[0].log_end) == (0.5, 0.25, 10)
@@ -214,7 +214,7 @@ async def test_wait_finds_a_child_that_only_the_keeper_knows(keeper: FakeKeeper,
     while "list" not in keeper.verbs_asked():  # the keeper's thread has no event of this loop
         await asyncio.sleep(0.005)
     keeper.emit("exit", record=exit_message(KEY, code=3))
-    assert (await asyncio.wait_for(waiting, 30)).code == 3
+    assert (await asyncio.wait_for(waiting, 60)).code == 3
 
 
 async def test_every_exit_is_told_once_to_each_listener_early_or_late(

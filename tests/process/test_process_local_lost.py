@@ -49,7 +49,7 @@ async def test_the_end_of_the_keeper_ends_every_call_and_is_told_once(
     keeper.hang_up()
     for task in pending:
         with pytest.raises(KeeperLostError):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
     assert placement.lost
     assert told == ["early"]
     with pytest.raises(KeeperLostError):
@@ -92,7 +92,7 @@ async def test_closing_from_this_side_ends_calls_but_is_no_loss(keeper: FakeKeep
     placement.close()
     for task in pending:
         with pytest.raises(KeeperLostError, match="closed"):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
     assert told == []
 
 
@@ -112,6 +112,7 @@ async def test_an_answer_that_comes_too_late_is_dropped_with_its_descriptor(
     placement._timeouts = Timeouts(call=0.05)  # only now: the greeting may take its time
     with pytest.raises(KeeperLostError):
         await placement.take_fd("n")
+    await until(lambda: "take_fd" in keeper.verbs_asked())  # we may have given up before the keeper's thread heard it
     read, write = os.pipe()
     keeper.send({"id": keeper.asked[-1]["id"], "ok": True, "fds": 1}, [write])
     keeper.send({"event": "gone", "key": "k", "fds": 1}, [write])

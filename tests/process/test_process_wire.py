@@ -147,7 +147,7 @@ async def test_a_peer_that_does_not_read_blocks_nobody_and_gets_everything(
     assert not drained.done()
     right = Ear(pair[1])
     await until(lambda: right.frames and "last" in right.frames[-1].message)
-    await asyncio.wait_for(drained, 30)
+    await asyncio.wait_for(drained, 60)
     assert [it.message["n"] for it in right.frames[:-1]] == list(range(len(right.frames) - 1))
     os.write(write, b"!")
     assert os.read(right.frames[-1].fds[0], 1) == b"!"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -151,10 +152,14 @@ def test_what_changed_is_read_again(tmp_path: Path, reads: list[str], file: str)
     assert reads == ["x", "x"]
 
 
-def test_a_file_as_young_as_its_clock_is_not_trusted(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
+def test_a_file_as_young_as_its_clock_is_not_trusted(
+    tmp_path: Path, clock: Clock, reads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second change within one tick keeps size and time; only reading again finds it."""
     folder = write_tool(tmp_path, "x", '{"name": "x", "concurrency": 1}')
     catalog = Catalog([tmp_path], clock=clock)
+    young = max(path.stat().st_mtime for path in folder.iterdir()) + catalog_module.RACY_SECONDS / 2
+    monkeypatch.setattr(catalog_module, "time", SimpleNamespace(time=lambda: young))
     catalog.refresh()
     stat = (folder / "tool.json").stat()
     with (folder / "tool.json").open("r+") as file:

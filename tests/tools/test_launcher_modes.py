@@ -12,6 +12,7 @@ from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
 from supervisord_py.ledger import instances
 from supervisord_py.tools.serving import startup
 from supervisord_py.tools.serving.ports import Reservation
+from tools.tool_house import watched_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +51,11 @@ async def test_a_tool_that_binds_with_reuse_starts_at_the_first_try(house: ToolH
 async def test_a_tool_that_binds_without_reuse_gets_another_port_without_the_reservation(house: ToolHouse) -> None:
     house.add("stubborn-port")
     assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
-    assert len(await house.said("spawned")) == 2
+    # Without the reservation a stranger may be given the port before the tool binds it; then a third one is tried.
+    tries = len(await house.said("spawned"))
+    assert 2 <= tries <= startup.PORT_ATTEMPTS
     rows = await instances.latest(house.ledger, "tool:stubborn-port", limit=5)
-    assert [row.reason for row in rows] == [None, "replaced"]
+    assert [row.reason for row in rows] == [None, *["replaced"] * (tries - 1)]
 
 
 async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +87,11 @@ async def test_a_word_of_its_own_makes_a_tool_ready(house: ToolHouse) -> None:
     assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
 
 
-async def test_on_a_port_of_its_own_only_a_healthy_tool_is_ready(house: ToolHouse) -> None:
-    house.add("stubborn-port", env={"REUSES": "1", "SICK": "1"}, start_timeout_seconds=2)
+async def test_on_a_port_of_its_own_only_a_healthy_tool_is_ready(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched_until(monkeypatch, lambda watch: watch._last_answer)
+    house.add("stubborn-port", env={"REUSES": "1", "SICK": "1"}, start_timeout_seconds=600)
     with pytest.raises(ReadinessTimeoutError, match="/healthz answered 503"):
         await house.ask("stubborn-port")
 

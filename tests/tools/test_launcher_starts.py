@@ -14,7 +14,7 @@ import pytest
 from supervisord_py.errors import ReadinessTimeoutError, ResourceLimitError, StartFailedError, TimedOutError
 from supervisord_py.ledger import instances
 from supervisord_py.process.backoff import BackoffPolicy
-from tools.tool_house import eventually
+from tools.tool_house import eventually, listens_elsewhere, watched_until
 
 if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
@@ -104,8 +104,9 @@ async def test_a_missing_module_points_to_sync(house: ToolHouse) -> None:
     assert "pxctl tools sync shapes" in caught.value.hint
 
 
-async def test_a_tool_that_listens_elsewhere_is_told_where(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "other_port"}, start_timeout_seconds=3)
+async def test_a_tool_that_listens_elsewhere_is_told_where(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched_until(monkeypatch, listens_elsewhere)
+    house.add("shapes", env={"FAULT": "other_port"}, start_timeout_seconds=600)
     with pytest.raises(ReadinessTimeoutError, match=r"it listens on 127\.0\.0\.1:\d+ instead of") as caught:
         await house.ask("shapes")
     assert caught.value.extra["reason"] == "readiness_timeout"
@@ -134,9 +135,10 @@ async def test_running_out_of_memory_at_the_start_names_the_limit(house: ToolHou
 
 
 async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "slow", "SLOW": "2"})
+    house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
     with pytest.raises(TimedOutError, match="still starting"):
         await house.ask("shapes", timeout_seconds=0.2)
+    (house.tools / "shapes" / "gate").touch()
     await eventually(lambda: house.state("shapes").state == "ready")
     assert len(await house.said("starting", "tool:shapes")) == 1
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def left_in(folder: Path) -> list[str]:
 
 async def asked(folder: Path) -> Any:
     """Start a tool and return what it answers to its test request, after a look at its other routes."""
-    spec = load_tool(folder)
+    spec = replace(load_tool(folder), stop_timeout_seconds=60.0)  # whether it obeys TERM, not how soon
     probe = SubprocessProbe(spec)
     await probe.start({}, timeout_seconds=60)
     try:

@@ -108,6 +108,7 @@ def tool(tmp_path: Path, **files: str) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("builder", ["uv", "pip"])
 async def test_what_is_asked_for_can_be_imported_and_is_compiled(tmp_path: Path, builder: str, require: Any) -> None:
     require(builder != "uv" or UV is not None, "uv is not installed")

@@ -13,7 +13,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.process.child_environment import Environment
 from supervisord_py.tools.making.sync import BuildCommand, OutputLine, StepEnd
 from supervisord_py.tools.making.sync_runner import MAX_LINE, placement_runner
-from tools.tool_house import eventually
+from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
@@ -25,13 +25,6 @@ def step(*argv: str) -> BuildCommand:
 
 def script(text: str) -> BuildCommand:
     return step(sys.executable, "-I", "-u", "-c", text)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 async def test_every_line_arrives_and_then_the_end(house: ToolHouse) -> None:
@@ -69,7 +62,7 @@ async def test_a_step_that_is_cut_off_is_gone_with_its_children(house: ToolHouse
     assert isinstance(line, OutputLine)
     await output.aclose()
     for pid in line.text.split():
-        await eventually(lambda pid=pid: gone(int(pid)), f"the end of {pid}")  # type: ignore[misc]
+        await eventually(lambda pid=pid: not alive(int(pid)), f"the end of {pid}")  # type: ignore[misc]
     assert list(await house.placement.list("sync:")) == []
 
 

@@ -10,14 +10,14 @@ import pytest
 
 from supervisord_py.errors import PxError
 from supervisord_py.tools.checking.diagnose import Diagnosis, diagnose
-from tools.tool_house import eventually
+from tools.tool_house import eventually, listens_elsewhere, watched_until
 
 if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
 
 SPOILT: dict[str, tuple[dict[str, Any], str]] = {
     "never_ready (raises)": ({"env": {"FAULT": "raises"}}, "cannot go on like this"),
-    "never_ready (another port)": ({"env": {"FAULT": "other_port"}, "start_timeout_seconds": 2}, "instead of"),
+    "never_ready (another port)": ({"env": {"FAULT": "other_port"}, "start_timeout_seconds": 600}, "instead of"),
     "schema_drift": ({"env": {"FAULT": "drift"}}, "/version"),
     "invalid_input": ({"env": {"FAULT": "refuses_422"}}, "422"),
     "bad_answer": ({"env": {"FAULT": "silent_500"}}, "500"),
@@ -33,8 +33,12 @@ def found(diagnosis: Diagnosis) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("fault", SPOILT)
-async def test_a_fault_is_found_with_evidence_and_next_step(house: ToolHouse, fault: str) -> None:
+async def test_a_fault_is_found_with_evidence_and_next_step(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     keys, evidence = SPOILT[fault]
+    if "another port" in fault:
+        watched_until(monkeypatch, listens_elsewhere)
     house.add("shapes", **keys)
     diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
     case = fault.partition(" ")[0]

@@ -22,7 +22,7 @@ def probe(house: ToolHouse) -> InstanceProbe:
 
 
 async def test_a_probe_lives_beside_the_warm_instance(house: ToolHouse) -> None:
-    house.add("shapes")
+    house.add("shapes", stop_timeout_seconds=600)
     warm = (await house.ask("shapes"))["pid"]
     trial = probe(house)
     assert await trial.start({"MARK": "probe"}, timeout_seconds=30) > 0
@@ -58,11 +58,12 @@ async def test_answers_that_do_not_come_or_break_are_errors(house: ToolHouse) ->
         await trial.get("/", timeout_seconds=1)
     await trial.start({}, timeout_seconds=30)
     with pytest.raises(TimedOutError):
-        await trial.post("/run", b'{"do": "sleep", "number": 60}', {}, timeout_seconds=0.2)
+        await trial.post("/run", b'{"do": "sleep", "number": 600}', {}, timeout_seconds=0.2)
+    assert (await trial.post("/run", b'{"do": "status", "number": 500}', {}, timeout_seconds=30)).status == 500
     with pytest.raises(ToolFailedError, match="broke off"):
         await trial.post("/run", b'{"do": "half"}', {}, timeout_seconds=30)
     await trial.stop()
-    assert "sleeping" in trial.spawn_log()
+    assert "trouble at the mill" in trial.spawn_log()
 
 
 async def test_a_probe_that_is_left_behind_is_stopped_by_the_next_control_plane(house: ToolHouse) -> None:

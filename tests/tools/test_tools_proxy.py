@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.serving import proxy
+from supervisord_py.tools.serving import proxy, upstream
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:
@@ -199,7 +199,8 @@ async def test_a_slow_reader_slows_the_tool_and_loses_nothing(front: Front) -> N
     assert len(first) + len(rest) == size
 
 
-async def test_a_client_that_vanishes_frees_its_place(front: Front) -> None:
+async def test_a_client_that_vanishes_frees_its_place(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream, "_CANCEL_SECONDS", 60.0)
     async with front.client.post("/shapes/run", json={"do": "echo"}):
         pass
     asking = asyncio.create_task(front.client.post("/shapes/run", json={"do": "sleep", "number": 600}))

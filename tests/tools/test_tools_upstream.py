@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from supervisord_py.tools.serving import upstream as upstream_module
 from supervisord_py.tools.serving.drift import schema_drift
 from supervisord_py.tools.serving.upstream import Call, Upstream
 
@@ -52,8 +53,10 @@ class Scripted:
 
 
 @pytest.fixture
-async def serving() -> AsyncIterator[Callable[..., object]]:
-    """Start scripted servers, and give an upstream to each."""
+async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., object]]:
+    """Start scripted servers, and give an upstream to each; no pause of the machine is too long for them."""
+    monkeypatch.setattr(upstream_module, "IDLE_SECONDS", 600.0)
+    monkeypatch.setattr(upstream_module, "_CANCEL_SECONDS", 60.0)
     ends: list[object] = []
 
     async def start(script: Callable[[int, int], bytes | None]) -> tuple[Scripted, Upstream]:

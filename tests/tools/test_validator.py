@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,11 @@ async def tried(tmp_path: Path, spec: ToolSpec, **answers: Any) -> tuple[dict[st
     return by_name(report), probe
 
 
-async def really(tmp_path: Path, folder: Path) -> tuple[Report, SubprocessProbe | None]:
+async def really(tmp_path: Path, folder: Path, *, stop_seconds: float = 60.0) -> tuple[Report, SubprocessProbe | None]:
     probes: list[SubprocessProbe] = []
 
     def probe_for(spec: ToolSpec) -> SubprocessProbe:
-        probes.append(SubprocessProbe(spec))
+        probes.append(SubprocessProbe(replace(spec, stop_timeout_seconds=stop_seconds)))
         return probes[-1]
 
     report = await validate_tool(folder, config(tmp_path), probe_for, NOW)
@@ -144,9 +145,7 @@ async def test_a_tool_that_ignores_the_signal_is_a_warning(tmp_path: Path) -> No
     folder = new_tool(tmp_path, "x")
     main = (folder / "main.py").read_text().replace("lambda *_: sys.exit(0)", "signal.SIG_IGN")
     (folder / "main.py").write_text(main)
-    manifest = json.loads((folder / "tool.json").read_text()) | {"stop_timeout_seconds": 0.2}
-    (folder / "tool.json").write_text(json.dumps(manifest))
-    report, _ = await really(tmp_path, folder)
+    report, _ = await really(tmp_path, folder, stop_seconds=0.2)
     assert by_name(report)["clean_shutdown"].status is Status.WARN
     assert report.overall is Status.WARN
 

@@ -18,12 +18,19 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.declaring.catalog import Catalog
+from supervisord_py.tools.serving import tags
 from supervisord_py.tools.serving.answers import StreamedAnswer, WholeAnswer
 from supervisord_py.tools.serving.launcher import Launcher
+from supervisord_py.tools.serving.ports import listening_of
+from supervisord_py.tools.serving.readiness import ReadinessWatch
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
+
+    from supervisord_py.tools.serving.readiness import ReadyOutcome
 
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
@@ -37,6 +44,30 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
         assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
         await asyncio.sleep(0.01)
     return value
+
+
+def watched_until(monkeypatch: pytest.MonkeyPatch, seen: Callable[[ReadinessWatch], Any]) -> None:
+    """Have the time that a start may take be over once `seen`, however long that takes, and not before."""
+    watch = ReadinessWatch._watch
+
+    async def watched(self: ReadinessWatch, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
+        async def end() -> None:
+            await eventually(lambda: seen(self), "what the start is watched for")
+            self.extend(0.0)
+
+        ending = asyncio.create_task(end())
+        try:
+            return await watch(self, timeout_seconds, owns_port=owns_port)
+        finally:
+            ending.cancel()
+            await asyncio.wait([ending])
+
+    monkeypatch.setattr(ReadinessWatch, "_watch", watched)
+
+
+def listens_elsewhere(watch: ReadinessWatch) -> bool:
+    """Say whether a tool that is watched listens on another port than its own."""
+    return any(one.port != watch._port for one in listening_of(watch._leader))
 
 
 class ToolHouse:
@@ -87,6 +118,17 @@ class ToolHouse:
         self.catalog = Catalog([self.tools], self.config.defaults)
         self.launcher = Launcher(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
+
+    async def noted(self, name: str) -> None:
+        """Wait until the keeper has the note that a tool is ready: its first answers may come before that."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            child = await self.placement.attach(self.state(name).instance)
+            assert child is not None
+            if (tag := tags.decode(child.tag)) is not None and tag.ready:
+                return
+            assert time.monotonic() < deadline, f"no note that {name} is ready came within {PATIENCE} s"
+            await asyncio.sleep(0.01)
 
     async def abandon(self) -> None:
         """Let the control plane vanish without a word to its tools."""
@@ -142,4 +184,4 @@ class ToolHouse:
         return [each for each in await self.events.history(unit=unit) if each.event == event]
 
 
-__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually"]
+__all__ = ["CHILDREN", "PATIENCE", "ToolHouse", "alive", "eventually", "listens_elsewhere", "watched_until"]

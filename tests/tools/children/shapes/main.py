@@ -125,7 +125,7 @@ class Shapes(BaseHTTPRequestHandler):
         for _ in range(int(value["number"])):
             hoard.append(bytearray(os.urandom(1)) * (1 << 20))
             time.sleep(0.002)
-        self.answer({"eaten": len(hoard)})
+        time.sleep(600)  # whoever is to notice may be slow; the machine is not to be eaten up meanwhile
 
     def do_burn(self, value):
         while True:
@@ -164,11 +164,14 @@ def main():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if FAULT == "slow":
         time.sleep(float(os.environ.get("SLOW", "1")))
+    while FAULT == "gated" and not os.path.exists("gate"):
+        time.sleep(0.01)
     if FAULT == "once" and not os.path.exists("went_wrong"):
         open("went_wrong", "w").close()
         raise SystemExit("only the first time")
     if FAULT == "eats":
-        hoard = [bytearray(os.urandom(1)) * (1 << 20) for _ in range(100000)]  # noqa: F841
+        hoard = [bytearray(os.urandom(1)) * (1 << 20) for _ in range(400)]  # noqa: F841
+        threading.Event().wait()  # whoever is to notice may be slow
     if FAULT == "other_port":
         port = 0
     ThreadingHTTPServer(("127.0.0.1", port), Shapes).serve_forever()
