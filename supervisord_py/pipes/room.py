@@ -98,7 +98,7 @@ class Pipes:
         from supervisord_py.pipes.declaring.watch import watch  # noqa: PLC0415 - small, but of no use before
 
         seconds = self.config.scheduler.look_seconds
-        await watch(self._all.catalog, self._all.upkeep.changed, seconds, told=_looked_for)
+        await watch(self._all.catalog, self._all.upkeep.refresh, seconds, told=_looked_for)
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""

@@ -270,8 +270,11 @@ class EventStream:
         return tuple(event for event in self._recent if event.id > after_id)
 
     async def history(self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000) -> list[Event]:
-        """Return the oldest kept events after an id, ascending; the newest may not be written yet."""
-        return [_event(row) for row in await self._journal.after(after_id, unit, limit)]
+        """Return the oldest events after an id, ascending, those included that are not written yet."""
+        recent = self.recent_after(after_id)  # taken first: while the journal is read, newer ones may push them out
+        kept = {row.id: _event(row) for row in await self._journal.after(after_id, unit, limit)}
+        kept.update((it.id, it) for it in recent if unit is None or it.unit == unit)
+        return [kept[number] for number in sorted(kept)[:limit]]
 
     async def latest(self, *, unit: str | None = None, limit: int = 100) -> list[Event]:
         """Return the newest events, ascending, those included that are not written yet."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from supervisord_py.pipes.declaring.catalog import Change
 
 NEVER = 3600.0
 """A look so rare that what is heard was announced."""
@@ -29,12 +28,14 @@ BOUND = 60.0
 class Heard:
     """What a watch said, waited for with a bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, catalog: PipeCatalog) -> None:
+        self.catalog = catalog
         self.changes: list[tuple[ChangeKind, str]] = []
         self.sentences: list[str] = []
         self._more = asyncio.Event()
 
-    async def on_change(self, changes: tuple[Change, ...]) -> None:
+    async def refresh(self) -> None:
+        changes = await asyncio.to_thread(self.catalog.refresh)
         self.changes += [(each.kind, each.name) for each in changes]
         self._more.set()
 
@@ -51,9 +52,9 @@ class Heard:
 
 @contextlib.asynccontextmanager
 async def watching(pipes_dir: Path, look_seconds: float, wake: asyncio.Event | None = None) -> AsyncIterator[Heard]:
-    heard = Heard()
     catalog = PipeCatalog(pipes_dir, LIMIT)
-    task = asyncio.create_task(watch(catalog, heard.on_change, look_seconds, told=heard.told, wake=wake))
+    heard = Heard(catalog)
+    task = asyncio.create_task(watch(catalog, heard.refresh, look_seconds, told=heard.told, wake=wake))
     try:
         yield heard
     finally:
@@ -115,7 +116,7 @@ async def test_a_pipes_directory_may_come_later_and_a_wake_looks_at_once(tmp_pat
 async def test_what_the_listener_raises_ends_the_watch(tmp_path: Path) -> None:
     write_folder(tmp_path, "a")
 
-    async def broken(_changes: tuple[Change, ...]) -> None:
+    async def broken() -> None:
         raise LookupError("no room")
 
     with pytest.raises(LookupError, match="no room"):

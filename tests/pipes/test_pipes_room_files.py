@@ -17,6 +17,8 @@ from supervisord_py.pipes.room_requests import RunRequest
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from supervisord_py.pipes.declaring.catalog import Change
+
 
 async def test_a_pipe_is_added_disabled_checked_changed_and_removed(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
@@ -85,6 +87,31 @@ async def test_what_is_shown_of_broken_and_of_unknown_pipes(short_tmp: Path) -> 
         assert (bad["valid"], bad["next"], bad["summary"]) == (False, [], None)
         with pytest.raises(InvalidInputError):
             await rig.room.run("odd", RunRequest(timeout_seconds=0))
+
+
+async def test_a_look_ends_when_what_another_one_found_is_taken_in(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who refreshes after an edit finds nothing new where the watch was faster; what it means has happened."""
+    async with pipe_house(short_tmp) as rig:
+        upkeep = rig.room._all.upkeep
+        take, reached, go = upkeep._take, asyncio.Event(), asyncio.Event()
+
+        async def held(change: Change) -> None:
+            reached.set()
+            await go.wait()
+            await take(change)
+
+        monkeypatch.setattr(upkeep, "_take", held)
+        rig.write("fresh", "agent: command\ncommand: cat")
+        first = asyncio.create_task(rig.room.refresh())
+        await reached.wait()
+        second = asyncio.create_task(rig.room.refresh())
+        ended, _ = await asyncio.wait({second}, timeout=0.5)
+        go.set()
+        await asyncio.gather(first, second)
+        assert not ended
+        assert "pipe_added" in await rig.words("pipe:fresh")
 
 
 async def test_of_two_that_ask_at_the_same_moment_one_is_told_of_the_other(short_tmp: Path) -> None:

@@ -15,6 +15,7 @@ from supervisord_py.pipes.declaring.announcements import announced
 from supervisord_py.pipes.running import file_listener, file_watch
 from supervisord_py.pipes.running.file_listener import FileChange, FileListener, Root
 from supervisord_py.pipes.running.file_watch import FileWatch
+from supervisord_py.process.clock import file_time
 
 if TYPE_CHECKING:
     import threading
@@ -85,7 +86,7 @@ async def test_what_changes_before_somebody_listens_is_told_and_what_lay_there_i
     new.mkdir()
     (new / "old").touch()
     os.utime(new / "old", (1, 1))
-    while file_listener.file_time() <= (new / "old").stat().st_ctime_ns:
+    while file_time() <= (new / "old").stat().st_ctime_ns:
         await asyncio.sleep(0.001)
     async with watching(tmp_path / "in") as it:
         it.roots.add(Root(str(new), deep=True))
@@ -98,6 +99,33 @@ async def test_what_changes_before_somebody_listens_is_told_and_what_lay_there_i
         (new / "later").touch()
         await it.until({"later"})
         assert sorted(it.told) == ["at-once", "later", "moved"]
+
+
+async def test_what_changes_before_the_watch_hears_that_it_is_named_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads the names sees the new one before the watch is told of it; its own looks do not begin anything."""
+    monkeypatch.setattr(file_watch, "LOOK_SECONDS", 0.01)
+    new = tmp_path / "new"
+    new.mkdir()
+    looks = itertools.count()
+    async with watching(tmp_path / "in") as it:
+        present = file_watch._present
+
+        def looked(roots: frozenset[Root]) -> frozenset[Root]:
+            next(looks)
+            return present(roots)
+
+        monkeypatch.setattr(file_watch, "_present", looked)
+        named_at = file_time()
+        it.roots.add(Root(str(new), deep=False))
+        (new / "meanwhile").touch()
+        before = next(looks)
+        async with asyncio.timeout(PATIENCE):
+            while next(looks) < before + 20:
+                await asyncio.sleep(0.01)
+        it.watch.look(named_at)
+        await it.until({"meanwhile"})
 
 
 async def test_all_that_a_folder_holds_is_new_when_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -272,6 +272,21 @@ def test_a_resume_is_noticed_once() -> None:
     assert (resumes.look(), resumes.resumed_at) == (False, 300.0)
 
 
+def test_a_look_that_was_stopped_between_two_clocks_is_no_resume() -> None:
+    clock = {"boot": 100.0, "awake": 50.0}
+    stalls: list[float] = []
+
+    def stall(name: str) -> float:
+        found = clock[name]
+        pause = stalls.pop(0) if stalls else 0.0
+        clock.update(boot=clock["boot"] + pause, awake=clock["awake"] + pause)
+        return found
+
+    resumes = Resumes(Clocks(lambda: 0.0, lambda: stall("boot"), lambda: stall("awake")))
+    stalls += [7.0]
+    assert [resumes.look() for _ in range(2)] == [False, False]
+
+
 @given(st.floats(0, 4e9))
 def test_times_of_rows_have_whole_milliseconds_and_are_never_later(seconds: float) -> None:
     assert 0 <= seconds - whole_ms(seconds) < 0.001001

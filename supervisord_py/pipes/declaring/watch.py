@@ -19,22 +19,22 @@ from supervisord_py.pipes.declaring.files import PIPE_FILE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from supervisord_py.pipes.declaring.catalog import Change, PipeCatalog
+    from supervisord_py.pipes.declaring.catalog import PipeCatalog
 
 
 async def watch(
     catalog: PipeCatalog,
-    on_change: Callable[[tuple[Change, ...]], Awaitable[None]],
+    refresh: Callable[[], Awaitable[None]],
     look_seconds: float,
     *,
     told: Callable[[str], None] = lambda _sentence: None,
     wake: asyncio.Event | None = None,
 ) -> None:
-    """Keep a catalog fresh until cancelled; `on_change` is awaited with every set of changes.
+    """Keep a catalog fresh until cancelled.
 
     Args:
-        catalog: Refreshed in a thread.
-        on_change: What it raises ends the watch.
+        catalog: Whose folders are listened to.
+        refresh: Has the catalog look, and takes in what it found. What it raises ends the watch.
         look_seconds: Longest time between two looks.
         told: Gets a sentence when announcements do not work; looks go on.
         wake: Set it for a look at once.
@@ -44,9 +44,7 @@ async def watch(
     try:
         while True:
             bell.clear()
-            changes = await asyncio.to_thread(catalog.refresh)
-            if changes:
-                await on_change(changes)
+            await refresh()
             announcements.listen_at(_folders(catalog))
             pause = min(look_seconds, SETTLE_SECONDS) if catalog.unsettled else look_seconds
             with contextlib.suppress(TimeoutError):

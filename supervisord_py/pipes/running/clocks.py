@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SLEPT_SECONDS = 2.0
-"""Two clocks read one after the other differ by less, however busy the machine is with us."""
+"""Clocks that were read together differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Clocks:
 
     def asleep(self) -> float:
         """Return how long the machine has slept, up to a constant."""
-        return self.boot() - self.awake()
+        return clock.ahead(self.boot, of=self.awake)
 
 
 def whole_ms(seconds: float) -> float:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,12 +16,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.pipes.declaring.announcements import announced
+from supervisord_py.process.clock import file_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_COARSE = 5
-"""Linux' CLOCK_REALTIME_COARSE, of which files have their times: behind the fine one by up to a tick."""
 _log = structlog.get_logger(__name__)
 
 
@@ -41,11 +38,6 @@ class FileChange:
 
     path: str
     key: str
-
-
-def file_time() -> int:
-    """Return the time that a file gets which is written now, in nanoseconds since 1970."""
-    return time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()
 
 
 def occurrence(path: str, since: int = 0) -> FileChange | None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.pipes.running.file_listener import FileChange, FileListener, Root, file_time, occurrence
+from supervisord_py.pipes.running.file_listener import FileChange, FileListener, Root, occurrence
+from supervisord_py.process.clock import file_time
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -41,7 +42,8 @@ class FileWatch:
         self._roots = roots
         self._on_change = on_change
         self._wake = asyncio.Event()
-        self._asked: int | None = None
+        self._asked: int | None = file_time()
+        """Since when something may be named that was not (ns); None: since the last look, nothing is."""
         self._changed: asyncio.Queue[FileChange] = asyncio.Queue()
         self._told: dict[str, float] = {}
         """Occurrences, and when they were told, on the loop's clock."""
@@ -52,10 +54,14 @@ class FileWatch:
         self._owed: dict[Root, int] = {}
         """Folders to which nobody listens yet, and since when (ns) what changes in them is to be told."""
 
-    def look(self) -> None:
-        """Look now what is to be watched; what changes from now on is not lost."""
-        if self._asked is None:
-            self._asked = file_time()
+    def look(self, named_at: int | None = None) -> None:
+        """Look now what is to be watched.
+
+        Args:
+            named_at: What changes from this time on is not lost (ns since 1970, of `file_time`); None: from now on.
+        """
+        at = file_time() if named_at is None else named_at
+        self._asked = at if self._asked is None else min(at, self._asked)
         self._wake.set()
 
     async def run(self) -> None:
@@ -74,11 +80,13 @@ class FileWatch:
             await asyncio.to_thread(self._stop)
 
     async def _look(self) -> None:
-        since, self._asked = self._asked or file_time(), None
+        since, self._asked = self._asked, None
         wanted = self._roots()
         self._note_ends()
         heard, owed = self._heard(), self._owed
-        self._owed = {root: owed.get(root, since) for root in wanted if root in owed or root not in heard}
+        if since is None:  # what is new has been named, but whoever knows when has yet to tell us
+            wanted &= heard | owed.keys()
+        self._owed = {root: owed.get(root, since or 0) for root in wanted if root in owed or root not in heard}
         present = await asyncio.to_thread(_present, wanted)
         self._owed |= dict.fromkeys(wanted - present, 0)
         for deep in (False, True):

@@ -46,7 +46,7 @@ class PipeUpkeep:
         house: Whose pipes.
         catalog: The files.
         cancelling: Ends what must not go on.
-        on_change: Told when something changed: scheduler and watches look again.
+        on_change: Told when something changed, and since when that can be known: scheduler and watches look again.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PipeUpkeep:
         house: RunningHouse,
         catalog: PipeCatalog,
         cancelling: Cancelling,
-        on_change: Callable[[], None],
+        on_change: Callable[[int], None],
     ) -> None:
         self._house = house
         self._catalog = catalog
@@ -62,6 +62,7 @@ class PipeUpkeep:
         self._on_change = on_change
         self._was_enabled: dict[str, bool] = {}
         self._changed_meanwhile: set[str] = set()
+        self._looking = asyncio.Lock()
 
     async def begin(self) -> None:
         """Look for the first time: nothing is an event, everything may have changed while we were away."""
@@ -83,16 +84,14 @@ class PipeUpkeep:
             for name in {*self._house.states.names, *waiting} - set(known):
                 await self.gone(name, "its folder is gone")
 
-    async def changed(self, changes: tuple[Change, ...]) -> None:
-        """Take changes in."""
-        for change in changes:
-            await self._take(change)
-        if changes:
-            self._on_change()
-
     async def refresh(self) -> None:
-        """Look now."""
-        await self.changed(await asyncio.to_thread(self._catalog.refresh))
+        """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
+        async with self._looking:
+            changes = await asyncio.to_thread(self._catalog.refresh)
+            for change in changes:
+                await self._take(change)
+            if changes:
+                self._on_change(self._catalog.changed_at)
 
     async def _take(self, change: Change) -> None:
         declared = self._catalog.get(change.name)

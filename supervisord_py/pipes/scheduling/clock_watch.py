@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STEP_SECONDS = 1.0
 """A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
 SLEPT_SECONDS = 2.0
-"""Two clocks read one after the other differ by less, however busy the machine is."""
+"""Clocks that were read together differ by less."""
 
 
 def _utc() -> tzinfo:
@@ -97,5 +97,6 @@ class ClockWatch:
 
     def _read(self) -> tuple[float, float, float]:
         """Return boottime, how far the wall is ahead of it, and how far it is ahead of the time awake."""
-        boottime = self._clocks.boottime()
-        return boottime, self._clocks.wall() - boottime, boottime - self._clocks.awake()
+        clocks = self._clocks
+        offset, asleep = clock.ahead(clocks.wall, of=clocks.boottime), clock.ahead(clocks.boottime, of=clocks.awake)
+        return clocks.boottime(), offset, asleep

@@ -1,0 +1,37 @@
+"""Clocks that are read together."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.process import clock
+
+
+class Stalled:
+    """Two clocks that go alike, one `apart` ahead; after each reading whoever reads is stopped for a while."""
+
+    def __init__(self, apart: float, stalls: list[float]) -> None:
+        self.time = 1000.0
+        self.apart = apart
+        self.stalls = stalls
+
+    def behind(self) -> float:
+        found = self.time
+        self.time += self.stalls.pop(0) if self.stalls else 0.0
+        return found
+
+    def ahead(self) -> float:
+        return self.behind() + self.apart
+
+
+@given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 100.0), max_size=3 * (clock.TRIES - 1)))
+def test_a_pause_between_two_readings_does_not_part_the_clocks(apart: float, stalls: list[float]) -> None:
+    two = Stalled(apart, stalls)
+    assert abs(clock.ahead(two.ahead, of=two.behind) - apart) < clock.NEAR_SECONDS + 1e-6
+
+
+def test_where_there_are_only_pauses_the_shortest_counts() -> None:
+    stalls = [9.0, 9.0, 9.0] * (clock.TRIES - 1) + [2.0, 3.0, 9.0]
+    two = Stalled(100.0, stalls)
+    assert clock.ahead(two.ahead, of=two.behind) == 102.0
