@@ -23,6 +23,7 @@ from IPython.core.error import StdinNotImplementedError
 from jupyter_client import session as jupyter_session
 from traitlets import default
 
+from . import wakes  # noqa: TID252
 from .cell_writer import STATUS_MIME  # noqa: TID252
 from .descriptors import flush_native  # noqa: TID252
 from .interrupts import GATE  # noqa: TID252
@@ -275,6 +276,7 @@ def run(arguments: Any, offered: Mapping[str, Any]) -> None:
     GATE.surround(app.shell, Session.send, *NOT_TO_BE_LEFT, threading.Thread.start)
     if WIRING.capture is not None:
         GATE.later = WIRING.capture.call_soon(GATE.again)
+    wakes.begin()
     offer(app.shell, offered)
     app.start()
 
