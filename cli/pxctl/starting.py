@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pxctl.paths import Places
 
 START_SECONDS = 30.0
+LOSER_SECONDS = 10.0
+"""So long is waited, once a daemon answers, for a child of ours that may have lost to it and does not know that yet."""
 _LOST_TO_ANOTHER = 8
 _PAUSE_SECONDS = 0.02
 _LOG_BYTES = 8 * 1024 * 1024
@@ -129,8 +131,9 @@ def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeou
     while True:
         code = child.poll()
         if answers(client):
+            _await_loser(client, child, deadline)
             # The daemon outlives us on purpose; without this the interpreter would warn of a forgotten child.
-            child.returncode = 0 if code is None else code
+            child.returncode = child.poll() or 0
             return
         if code is not None and code != _LOST_TO_ANOTHER:
             raise _died(code, log)
@@ -140,6 +143,22 @@ def _await_answer(invocation: Invocation, child: subprocess.Popen[bytes], timeou
             child.returncode = 0 if code is None else code
             raise _late(timeout, child.pid if code is None else None, log)
         interrupts.pause(_PAUSE_SECONDS)
+
+
+def _await_loser(client: Client, child: subprocess.Popen[bytes], deadline: float) -> None:
+    """Wait for the end of our child where another daemon answers: it might win the lock later, after a stop of that."""
+    deadline = min(deadline, time.monotonic() + LOSER_SECONDS)
+    while child.poll() is None and not _serves(client, child.pid) and time.monotonic() < deadline:
+        interrupts.pause(_PAUSE_SECONDS)
+
+
+def _serves(client: Client, child: int) -> bool:
+    """Say whether the daemon that answers is our child, or was started by it: the child leads a session of its own."""
+    try:
+        pid = (client.get("/api/daemon", timeout=1.0).document.get("keeper") or {}).get("pid")
+        return isinstance(pid, int) and os.getsid(pid) == child
+    except (Failure, OSError):
+        return False
 
 
 def _died(code: int, log: tuple[str, int]) -> Failure:

@@ -129,6 +129,7 @@ class _Bridge:
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
         module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.direct.channels")
         joined: Channels = await module.open_channels(connection_file)
+        self._hears_output.clear()  # before anything of this life can be heard
         downwards = asyncio.create_task(self._downwards(joined))
         opening = asyncio.create_task(self._open_upwards(joined))
         try:
@@ -147,7 +148,6 @@ class _Bridge:
 
         Every request makes a kernel say something on iopub, also one on control in the midst of a cell.
         """
-        self._hears_output.clear()
         for _ in range(_NUDGES):
             if self._hears_output.is_set():
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,23 @@ async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
     assert [event["id"] for event in lines(content)] == ids[8:]
     _, content, _ = await rig.get("/api/events?after=0")
     assert [event["id"] for event in lines(content)] == ids
+
+
+async def test_what_was_told_is_there_again_although_it_is_not_written_yet(rig: Rig) -> None:
+    written = rig.context.events.publish("written")
+    await rig.context.ledger.flush()
+    go_on = threading.Event()
+    rig.context.ledger.post(lambda _: go_on.wait(DEADLINE))
+    try:
+        async with rig.client.get("/api/events?follow=1") as answer:
+            told = [rig.context.events.publish("told") for _ in range(3)]
+            assert [(await next_line(answer))["id"] for _ in told] == told
+        for path, expected in (("?after=0", [written, *told]), (f"?after={told[0]}&limit=1", told[1:2])):
+            assert [event["id"] for event in lines((await rig.get(f"/api/events{path}"))[1])] == expected
+        resumed = await rig.get("/api/events", **{"Last-Event-ID": str(told[0])})
+        assert [event["id"] for event in lines(resumed[1])] == told[1:]
+    finally:
+        go_on.set()
 
 
 async def test_one_unit_only_also_one_that_is_gone_from_the_catalog(rig: Rig) -> None:

@@ -183,6 +183,15 @@ async def test_an_open_socket_counts_as_use_and_as_a_connection(rig: Rig, joined
         assert (await rig.get(path_of(view)))[1]["connections"] == 1
 
 
+async def test_output_that_is_there_at_once_is_heard(rig: Rig, joined: list[FakeChannels]) -> None:
+    """It came before anybody asked for some, so there is nothing to ask for."""
+    view = living(rig)
+    async with rig.client.ws_connect(path_of(view, "/channels")) as ws:
+        await ws.send_str('{"header": {"msg_type": "waits", "msg_id": "w"}, "channel": "shell"}')
+        await until(lambda: joined and joined[0].sent)
+        assert [msg["header"]["msg_id"] for _, msg in joined[0].sent] == ["w"]
+
+
 async def test_a_session_that_is_gone_altogether_is_dead(rig: Rig, joined: list[FakeChannels]) -> None:
     view = living(rig)
     async with rig.client.ws_connect(path_of(view, "/channels")) as ws:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,9 +17,12 @@ import pytest
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.px import until
+from pxctl import starting
 from pxctl.proc import start_mark
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cli.bin_house import House
     from cli.px import Ended, Px
 
@@ -55,6 +59,40 @@ def test_parallel_starts_leave_one_daemon_and_all_succeed(house: House) -> None:
     assert len({one["pid"] for one in told}) == 1
     # A start returns when a daemon answers, its own or not: one that has not lost yet would win after the stop.
     until(lambda: pretenders(house) <= {told[0]["pid"]}, "those that lost to another are gone")
+
+
+@contextlib.contextmanager
+def leader(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the place of the one that a start has made."""
+    child = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield child
+    finally:
+        child.returncode = None  # a start may have said that it is over
+        child.kill()
+        child.communicate()
+
+
+def test_a_start_returns_when_its_own_child_has_lost(
+    px: Px, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another daemon answers while the child is still on its way to the lock."""
+    monkeypatch.setattr(starting, "LOSER_SECONDS", starting.START_SECONDS)
+    daemon.on("GET /api/health", document({"ok": True}))
+    daemon.on("GET /api/daemon", document({"keeper": {"pid": os.getpid()}}))
+    with leader("sh", "-c", "read go; exit 8") as child:
+        lose = child.stdin.close
+        monkeypatch.setattr(starting.interrupts, "pause", lambda _: lose())
+        starting._await_answer(SimpleNamespace(socket_path=px.socket), child, 60.0, ("", 0))
+        assert child.returncode == 8
+
+
+def test_a_start_returns_while_its_own_child_serves(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/health", document({"ok": True}))
+    with leader("sleep", "600") as child:
+        daemon.on("GET /api/daemon", problem(503, "busy"), document({"keeper": {"pid": child.pid}}))
+        starting._await_answer(SimpleNamespace(socket_path=px.socket), child, 60.0, ("", 0))
+        assert len(daemon.asked("GET /api/daemon")) == 2
 
 
 def pretenders(house: House) -> set[int]:

@@ -210,11 +210,16 @@ class House:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait(10)
-        for pid in marked(self.daemon_id):
+        until(self._kill_marked, f"nothing is left of {self.home}")
+        self.remove_group()
+
+    def _kill_marked(self) -> bool:
+        """Kill what is left; true once there is nothing. One that was forked meanwhile is only seen the next time."""
+        left = marked(self.daemon_id)
+        for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        self.wait_gone()
-        self.remove_group()
+        return not left
 
     def remove_group(self) -> None:
         """Remove the empty control group of a daemon that was killed: only its own end would have done it."""

@@ -345,7 +345,7 @@ class Rig:
             self.process.kill()
             self.process.wait()
         with contextlib.suppress(AssertionError):
-            until(lambda: not marked(self.daemon_id), patience=10)
+            until(lambda: not marked(self.daemon_id))
         leaked = marked(self.daemon_id)
         for pid in leaked:
             os.kill(pid, signal.SIGKILL)

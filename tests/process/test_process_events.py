@@ -142,7 +142,27 @@ async def test_what_the_journal_has_not_written_yet_comes_from_memory(
     assert [it.event for it in await stream.latest()] == ["written", "late"]
     assert [it.event for it in await stream.latest(limit=1)] == ["late"]
     assert await stream.latest(limit=0) == []
-    assert [it.event for it in await stream.history(0)] == ["written"]
+    assert [it.event for it in await stream.history(0)] == ["written", "late"]
+    assert [it.event for it in await stream.history(1)] == ["late"]
+    assert [it.event for it in await stream.history(0, limit=1)] == ["written"]
+    assert await stream.history(0, unit="tool:x") == []
+
+
+async def test_history_has_no_hole_where_memory_forgets_while_the_journal_is_read(
+    stream: EventStream, journal: MemoryJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.slow = True
+    late = [stream.publish("late") for _ in range(3)]
+    after = journal.after
+
+    async def flooded(after_id: int, unit: str | None, limit: int) -> Sequence[RecordedEvent]:
+        rows = await after(after_id, unit, limit)
+        for _ in range(module.RECENT_MAX):
+            stream.publish("newer")
+        return rows
+
+    monkeypatch.setattr(journal, "after", flooded)
+    assert ids(await stream.history(0)) == late
 
 
 async def test_a_long_history_is_replayed_in_batches_without_a_seam(

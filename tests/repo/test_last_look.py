@@ -5,12 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from e2e.house import house, marked
+
+if TYPE_CHECKING:
+    import pytest
 
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
-LINGER = "LINGER_SECONDS = 20.0"
+LINGER = "LINGER_SECONDS = 60.0"
 
 
 def run_pytest(folder: Path, source: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -116,3 +123,22 @@ def test_a_short_directory_is_short_and_goes_away(short_tmp: Path) -> None:
     assert not where.exists()
     assert not where.parent.exists()
     shutil.rmtree(where, ignore_errors=True)
+
+
+def test_a_house_ends_what_is_forked_while_it_kills(monkeypatch: pytest.MonkeyPatch) -> None:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def fork(daemon_id: str) -> None:
+        mark = {"PX_INSTANCE": f"{daemon_id}.key"}
+        children.append(subprocess.Popen(["sleep", "600"], env=os.environ | mark))
+
+    def listed(daemon_id: str) -> list[int]:
+        found = marked(daemon_id)
+        if len(children) == 1:
+            fork(daemon_id)
+        return found
+
+    monkeypatch.setattr("e2e.house.marked", listed)
+    with house() as home:
+        fork(home.daemon_id)
+    assert [child.wait() for child in children] == [-signal.SIGKILL] * 2

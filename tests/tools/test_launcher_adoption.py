@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import instances
+from supervisord_py.process.local import LocalPlacement
+from supervisord_py.tools.serving import tags
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
+    from supervisord_py.process.spec import StopReport
     from tools.tool_house import ToolHouse
 
 
@@ -72,8 +77,31 @@ async def test_an_exit_meanwhile_is_recorded_with_its_code(house: ToolHouse) -> 
     assert (await house.ask("shapes"))["pid"] != pid
 
 
+async def test_an_exit_meanwhile_of_one_that_served_before_it_was_noted_is_no_early_exit(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotate = house.placement.annotate
+
+    async def unless_ready(key: str, tag: str) -> None:
+        if (note := tags.decode(tag)) is None or not note.ready:
+            await annotate(key, tag)
+
+    monkeypatch.setattr(house.placement, "annotate", unless_ready)
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    await house.abandon()
+    os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not Path(f"/proc/{pid}").exists(), "the keeper has reaped it")
+    await house._control_plane()
+    state = house.state("shapes")
+    assert (state.state, state.reason, state.restarts) == ("cold", "signal", 1)
+    (row,) = await instances.latest(house.ledger, "tool:shapes")
+    assert row.reason == "signal"
+
+
 async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
     house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
+    began = time.monotonic()
     waiting = asyncio.create_task(house.ask("shapes"))
     await eventually(lambda: house.state("shapes").pid)
     pid = house.state("shapes").pid
@@ -83,6 +111,7 @@ async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
     assert (house.state("shapes").state, house.state("shapes").pid) == ("starting", pid)
     (house.tools / "shapes" / "gate").touch()
     assert (await house.ask("shapes"))["pid"] == pid
+    assert 0 < (house.state("shapes").cold_start_ms or 0) <= (time.monotonic() - began) * 1000 + 100
 
 
 async def test_a_run_in_flight_hears_that_it_may_ask_again(house: ToolHouse) -> None:
@@ -128,6 +157,34 @@ async def test_a_stop_under_way_keeps_its_reason(house: ToolHouse) -> None:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.02)
     assert await reason() == "stopped"
+    await eventually(lambda: house.state("shapes").reason == "stopped", "the same in status")
+    assert house.launcher.chronicle.standing("shapes").state == "cold"
+
+
+async def test_an_older_instance_does_not_tell_how_its_tool_stands(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.add("shapes")
+    old = (await house.ask("shapes"))["pid"]
+    await house.noted("shapes")
+    await house.placement.annotate(house.state("shapes").instance, "{not ours")
+    stop, go_on = LocalPlacement.stop, asyncio.Event()
+
+    async def late(self: LocalPlacement, key: str, *, grace_seconds: float, reason: str) -> StopReport:
+        report = await stop(self, key, grace_seconds=grace_seconds, reason=reason)
+        await go_on.wait()
+        return report
+
+    monkeypatch.setattr(LocalPlacement, "stop", late)
+    await house.new_control_plane()
+    await eventually(lambda: not alive(old))
+    await house.ask("shapes")
+    go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        while not await house.said("stopped"):
+            await asyncio.sleep(0.01)
+    standing = house.launcher.chronicle.standing("shapes")
+    assert (standing.state, standing.reason) == ("ready", None)
 
 
 async def test_a_broken_note_is_no_reason_to_keep_a_process(house: ToolHouse) -> None:

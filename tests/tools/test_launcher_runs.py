@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keeper.keeper_rig import until
 from supervisord_py.errors import (
     CancelledRunError,
     InterruptedRunError,
@@ -19,13 +20,15 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.tools.serving import chronicle, runs, upstream
+from supervisord_py.process.identity import liveness
+from supervisord_py.tools.serving import chronicle, upstream, visit
 from supervisord_py.tools.serving.answers import StreamedAnswer
 from supervisord_py.tools.serving.overtime import Overtime
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
+    from supervisord_py.process.spec import ExitRecord, Identity, Liveness
     from tools.tool_house import ToolHouse
 
 
@@ -36,15 +39,6 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await house.launcher.tails.of(instance)).count(words) < times:
             await asyncio.sleep(0.02)
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a run whose connection broke wait for the end of its instance for as long as that takes.
-
-    The launcher does so for a second: on a slow machine it may take longer until the keeper has told of it.
-    """
-    monkeypatch.setattr(runs, "EXIT_RECORD_SECONDS", PATIENCE)
 
 
 async def test_the_body_of_a_plain_tool_is_the_input_itself(house: ToolHouse) -> None:
@@ -107,7 +101,6 @@ async def test_a_broken_answer_is_an_error_and_the_tool_lives_on(
     assert (await house.ask("shapes"))["pid"] == pid
 
 
-@pytest.mark.usefixtures("patient")
 async def test_death_in_a_run_is_told_with_code_and_last_words(house: ToolHouse) -> None:
     house.add("shapes")
     with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
@@ -120,7 +113,35 @@ async def test_death_in_a_run_is_told_with_code_and_last_words(house: ToolHouse)
     assert [(row.reason, row.code) for row in rows] == [(None, None), ("exit", 3)]
 
 
-@pytest.mark.usefixtures("patient")
+async def test_a_death_is_told_although_the_keeper_is_late_with_it(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come, wait = asyncio.Event(), house.placement.wait
+
+    async def late(key: str) -> ExitRecord:
+        record = await wait(key)
+        await come.wait()
+        return record
+
+    def look(who: Identity) -> Liveness:
+        """The keeper gets to it only when the run has waited in vain, and looks whether the leader lives."""
+        until(lambda: not alive(who.pid), "the end of the leader")
+        come.set()
+        return liveness(who)
+
+    monkeypatch.setattr(house.placement, "wait", late)
+    monkeypatch.setattr(visit, "EXIT_RECORD_SECONDS", 0.01)
+    monkeypatch.setattr(visit, "LATE_RECORD_SECONDS", PATIENCE)
+    monkeypatch.setattr(visit, "liveness", look)
+    house.add("shapes")
+    try:
+        with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
+            await house.ask("shapes", {"do": "die", "number": 3})
+    finally:
+        come.set()
+    assert caught.value.extra["code"] == 3
+
+
 async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
     house.add("shapes")
     with pytest.raises(ToolFailedError, match="SIGSEGV") as caught:
@@ -128,7 +149,6 @@ async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
     assert (caught.value.extra["signal"], caught.value.extra["code"]) == (int(signal.SIGSEGV), None)
 
 
-@pytest.mark.usefixtures("patient")
 async def test_too_much_memory_names_the_limit_and_what_was_used(house: ToolHouse) -> None:
     house.add("shapes", max_memory_mb=100)
     with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: memory") as caught:
@@ -181,7 +201,6 @@ async def test_a_run_that_obeys_the_cancel_is_over_its_time_all_the_same(house: 
     assert life.reason == "runtime_limit"
 
 
-@pytest.mark.usefixtures("patient")
 async def test_too_much_cpu_names_the_limit(house: ToolHouse) -> None:
     house.add("shapes", limits={"cpu_seconds": 1}, max_runtime_seconds=100)
     with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: cpu"):
@@ -275,7 +294,6 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
     assert await fail(418) == []
     assert await fail(500) == [(500, False)]
     assert await fail(503) == [(500, False)]
-    monkeypatch.setattr(runs, "EXIT_RECORD_SECONDS", PATIENCE)
     monkeypatch.setattr(chronicle, "FAILED_SECONDS", 0.0)
     with pytest.raises(ToolFailedError):
         await house.ask("shapes", {"do": "die", "number": 3})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from supervisord_py.errors import PxError
 from supervisord_py.tools.checking.diagnose import Diagnosis, diagnose
-from tools.tool_house import eventually, listens_elsewhere, watched_until
+from tools.tool_house import PATIENCE, eventually, listens_elsewhere, watched_until
 
 if TYPE_CHECKING:
+    from supervisord_py.ledger.store import Durability
     from tools.tool_house import ToolHouse
 
 SPOILT: dict[str, tuple[dict[str, Any], str]] = {
@@ -55,19 +57,32 @@ async def test_a_run_that_lost_its_instance_is_found_in_the_ledger(house: ToolHo
     await house.launcher.stop("shapes")
     with suppress(PxError):
         await running
-    await house.ledger.flush()
     await house.launcher.warm("shapes")
     diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
     assert "stopped" in str(found(diagnosis)["evicted_during_run"])
 
 
-async def test_refused_input_is_found_in_the_past_of_a_running_tool(house: ToolHouse) -> None:
+async def test_refused_input_is_found_in_the_past_of_a_running_tool(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when its row is not written yet as the diagnosis begins."""
     house.add("shapes")
-    with suppress(PxError):
-        await house.ask("shapes", {"number": "many"})
     await house.launcher.warm("shapes")
     await house.ledger.flush()
-    diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
+    go_on, flush = threading.Event(), house.ledger.flush
+
+    async def flushed() -> Durability:
+        go_on.set()
+        return await flush()
+
+    monkeypatch.setattr(house.ledger, "flush", flushed)
+    house.ledger.post(lambda _: go_on.wait(PATIENCE))
+    try:
+        with suppress(PxError):
+            await house.ask("shapes", {"number": "many"})
+        diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
+    finally:
+        go_on.set()
     assert "refused by the schema" in str(found(diagnosis)["invalid_input"])
 
 

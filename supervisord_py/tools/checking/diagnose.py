@@ -51,6 +51,7 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> Diagnosis:
         UnknownUnitError, ConfigError: there is no such tool, or its manifest is broken; that is the diagnosis then.
     """
     spec = launcher.catalog.get(name)
+    await ledger.flush()  # the row of a run is posted: it may come after the answer
     is_cold = launcher.instance_of(name) is None
     past = await runs.latest(ledger, spec.unit, RUNS)
     error = await _try_it(launcher, spec) if is_cold else None

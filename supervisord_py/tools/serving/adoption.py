@@ -6,6 +6,7 @@ with its code; everything else of ours is stopped, never left behind and never s
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -26,7 +27,6 @@ from supervisord_py.tools.serving.warm_events import Phase
 from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Coroutine
 
     from supervisord_py.process.spec import Child, ExitRecord
@@ -97,7 +97,7 @@ class Adoption:
             key=child.key,
             spec=spec,
             started_at=child.started_at,
-            asked_at=0.0,
+            asked_at=asyncio.get_running_loop().time() - max(0.0, time.time() - child.started_at),
             port=tag.port,
             start_method=tag.start_method,
             cold_start_ms=tag.cold_start_ms,
@@ -132,13 +132,25 @@ class Adoption:
 
     async def _bury(self, child: Child, record: ExitRecord, tag: Tag | None) -> None:
         """Record an end that happened while no control plane was there."""
-        around = self._around
-        ready, wanted = (tag.ready, tag.wanted) if tag else (False, None)
+        wanted = tag.wanted if tag else None
+        ready = (tag is not None and tag.ready) or await self._around.chronicle.was_ready(child.key)
         ended = failure.Ended(outcome(record, wanted, ready), record, "")  # the limit is in its verdict, if any
-        await around.chronicle.ended(child.key, ended)
-        name = child.unit.removeprefix("tool:")
-        around.chronicle.say_of_tool(
-            "stopped" if wanted else "died",
+        await self._record_end(child, ended, "stopped" if wanted else "died", restarts=int(ready and wanted is None))
+
+    async def _stop_left_over(self, child: Child, tag: Tag | None, reason: Reason) -> None:
+        around = self._around
+        await around.placement.stop(child.key, grace_seconds=around.config.defaults.stop_timeout_seconds, reason=reason)
+        record = await around.placement.wait(child.key)
+        ended = failure.Ended(outcome(record, reason, tag.ready if tag else False), record, "")
+        await self._record_end(child, ended, "stopped")
+
+    async def _record_end(self, child: Child, ended: failure.Ended, event: str, *, restarts: int = 0) -> None:
+        """Record how a child ended. Its tool stands as its newest instance does: an older one changes nothing there."""
+        chronicle, name = self._around.chronicle, child.unit.removeprefix("tool:")
+        await chronicle.ended(child.key, ended)
+        newest = await chronicle.newest_key(name)
+        chronicle.say_of_tool(
+            event,
             name,
             ended.reason,
             instance=child.key,
@@ -146,25 +158,8 @@ class Adoption:
             code=ended.code,
             signal=ended.signal,
         )
-        restarts = around.chronicle.standing(name).restarts + (1 if ready and wanted is None else 0)
-        around.chronicle.update(name, state="cold", reason=ended.reason.value, restarts=restarts)
-        await self._forget(child)
-
-    async def _stop_left_over(self, child: Child, tag: Tag | None, reason: Reason) -> None:
-        around = self._around
-        await around.placement.stop(child.key, grace_seconds=around.config.defaults.stop_timeout_seconds, reason=reason)
-        record = await around.placement.wait(child.key)
-        ended = failure.Ended(outcome(record, reason, tag.ready if tag else False), record, "")
-        await around.chronicle.ended(child.key, ended)
-        around.chronicle.say_of_tool(
-            "stopped",
-            child.unit.removeprefix("tool:"),
-            ended.reason,
-            instance=child.key,
-            pid=child.identity.pid,
-            code=ended.code,
-            signal=ended.signal,
-        )
+        standing = {"state": "cold", "reason": ended.reason.value} if newest in {child.key, None} else {}
+        chronicle.update(name, restarts=chronicle.standing(name).restarts + restarts, **standing)
         await self._forget(child)
 
     async def _forget(self, child: Child) -> None:

@@ -171,6 +171,16 @@ class Chronicle:
         )
         await instances.ended(self._ledger, key, row)
 
+    async def was_ready(self, key: str) -> bool:
+        """Say whether an instance is written down as one that became ready."""
+        row = await instances.get(self._ledger, key)
+        return row is not None and row.ready_at is not None
+
+    async def newest_key(self, tool: str) -> str | None:
+        """Return the key of a tool's newest instance, also of one that has ended."""
+        rows = await instances.latest(self._ledger, f"tool:{tool}")
+        return rows[0].key if rows else None
+
     # -- runs ------------------------------------------------------------------------------------------------
 
     def run_begun(self, unit: str, request_id: str | None) -> int:

@@ -26,7 +26,7 @@ from supervisord_py.tools.serving import answers, failure
 from supervisord_py.tools.serving.artefacts import make_room
 from supervisord_py.tools.serving.overtime import Overtime
 from supervisord_py.tools.serving.upstream import Call
-from supervisord_py.tools.serving.visit import EXIT_RECORD_SECONDS, Visit
+from supervisord_py.tools.serving.visit import Visit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -322,11 +322,7 @@ class _Exchange:
                 unit=self._spec.unit,
                 retry_after_seconds=1,
             )
-        try:
-            async with asyncio.timeout(EXIT_RECORD_SECONDS):
-                await self._instance.over.wait()
-        except TimeoutError:
-            pass
+        await self._visit.wait_for_end()
         self._visit.check()
         ended = self._instance.ended
         if ended is not None:

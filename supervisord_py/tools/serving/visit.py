@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Self
 
+from supervisord_py.process.identity import liveness
+from supervisord_py.process.spec import Liveness
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from supervisord_py.tools.serving.instance import Instance
 
 EXIT_RECORD_SECONDS = 1.0
+LATE_RECORD_SECONDS = 10.0
+"""The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
 
 
 class Visit:
@@ -53,6 +58,18 @@ class Visit:
         """
         if self.error is not None:
             raise self.error
+
+    async def wait_for_end(self) -> None:
+        """Wait for the end of the instance, as long as there may be one: what broke may be no more than an answer."""
+        over, child = self.instance.over, self.instance.child
+        for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
+            try:
+                async with asyncio.timeout(seconds):
+                    await over.wait()
+            except TimeoutError:
+                pass
+            if over.is_set() or child is None or liveness(child.identity) is not Liveness.DEAD:
+                return
 
     async def __aenter__(self) -> Self:
         await self._scope.__aenter__()
