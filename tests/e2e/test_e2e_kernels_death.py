@@ -197,12 +197,7 @@ def test_the_time_of_a_call_is_over_also_where_its_brain_died(besieged: House) -
     home = besieged
     mark = home.home / "begun"
     assert run(home, "late", "x = 5").ok  # the seconds below are the cell's, not the start's
-    # Time enough to make its marks. The second one is made when the keeper has been told until when it may run: the
-    # next brain would give a younger cell what a call has by default.
-    noted = home.home / "noted"
-    code = f"import time; time.sleep(0.5); open({str(noted)!r}, 'w').close(); time.sleep(1000)"
-    later = begun(home, "late", code, mark, timeout=8)
-    until(noted.exists, "it runs for half a second")
+    later = begun(home, "late", "import time; time.sleep(1000)", mark, timeout=8)
     os.kill(home.pids()[1], signal.SIGKILL)
     later.cut_off()
     until(home.answers, "the next brain answers")

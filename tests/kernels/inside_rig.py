@@ -108,16 +108,17 @@ class InsideRig:
             return subprocess.Popen([*argv, "-f", str(connection)], **chosen)
 
     def ready(self) -> InsideRig:
-        """Wait until it answers and its iopub socket is heard."""
+        """Wait until it has answered, its iopub socket is heard, and it is idle again."""
         deadline = time.monotonic() + PATIENCE
         while True:
             asked = self.ask("shell", "kernel_info_request", {})
-            heard = answered = False
+            idle = answered = False
             until_then = time.monotonic() + 0.5
-            while time.monotonic() < until_then and not (heard and answered):
+            while time.monotonic() < until_then and not (idle and answered):
                 answered |= self._take("shell", 10, asked) is not None
-                heard |= self._take("iopub", 10, asked) is not None
-            if heard and answered:
+                published = self._take("iopub", 10, asked)
+                idle |= published is not None and published["content"].get("execution_state") == "idle"
+            if idle and answered:
                 return self
             assert self.process.poll() is None, self.stderr.read_text()
             assert time.monotonic() < deadline, "the kernel does not answer"
@@ -157,13 +158,14 @@ class InsideRig:
                 return message
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
+            ended = self.process.poll()  # before the look: what it said last may have come since the one before
             message = self._take(channel, 100)
             if message is not None and message["parent_header"].get("msg_id") == parent:
                 return message
             if message is not None:
                 passed.append(message)
                 continue
-            assert self.process.poll() is None, f"the kernel died: {self.process.returncode}\n{self.stderr.read_text()}"
+            assert ended is None, f"the kernel died: {ended}\n{self.stderr.read_text()}"
         raise AssertionError(f"no {channel} message in {PATIENCE} s\n{self.stderr.read_text()}")
 
     def collect(self, cell: str, seen: Callable[[str, dict[str, Any]], None] | None = None) -> Ran:

@@ -16,7 +16,7 @@ from supervisord_py.kernels.cell import CallRequest, Cell
 from supervisord_py.kernels.room import Kernels
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.event_rows import EventJournal
-from supervisord_py.ledger.store import Ledger
+from supervisord_py.ledger.store import Durability, Ledger
 from supervisord_py.process.events import EventStream
 
 if TYPE_CHECKING:
@@ -98,8 +98,14 @@ class RoomHouse:
 
     async def said(self, unit: str | None = None) -> list[Any]:
         """Return all events so far."""
-        await self.ledger.flush()
+        await self._committed()
         return await self.events.history(unit=unit)
+
+    async def _committed(self) -> None:
+        """Wait until all that was written so far is in the file: a busy disk makes the ledger give up for a while."""
+        deadline = time.monotonic() + PATIENCE
+        while await self.ledger.flush() is not Durability.COMMITTED:
+            assert time.monotonic() < deadline, "the ledger was not written"
 
     async def words(self, unit: str | None = None) -> list[str]:
         """Return the names of all events so far."""
@@ -115,7 +121,7 @@ class RoomHouse:
 
     async def row(self, key: str) -> Any:
         """Return the row of an instance."""
-        await self.ledger.flush()
+        await self._committed()
         return await instances.get(self.ledger, key)
 
 

@@ -194,7 +194,7 @@ async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: C
 async def test_callers_that_ask_at_once_share_one_question(
     house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is answered when all have asked: who comes so late that the answer is there, and looked before, asks anew."""
+    """It is answered when all have asked."""
     go, asked, ask = house.folder / "go", list[str](), probe.Probe.ask
 
     async def counted(self: probe.Probe, path: str, question: probe.Question) -> probe.Interpreter | probe.Trouble:
@@ -210,6 +210,23 @@ async def test_callers_that_ask_at_once_share_one_question(
     choices = await asyncio.gather(*(house.choose() for _ in range(8)))
     assert len({each.interpreter for each in choices}) == 1
     assert len(house.placement.spawned) == 1
+
+
+async def test_who_looked_before_somebody_else_had_the_answer_does_not_ask_again(
+    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    await house.choose()
+    looks, recall = list[str](), probe.Probe.recall
+
+    def outdated(self: probe.Probe, path: str, question: probe.Question, now: float) -> probe.Interpreter | None:
+        looks.append(path)
+        return None if looks == [path] else recall(self, path, question, now)
+
+    monkeypatch.setattr(probe.Probe, "recall", outdated)
+    assert (await house.choose()).interpreter == str(python)
+    assert looks == [str(python), str(python)]
+    assert house.placement.spawned == [str(python)]
 
 
 async def test_skip_check_takes_the_first_that_exists_without_asking(house: ChoosingHouse) -> None:

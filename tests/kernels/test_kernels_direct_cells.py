@@ -135,7 +135,8 @@ async def test_a_cell_that_calls_exit_says_so_and_the_process_ends(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D11: not a crash. The news of the death may overtake the reply, which takes another way."""
-    monkeypatch.setattr(cell_end, "LAST_WORDS_SECONDS", PATIENCE)
+    for patience in ("LAST_WORDS_SECONDS", "UNHEARD_WORDS_SECONDS"):
+        monkeypatch.setattr(cell_end, patience, PATIENCE)
     monkeypatch.setattr(handle, "LINGER_SECONDS", PATIENCE)
     reply, _ = await kernel.run("exit()")
     assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
@@ -143,6 +144,27 @@ async def test_a_cell_that_calls_exit_says_so_and_the_process_ends(
         record = await asyncio.shield(kernel.handle.died)
     assert record is not None
     assert (record.code, record.signal) == (0, None)
+
+
+async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It alone says that the end was wished for: the thread that reads the sockets may be late on a busy machine."""
+    async with kernel_house(short_tmp) as rig:
+        launch = rig.stock()
+        kernel = Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
+        hear, loop = kernel.handle._line.talk.hear, asyncio.get_running_loop()
+
+        def late(channel: str, message: Message) -> None:
+            if channel == "shell":
+                kernel.handle.died.add_done_callback(lambda _: loop.call_later(0.1, hear, channel, message))
+            else:
+                hear(channel, message)
+
+        monkeypatch.setattr(kernel.handle._line.wire, "_hear", late)
+        monkeypatch.setattr(cell_end, "REPLY_SECONDS", PATIENCE)
+        reply, _ = await kernel.run("exit()")
+        assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
 
 
 async def test_a_cell_behind_the_failing_one_of_another_client_is_aborted(kernel: Kernel) -> None:

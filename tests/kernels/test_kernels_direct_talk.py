@@ -112,6 +112,31 @@ async def test_giving_up_tells_whoever_waits() -> None:
     assert talk.new_id() != talk.new_id()
 
 
+@pytest.mark.parametrize("has_files", [True, False])
+@pytest.mark.parametrize("replied", [True, False])
+async def test_who_lets_go_of_a_kernel_waits_for_no_end_of_output(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, replied: bool, has_files: bool
+) -> None:
+    """It cannot come any more; and it is not taken for one that came."""
+    for patience in ("IDLE_SECONDS", "UNHEARD_SECONDS"):
+        monkeypatch.setattr(cell_end, patience, PATIENCE)
+    talk, died = Conversation("px-k"), never()
+    exchange = talk.open("c", "shell")
+    waiting = asyncio.ensure_future(cell_end.wait_for_end(exchange, died, has_files=has_files))
+    if replied:
+        talk.hear("shell", said("execute_reply", "c", **OK))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    talk.give_up()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert waiting.done()
+    if replied:
+        reply = await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
+        assert (reply.status, reply.iopub_lost) == (CellStatus.OK, True)
+
+
 # -- ends of cells --------------------------------------------------------------------------------------------------
 
 

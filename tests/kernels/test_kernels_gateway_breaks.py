@@ -86,9 +86,7 @@ async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> Non
     """The rest of its output and its reply come over the second connection; what came between is not known."""
 
     async def break_in_the_middle(server: FakeServer, message: Message) -> None:
-        server.state = (
-            "busy"  # one that idles twice has lost the reply, and it is asked while the first output is written
-        )
+        server.state = "busy"  # one that idles twice has lost the reply
         await server.say("stream", output("first "), to=message)
         await server.cut()
         await eventually(lambda: server.sockets, "the second connection")
@@ -114,6 +112,63 @@ async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> Non
         assert ran.records[-1]["kind"] == "end"
         assert server.executed == ["1"]
         assert not house.handle.died.done(), "the variables are kept"
+
+
+async def test_a_reply_that_lies_unread_behind_what_is_being_written_is_not_lost(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel idles, and it is our disk that takes its time."""
+    go, taken = threading.Event(), threading.Event()
+    take = CellRecorder.take
+
+    def slow(self: CellRecorder, msg_type: str, content: dict[str, Any]) -> bool:
+        taken.set()
+        go.wait(60)
+        return take(self, msg_type, content)
+
+    monkeypatch.setattr(CellRecorder, "take", slow)
+
+    async def break_and_end(server: FakeServer, message: Message) -> None:
+        server.state = "busy"
+        await server.cut()
+        await eventually(lambda: server.sockets, "the second connection")
+        await print_and_end(server, message)
+
+    async with talking(short_tmp, on_execute=break_and_end) as (house, server):
+        _, task = house.begin("1")
+        await eventually(taken.is_set, "the output")
+        server.asked.clear()
+        server.state = "idle"
+        await eventually(lambda: len(server.asked) > 4 or task.done(), "some looks")
+        assert not task.done()
+        go.set()
+        reply = await asyncio.wait_for(task, 60)
+        assert (reply.status, reply.error) == (CellStatus.OK, None)
+
+
+async def test_a_reply_that_comes_with_the_next_connection_is_not_lost(short_tmp: Path) -> None:
+    """A server keeps it until then, and says meanwhile that the kernel idles."""
+    again = asyncio.Event()
+
+    async def break_and_end(server: FakeServer, message: Message) -> None:
+        await server.cut()
+        await again.wait()
+        await eventually(lambda: server.sockets, "the second connection")
+        await print_and_end(server, message)
+
+    async with talking(short_tmp, on_execute=break_and_end) as (house, server):
+        kernel = f"GET /api/kernels/{house.handle.plan.held.kernel}"
+        server.answers = {f"{kernel}/channels": (503, "")}
+        _, task = house.begin("1")
+        await eventually(lambda: f"{kernel}/channels" in server.asked, "an attempt")
+        looks = [name for name in server.asked if name == kernel]
+        await eventually(lambda: server.asked.count(kernel) > len(looks) + 10 or task.done(), "some looks")
+        assert not task.done()
+        server.state = "busy"
+        server.answers = {}
+        again.set()
+        reply = await asyncio.wait_for(task, 60)
+        assert (reply.status, reply.error) == (CellStatus.OK, None)
 
 
 async def test_an_idle_server_alone_takes_no_reply_away(short_tmp: Path) -> None:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from kernels.kernel_rig import eventually
+from kernels.kernel_rig import PATIENCE, eventually
 from supervisord_py.errors import TimedOutError
 from supervisord_py.kernels.gateway import end_marked, process_end
 from supervisord_py.kernels.gateway.gateway_files import GatewayFiles, GatewayRecord
@@ -242,3 +243,63 @@ def test_whoever_bears_the_mark_is_ended_and_nobody_else(short_tmp: Path) -> Non
         for each in (bearer, other):
             each.kill()
             each.communicate()
+
+
+@pytest.mark.parametrize("who", ["marked", "end"])
+def test_whoever_is_in_the_middle_of_an_exec_is_looked_at_again(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """Its environment is empty for a moment; that of others is so for ever, and nobody waits for them."""
+    mark = f"mark-of-{short_tmp.name}"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    bearer = subprocess.Popen(TELLER, env={**os.environ, "PX_INSTANCE": mark}, **pipes)
+    bare = subprocess.Popen(TELLER, env={}, **pipes)
+    looks: dict[int, int] = {bearer.pid: 0, bare.pid: 0}
+    read, environ = end_marked._read, psutil.Process.environ
+
+    def is_early(pid: int) -> bool:
+        looks[pid] = looks.get(pid, 0) + 1
+        return pid == bearer.pid and looks[pid] <= 3
+
+    def read_early(pid: int, name: str) -> bytes:
+        return b"" if name == "environ" and is_early(pid) else read(pid, name)
+
+    def environ_early(self: psutil.Process) -> dict[str, str]:
+        return {} if is_early(self.pid) else environ(self)
+
+    try:
+        for each in (bearer, bare):
+            assert each.stdout is not None
+            assert each.stdout.readline() == b"on\n"
+        monkeypatch.setattr(end_marked, "_read", read_early)
+        monkeypatch.setattr(psutil.Process, "environ", environ_early)
+        if who == "marked":
+            assert marked(mark) == (bearer.pid,)
+            assert looks[bare.pid] == 1
+        else:
+            assert end_marked.end(f"PX_INSTANCE={mark}".encode()) == 0
+            assert bearer.wait(PATIENCE) == -9
+    finally:
+        for each in (bearer, bare):
+            each.kill()
+            each.communicate()
+
+
+@pytest.mark.parametrize(
+    ("stat", "expected"),
+    [
+        ("S 0 4194304 0 0", True),  # nothing is laid out yet
+        ("S 0 4194304 500 0", True),  # the beginning is, the end is not
+        ("S 0 4194304 500 700", True),  # now it is: it was empty a moment ago
+        ("S 0 4194304 500 500", False),
+        ("S 0 2097152 0 0", False),  # a kernel thread
+        ("Z 0 4194304 0 0", False),
+    ],
+)
+def test_what_the_kernel_says_of_an_empty_environment(
+    monkeypatch: pytest.MonkeyPatch, stat: str, *, expected: bool
+) -> None:
+    state, zero, flags, start, end = stat.split()
+    fields = [state, *[zero] * 5, flags, *[zero] * 40, start, end, zero]
+    monkeypatch.setattr(end_marked, "_read", lambda pid, _: f"{pid} (a) b) {' '.join(fields)}\n".encode())
+    assert end_marked._is_in_exec(1) is expected

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
-from kernels.kernel_rig import kernel_house
+from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import handle
+from supervisord_py.kernels.gateway import handle, output_end
 from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kernels.gateway_fake import FakeServer
     from kernels.kernel_rig import KernelRig
+    from supervisord_py.kernels.gateway.conversation import Conversation
     from supervisord_py.kernels.gateway.wire import Message
 
 
@@ -76,6 +79,41 @@ async def test_output_that_comes_long_after_the_reply_is_not_lost(
         await house.open()
         ran = await house.run("1")
         assert (ran.out, ran.reply.lossy) == (b"slow", False)
+        await house.backend.close(stop=True)
+
+
+async def test_a_server_is_not_silent_while_we_are_slow_to_write_what_it_said(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "IDLE_SECONDS", 0.02)
+    monkeypatch.setattr(output_end, "_LOOK_SECONDS", 0.01)
+    go, looks = threading.Event(), list[float]()
+    take, silence = CellRecorder.take, output_end._silence
+
+    def slow(self: CellRecorder, msg_type: str, content: dict[str, Any]) -> bool:
+        go.wait(60)
+        return take(self, msg_type, content)
+
+    def counted(conversation: Conversation) -> float:
+        looks.append(silence(conversation))
+        return looks[-1]
+
+    monkeypatch.setattr(CellRecorder, "take", slow)
+    monkeypatch.setattr(output_end, "_silence", counted)
+
+    async def reply_first(server: FakeServer, message: Message) -> None:
+        await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
+        for text in ("slow ", "disk"):
+            await server.say("stream", {"name": "stdout", "text": text}, to=message)
+        await server.say("status", {"execution_state": "idle"}, to=message)
+
+    async with kernel_house(short_tmp) as rig, fake_server(on_execute=reply_first) as server:
+        house = House(rig, backend_at(rig, server.url, silent_output_seconds=0.05))
+        await house.open()
+        _, task = house.begin("1")
+        await eventually(lambda: len(looks) > 20 or max(looks, default=0) > 0.05, "some looks")
+        go.set()
+        assert not (await asyncio.wait_for(task, 60)).lossy
         await house.backend.close(stop=True)
 
 

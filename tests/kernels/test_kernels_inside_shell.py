@@ -57,10 +57,7 @@ class Clock:
 
 
 def wait_first(monkeypatch: pytest.MonkeyPatch, sign: Path) -> threading.Event:
-    """Have whoever waits for a command wait for its sign before; return what tells that somebody waits.
-
-    Until Popen has returned nobody holds the process: who is interrupted there leaves it behind.
-    """
+    """Have whoever waits for a command wait for its sign before; return what tells that somebody waits."""
     waits = threading.Event()
 
     class Waiting(subprocess.Popen[bytes]):
@@ -146,6 +143,74 @@ def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> N
     rig.interrupt()
     assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
     assert (rig.cwd / "tidy").read_text() == "tidied\n"
+
+
+class Hit(subprocess.Popen[bytes]):
+    """Interrupts who starts it, before they have it."""
+
+    begun: Path
+    pid_of_last = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        Hit.pid_of_last = self.pid
+        until(self.begun.exists, "the command")
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupt_while_the_command_is_started_ends_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised once the process is held."""
+    handler = signal.getsignal(signal.SIGINT)
+    Hit.begun = here / "begun"
+    monkeypatch.setattr(subprocess, "Popen", Hit)
+    with pytest.raises(KeyboardInterrupt):
+        shell.run("trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done")
+    assert not Path(f"/proc/{Hit.pid_of_last}").exists(), "it is reaped"
+    assert (here / "tidy").read_text() == "tidied\n"
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_an_interrupt_while_a_command_cannot_be_started_is_raised_too(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails(subprocess.Popen[bytes]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", Fails)
+    with pytest.raises(KeyboardInterrupt):
+        shell.run("true", cwd=here / "none")
+
+
+def test_a_command_runs_in_any_thread(here: Path) -> None:
+    """Only the main one is interrupted, and only it may say what an interrupt does."""
+    done: list[shell.Completed] = []
+    thread = threading.Thread(target=lambda: done.append(shell.run("echo here")))
+    thread.start()
+    thread.join()
+    assert done[0].stdout == "here\n"
+
+
+@pytest.mark.parametrize("code", ["run('echo $$ > command; exec sleep 600')", "!echo $$ > command; exec sleep 600"])
+def test_an_interrupt_of_the_cell_while_a_command_is_started_leaves_nothing(rig: InsideRig, code: str) -> None:
+    written = rig.cwd / "command"
+    written.unlink(missing_ok=True)
+    rig.good(
+        "import os, signal, subprocess, time\n"
+        "Popen = subprocess.Popen\n"
+        "class Hit(Popen):\n"
+        "    def __init__(self, *args, **options):\n"
+        "        super().__init__(*args, **options)\n"
+        "        while not (os.path.exists('command') and open('command').read()): time.sleep(0.005)\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "subprocess.Popen = Hit"
+    )
+    ran = rig.run(code)
+    rig.good("subprocess.Popen = Popen")
+    assert ran.reply["ename"] == "KeyboardInterrupt"
+    assert not Path(f"/proc/{int(written.read_text())}").exists(), "it is reaped"
+    assert "kernels/inside/" not in "".join(ran.reply["traceback"])
 
 
 def test_a_second_interrupt_kills_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,25 +6,28 @@ import asyncio
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import ConflictError
+from supervisord_py.kernels.calls import cell_work
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
-from supervisord_py.kernels.lives import kernel_tags
+from supervisord_py.kernels.lives import kernel_lives, kernel_tags
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
+    from supervisord_py.kernels.backend import ExecuteRequest, Reply
     from supervisord_py.kernels.cell import CallResult
+    from supervisord_py.kernels.lives.kernel_life import KernelLife
 
 HOLDS_THE_GIL = """import itertools, os
 sum(itertools.chain(map(os.open, ["on"], [os.O_CREAT | os.O_WRONLY]), range(10**12)))"""
@@ -84,6 +87,30 @@ async def test_a_session_keeps_its_variables_from_call_to_call(house: RoomHouse)
     assert await house.room.stop(second.session_id) == ()
     row = await house.ended_row(str(first.instance))
     assert (row.reason, row.start_method) == ("stopped", "direct")
+
+
+async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_lives, "EXIT_SECONDS", 0.0)
+    async with room_house(short_tmp, stop_seconds=60.0) as house:
+        await house.run("1")
+        life = life_of(house)
+        kernel: Any = life.handle
+        shutdown = kernel.shutdown
+
+        async def leaves_now(grace_seconds: float, reason: str) -> tuple[int, ...]:
+            (house.cwd / "go").touch()
+            return cast("tuple[int, ...]", await shutdown(grace_seconds, reason))
+
+        monkeypatch.setattr(kernel, "shutdown", leaves_now)
+        waits = "def wait():\n    while not os.path.exists('go'): time.sleep(0.01)\n"
+        deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+        await house.run(f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()")
+        row = await house.ended_row(life.key)
+        assert (row.reason, row.code) == ("exit", 0)
+        (told,) = [each for each in await house.said() if each.event == "stopped"]
+        assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
 async def test_a_cell_that_sleeps_too_long_is_interrupted_and_the_next_call_finds_the_kernel_free(
@@ -338,8 +365,6 @@ async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing
     code = "import pathlib, time; pathlib.Path('on').touch(); time.sleep(600)"
     call = await begun(house, code, timeout_seconds=600.0)
     await at_work(house, "on")
-    while not await noted(house):
-        await asyncio.sleep(0.01)
     await house.replace()
     with pytest.raises(Exception, match="replaced"):
         await call
@@ -353,11 +378,49 @@ async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing
     assert [step["action"] for step in rows[1].steps][:1] == ["sigint"]
 
 
-async def noted(house: RoomHouse) -> bool:
-    """Say whether the keeper's note of the kernel names the cell that runs."""
-    (held,) = await house.rig.placement.list("kernel:")
-    tag = kernel_tags.decode(held.tag)
-    return tag is not None and tag.cell == house.room.snapshot()[0].running
+def life_of(house: RoomHouse) -> KernelLife:
+    """Return the life of the only kernel."""
+    life = house.room.register.known(house.room.snapshot()[0].id).life
+    assert life is not None
+    return life
+
+
+async def test_the_keeper_knows_until_when_a_cell_may_run_before_the_cell_is_sent(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However young a cell is when its control plane dies, the next one ends it when its own call is over."""
+    monkeypatch.setattr(cell_work, "NOTE_SECONDS", 600.0)
+    await house.run("1")
+    life = life_of(house)
+    kernel: Any = life.handle
+    execute, told = kernel.execute, list[tuple[str | None, float | None]]()
+
+    async def looking(request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
+        (held,) = await house.rig.placement.list("kernel:")
+        tag = kernel_tags.decode(held.tag)
+        assert tag is not None
+        told.append((tag.cell, tag.deadline))
+        return cast("Reply", await execute(request, wake))
+
+    monkeypatch.setattr(kernel, "execute", looking)
+    for timeout in (600.0, 60.0):
+        await house.run("1", timeout_seconds=timeout)
+        assert told.pop() == (life.cell, life.cell_deadline)
+
+
+async def test_a_cell_of_which_nothing_was_noted_is_not_cut_short(
+    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.run("1")
+    with monkeypatch.context() as patch:
+        patch.setattr(house.room.pool, "note", lambda _life: None)
+        call = await begun(house, "open('on', 'w').close(); import time; time.sleep(600)", timeout_seconds=600.0)
+        await at_work(house, "on")
+        deadline = life_of(house).cell_deadline
+    await house.replace()
+    with pytest.raises(Exception, match="replaced"):
+        await call
+    assert life_of(house).cell_deadline == pytest.approx(deadline, abs=5.0)
 
 
 async def test_an_adopted_kernel_that_crashes_comes_back(house: RoomHouse) -> None:

@@ -2,7 +2,8 @@
 
 Law: the shell appends to the output by itself, so its bytes depend on nobody here. A file that outgrows its cap is cut
 back to it while the cell runs: the writers append, so what comes goes on at the cap, and is cut again. Between two
-looks it may be larger; the first bytes are never touched.
+looks it may be larger; the first bytes are never touched. What is cut is counted, and what is appended in the instant
+between the count and the cut is cut uncounted, for no system call does both: at least so much is lost.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class CellFiles:
         self._begun = True
 
     def look(self) -> int:
-        """Return the size of the output, after it was cut back to its cap."""
+        """Return the size of the output, after it was cut back to its cap; at least so much as is counted is lost."""
         cap = self._request.cell_bytes
         try:
             size = os.stat(self.shell.out).st_size

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.kernel_cells import Dispatched
 
 NOTE_SECONDS = 0.05
-"""A cell that takes longer is noted with the keeper; until then its row in the ledger says what runs."""
+"""A cell on a gateway that takes longer is noted there, in a file; until then its row in the ledger says what runs."""
 END_SECONDS = 15.0
 """How long a cell waits for the word on how its kernel ended."""
 _log = structlog.get_logger(__name__)
@@ -100,13 +100,12 @@ class CellWork:
         self._noting: asyncio.TimerHandle | None = None
 
     def begin(self, sent: Dispatched, deadline: float, tell: Callable[[CallEvent], None]) -> CellRun:
-        """Note that a cell is under way, here and with the keeper; `deadline` is loop time."""
+        """Note that a cell is under way; `deadline` is loop time."""
         life = self._life
         loop = asyncio.get_running_loop()
         left = deadline - loop.time()
         life.cell, life.cell_deadline, life.busy = sent.id, clock.now() + left, True
         life.judged.clear()
-        self._noting = loop.call_later(NOTE_SECONDS, self._house.pool.note, life)
         self._session.has_cells = True
         run = self._session.run = CellRun(life, self._handle, sent.id, tell)
         return run
@@ -149,6 +148,7 @@ class CellWork:
         """Return how it ended, and after how many seconds."""
         loop, times = asyncio.get_running_loop(), self._house.config.ladder
         try:
+            self._note()
             if audience is None:
                 return await run.run(self._handle.follow(self._request(sent), _nobody), deadline, times), None
             await self._house.cells_house.dispatch(sent)
@@ -160,6 +160,17 @@ class CellWork:
             self._session.run = None
             if self._noting is not None:
                 self._noting.cancel()
+
+    def _note(self) -> None:
+        """Have it noted until when the cell may run, for a control plane that comes after us.
+
+        The keeper is told before the cell is sent: this goes out while the row is on its way to the disk.
+        """
+        if self._life.is_ours:
+            self._house.pool.note(self._life)
+        else:
+            loop = asyncio.get_running_loop()
+            self._noting = loop.call_later(NOTE_SECONDS, self._house.pool.note, self._life)
 
     async def _seal_later(self, sent: Dispatched, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""

@@ -201,12 +201,15 @@ class KernelAdoption:
         )
 
     async def _last_row(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
-        """Return the row of the last cell that was sent; one too young for the keeper's note has only that."""
+        """Return the row of the last cell that was sent; one too young for the note of a gateway has only that.
+
+        How much time its call had is not known then: it gets the most there is, so that no work is cut short.
+        """
         # A shell is a process of its own for each cell: its row was written before there was one to name.
         instance = None if session.key.backend is BackendName.BASH else life.key
         newest = await self._house.cells_house.open_row(session.id, instance)
         if newest is not None and newest.id != life.cell:
-            limit = self._house.config.timeout_seconds
+            limit = self._house.config.timeout_max_seconds
             life.cell, life.cell_deadline = newest.id, clock.now() + limit - max(0.0, time.time() - newest.queued_at)
         if newest is not None or life.cell is None:
             return newest
@@ -267,7 +270,7 @@ async def _swept(backend: Any) -> None:
 def _settle_variables(session: LiveSession, life: KernelLife) -> None:
     """See whether the variables of the session's last cells are this kernel's; if not, its first call is to be told."""
     if life.cell is None and session.newest is not None and session.newest.instance == life.key:
-        life.cell = session.newest.id  # too short for the keeper's note
+        life.cell = session.newest.id  # too short for the note of a gateway
     if life.cell is not None:
         session.lost = None
 

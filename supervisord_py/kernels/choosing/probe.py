@@ -153,7 +153,7 @@ class Probe:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._remembered: dict[str, Remembered] = {}
-        self._asking: dict[tuple[str, str], asyncio.Task[Interpreter | Trouble]] = {}
+        self._asking: dict[tuple[str, str, bool], asyncio.Task[Interpreter | Trouble]] = {}
 
     def recall(self, path: str, question: Question, now: float) -> Interpreter | None:
         """Return what an interpreter said if it still holds. File I/O, quick: call it in a thread.
@@ -169,16 +169,23 @@ class Probe:
                 return found.interpreter
         return None
 
-    async def ask(self, path: str, question: Question) -> Interpreter | Trouble:
-        """Ask an interpreter; who asks meanwhile, waits for the same answer."""
-        key = (path, question.cwd)
+    async def ask(self, path: str, question: Question, *, anew: bool = False) -> Interpreter | Trouble:
+        """Ask an interpreter; who asks meanwhile, waits for the same answer.
+
+        Args:
+            path: As found.
+            question: How it is asked.
+            anew: It was changed just now: what it said before is no answer.
+        """
+        key = (path, question.cwd, anew)
         task = self._asking.get(key)
         if task is None:
-            task = self._asking[key] = asyncio.create_task(self._ask(path, question), name=f"ask {path}")
+            asking = self._ask(path, question) if anew else self._recall_or_ask(path, question)
+            task = self._asking[key] = asyncio.create_task(asking, name=f"ask {path}")
             task.add_done_callback(lambda done: self._asked(key, done))
         return await join(task, f"asking {path}")
 
-    def _asked(self, key: tuple[str, str], done: asyncio.Task[Interpreter | Trouble]) -> None:
+    def _asked(self, key: tuple[str, str, bool], done: asyncio.Task[Interpreter | Trouble]) -> None:
         del self._asking[key]
         if not done.cancelled():
             done.exception()  # whoever still waits gets it; where nobody does, it is no news
@@ -189,6 +196,11 @@ class Probe:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _recall_or_ask(self, path: str, question: Question) -> Interpreter | Trouble:
+        """Ask, unless it has said so since the caller looked: somebody else's question may just have been answered."""
+        now = asyncio.get_running_loop().time()
+        return await asyncio.to_thread(self.recall, path, question, now) or await self._ask(path, question)
 
     async def _ask(self, path: str, question: Question) -> Interpreter | Trouble:
         argv = (path, "-I", _SCRIPT, question.overlays)

@@ -166,7 +166,7 @@ class Selector:
             await self._builds.ensure(plan, policy.build_env(), policy.tell)
         except BuildFailedError as error:
             return _Trial(_lacking(candidate, asked, installers, f"{lack}, and {error.detail}"))
-        again = await self._probe.ask(asked.path, policy.question)
+        again = await self._probe.ask(asked.path, policy.question, anew=True)
         if isinstance(again, Interpreter) and again.overlay_works:
             return _taken(candidate, again, again.overlay)
         trouble = again.overlay_trouble if isinstance(again, Interpreter) else again.detail

@@ -35,28 +35,30 @@ BACKLOG_SECONDS = 30.0
 REPLY_SECONDS = 2.0
 """How long a reply may come after the end of output: it is sent before it."""
 LAST_WORDS_SECONDS = 0.05
-"""How long a reply that a kernel sent right before its death may be on its way."""
+"""How long a reply that a kernel sent right before its death may be on its way: the files have it, too."""
+UNHEARD_WORDS_SECONDS = 0.25
+"""The same for a kernel of which there are only messages: without its reply an exit() looks like a crash."""
 POLL_SECONDS = 0.25
 PROBE_SECONDS = 1.0
 """How long the files may lag behind a shell that has worked off all requests before ours."""
 
 
-async def wait_for_end(exchange: Exchange, died: Died, idle_seconds: float | None = None) -> None:
+async def wait_for_end(exchange: Exchange, died: Died, *, has_files: bool = True) -> None:
     """Return when the reply and the end of output came, or one of them and the other is late, or the kernel died.
 
     Args:
         exchange: Of the cell.
         died: As in the handle.
-        idle_seconds: How long nothing may be heard behind the reply; IDLE_SECONDS where it is not given.
+        has_files: The kernel writes files of its own; else what is not heard is lost, and waited for longer.
     """
     either: set[asyncio.Future[Any]] = {exchange.reply, exchange.idle, died}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     late: list[asyncio.Future[Any]] = [it for it in (exchange.reply, exchange.idle) if not it.done()]
-    if died.done():
-        await asyncio.wait({exchange.reply}, timeout=LAST_WORDS_SECONDS)
-    elif late:
-        idle = IDLE_SECONDS if idle_seconds is None else idle_seconds
+    if late and not died.done():
+        idle = IDLE_SECONDS if has_files else UNHEARD_SECONDS
         await _wait_for_rest(exchange, {*late, died}, idle if exchange.reply.done() else REPLY_SECONDS)
+    if died.done():
+        await asyncio.wait({exchange.reply}, timeout=LAST_WORDS_SECONDS if has_files else UNHEARD_WORDS_SECONDS)
 
 
 async def _wait_for_rest(exchange: Exchange, signs: set[asyncio.Future[Any]], patience: float) -> None:
@@ -85,7 +87,7 @@ async def conclude(exchange: Exchange, died: Died, request: ExecuteRequest, unit
     """
     if exchange.reply.done():
         reply = reply_of(exchange.reply.result())
-        return replace(reply, iopub_lost=not exchange.idle.done() and not died.done())
+        return replace(reply, iopub_lost=not exchange.is_complete and not died.done())
     if (found := await reply_in_files(request)) is not None:
         return found
     if died.done():

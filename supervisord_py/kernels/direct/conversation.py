@@ -29,7 +29,7 @@ class Exchange:
         id: Message id of the request.
         channel: On which it was sent.
         reply: The reply's content, once it came.
-        idle: Done when the kernel said that all output of it was sent.
+        idle: Done when the kernel said that all output of it was sent, or can say so no more.
         heard: How many messages of its output came so far.
     """
 
@@ -48,6 +48,11 @@ class Exchange:
     def over(self) -> bool:
         """Reply and idle were seen."""
         return self.reply.done() and self.idle.done()
+
+    @property
+    def is_complete(self) -> bool:
+        """All output of it was heard."""
+        return self.idle.done() and self.idle.exception() is None
 
 
 class Conversation:
@@ -90,11 +95,10 @@ class Conversation:
         self._under_way.pop(exchange.id, None)
 
     def give_up(self) -> None:
-        """Nothing will be heard any more: whoever waits for a reply gets InterruptedRunError."""
+        """Nothing will be heard any more: whoever waits for a reply or its `idle` gets InterruptedRunError."""
         for exchange in self._under_way.values():
-            if not exchange.reply.done():
-                exchange.reply.set_exception(InterruptedRunError("The daemon has let go of the kernel."))
-                exchange.reply.exception()  # so that one for which nobody waits is not reported as forgotten
+            _interrupt(exchange.reply)
+            _interrupt(exchange.idle)
         self._under_way.clear()
 
     def hear(self, channel: str, message: Message) -> None:
@@ -126,6 +130,12 @@ class Conversation:
     def _of_others(self, message: Message) -> None:
         if message.type == "status" and message.parent_id:
             self.foreign.note(str(message.content().get("execution_state")), message.parent_id, time.time())
+
+
+def _interrupt(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(InterruptedRunError("The daemon has let go of the kernel."))
+        future.exception()  # so that one for which nobody waits is not reported as forgotten
 
 
 def _resolve(future: asyncio.Future[Any], value: Mapping[str, Any] | None) -> None:

@@ -38,8 +38,8 @@ GONE = "gone"
 _GAP = "output may be missing: the control plane was replaced while the cell ran"
 RECORD_SECONDS = 5.0
 """How long the exit record of a tree that is gone, and whoever waits for a cell of it, may take."""
-LINGER_SECONDS = 0.2
-"""How long the sockets to a dead kernel are read on."""
+LINGER_SECONDS = 2 * cell_end.UNHEARD_WORDS_SECONDS
+"""How long the sockets to a dead kernel are read on: longer than anyone waits for its last words."""
 
 
 class DirectHandle:
@@ -161,8 +161,7 @@ class DirectHandle:
         return replace(reply, lossy=True, notice=_GAP)
 
     async def _until_end(self, exchange: Exchange) -> None:
-        patience = cell_end.IDLE_SECONDS if self._recording is None else cell_end.UNHEARD_SECONDS
-        await cell_end.wait_for_end(exchange, self._died, patience)
+        await cell_end.wait_for_end(exchange, self._died, has_files=self._recording is None)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -200,7 +199,7 @@ class DirectHandle:
     async def _conclude_recorded(self, recording: Recording, exchange: Exchange, request: ExecuteRequest) -> Reply:
         if exchange.reply.done():
             content = exchange.reply.result()
-            reply = replace(reply_of(content), iopub_lost=not exchange.idle.done())
+            reply = replace(reply_of(content), iopub_lost=not exchange.is_complete)
             dropped = await recording.end(request.cell_id, content)
         else:
             dropped = await recording.end(request.cell_id, {}, status="error")

@@ -7,6 +7,7 @@ in the order of its coming, before the next message is read; a cell's end is rec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import uuid
 from collections import deque
@@ -22,7 +23,7 @@ from supervisord_py.kernels.gateway import wire
 from supervisord_py.kernels.gateway.cell_progress import CellProgress, Heard, state_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from supervisord_py.kernels.output.recorder import CellRecorder
 
@@ -90,6 +91,8 @@ class Conversation:
         self.heard_at = time.monotonic()
         self.breaks = 0
         """How often the connection broke."""
+        self.is_deaf = False
+        """Whether nobody reads at present what the server says."""
         self.is_settled = False
         """Whether the start is over: from then on a `starting` on iopub is another process."""
         self.unclaimed: Unclaimed | None = None
@@ -158,9 +161,19 @@ class Conversation:
 
     # -- what the websocket says -------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def deaf(self) -> Iterator[None]:
+        """While this lasts nobody reads what the server says: silence meanwhile is ours, and tells nothing of it."""
+        self.heard_at = time.monotonic()
+        self.is_deaf = True
+        try:
+            yield
+        finally:
+            self.is_deaf = False
+            self.heard_at = time.monotonic()
+
     async def heard(self, message: wire.Message) -> None:
         """Deal with a message."""
-        self.heard_at = time.monotonic()
         if (state := state_lost(message)) is not None or self._is_new_process(message):
             self.gone(f"its process ended (its server says {state or 'starting'!r})")
             return

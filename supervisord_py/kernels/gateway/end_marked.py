@@ -4,11 +4,24 @@ Law: a process is killed only through a descriptor of itself (pidfd), opened bef
 of a pid hits nobody. It goes on until none is found: what is being killed may fork once more.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 ROUNDS = 100
+LOOKS = 200
+PAUSE_SECONDS = 0.005
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD of <linux/sched.h>, among the flags of proc_pid_stat(5)."""
 
 
 def end(mark: bytes) -> int:
@@ -30,15 +43,45 @@ def _end_one(pid: int, mark: bytes) -> bool:
     except OSError:
         return False
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            if mark not in file.read().split(b"\0"):
-                return False
+        if mark not in settled(pid, partial(_read, pid, "environ")).split(b"\0"):
+            return False
         signal.pidfd_send_signal(fd, signal.SIGKILL)
     except OSError:
         return False
     finally:
         os.close(fd)
     return True
+
+
+def settled(pid: int, environment: Callable[[], Any]) -> Any:
+    """Return the environment of a process; one in the middle of its exec shows none, and is waited for."""
+    for _ in range(LOOKS):
+        found = environment()
+        if found or not _is_in_exec(pid):
+            break
+        time.sleep(PAUSE_SECONDS)
+    return found
+
+
+def _is_in_exec(pid: int) -> bool:
+    """Say whether a process whose environment was read, and was empty, may have another one in a moment.
+
+    It lies between `env_start` and `env_end` of proc_pid_stat(5), which an exec sets behind each other, at its end. One
+    that is there and empty begins and ends at the same address; kernel threads and zombies have none.
+    """
+    try:
+        fields = _read(pid, "stat").rpartition(b")")[2].split()  # from the third one on, `state`
+    except OSError:
+        return False
+    if fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD:
+        return False
+    start, end = int(fields[47]), int(fields[48])
+    return end == 0 or start != end
+
+
+def _read(pid: int, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from supervisord_py.errors import PxError
+from supervisord_py.kernels.gateway.end_marked import settled
 from supervisord_py.process.spec import ChildSpec
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def marked(instance: str) -> tuple[int, ...]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.environ().get(MARK) == instance and process.status() != psutil.STATUS_ZOMBIE:
+            environment = settled(process.pid, process.environ)
+            if environment.get(MARK) == instance and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.pid)
     return tuple(found)

@@ -61,7 +61,7 @@ async def await_end(
 
 
 def _silence(conversation: Conversation) -> float:
-    return time.monotonic() - conversation.heard_at
+    return 0.0 if conversation.is_deaf else time.monotonic() - conversation.heard_at
 
 
 async def _for_a_while(talk: CellTalk, is_told: Callable[[], bool], seconds: float) -> None:

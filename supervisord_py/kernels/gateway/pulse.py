@@ -1,8 +1,8 @@
 """Asks a server now and then whether it still has a kernel, while the kernel's websocket says nothing.
 
 Law: only a clear answer counts. A server that does not answer is the websocket's affair; one that answers 404 or
-`dead` has lost the kernel; one that twice calls it idle, while a cell whose connection broke waits for its reply, has
-lost that.
+`dead` has lost the kernel; one that twice calls it idle and is silent, while a cell whose connection broke waits for
+its reply, has lost that. Only who is read can be silent: the reply may lie behind a message that we still deal with.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Pulse:
 
     async def _ask(self) -> bool:
         """Ask the server; False when it has lost the kernel."""
+        asked_at = time.monotonic()
         try:
             model = await self._client.model(self._kernel)
         except PxError:
@@ -72,7 +73,8 @@ class Pulse:
         if model is None or state == "dead":
             self._talk.gone("its server does not know it any more" if model is None else "its server calls it dead")
             return False
-        self._idle = self._idle + 1 if state == "idle" else 0
+        is_silent = not self._talk.is_deaf and self._talk.heard_at < asked_at
+        self._idle = self._idle + 1 if state == "idle" and is_silent else 0
         if self._idle > 1:
             self._talk.unheard()
         return True

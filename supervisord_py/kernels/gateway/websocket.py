@@ -22,6 +22,8 @@ from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway import wire
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from supervisord_py.kernels.gateway.client import GatewayClient
 
 FIRST_WAIT_SECONDS = 0.1
@@ -42,6 +44,9 @@ class Listener(Protocol):
     @property
     def breaks(self) -> int:
         """How often `broke` was called."""
+
+    def deaf(self) -> AbstractContextManager[None]:
+        """While this lasts nothing is read."""
 
     async def heard(self, message: wire.Message) -> None:
         """Deal with a message; the next one is read afterwards."""
@@ -138,9 +143,11 @@ class KernelSocket:
     async def _read(self) -> None:
         while True:
             await self._read_until_it_breaks()
-            await self._drop()
-            self._listener.broke()
-            if (why := await self._connect_again()) is not None:
+            with self._listener.deaf():
+                await self._drop()
+                self._listener.broke()
+                why = await self._connect_again()
+            if why is not None:
                 self._gone = why
                 self._open.set()
                 self._listener.gone(why)
@@ -158,7 +165,8 @@ class KernelSocket:
             except (aiohttp.ClientError, OSError):
                 return
             if frame.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                await self._hand_on(connection, frame.data)
+                with self._listener.deaf():
+                    await self._hand_on(connection, frame.data)
             elif frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
                 return
 

@@ -92,8 +92,8 @@ class LiveCell:
             self._publisher.later(FIRST_DELAY, self._tell)
             return
         try:
+            self._last = time.monotonic()  # before the next round may be scheduled, which reckons from it
             self._scheduled = False
-            self._last = time.monotonic()
             self.flush()
             total = self.writer.total
             if total > self._told:

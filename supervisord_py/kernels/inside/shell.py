@@ -1,7 +1,8 @@
 """`run`: a shell command in a session of its own.
 
 Law: an interrupt of the cell reaches the command as SIGINT to its whole group, and two seconds later nothing of that
-group is left. The group is signalled only while its leader is not reaped: its number can be nobody else's.
+group is left, also where it comes while the command is started. The group is signalled only while its leader is not
+reaped: its number can be nobody else's.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .told import clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -26,6 +28,7 @@ GRACE = 2.0
 """Seconds between SIGINT and SIGKILL."""
 POLL = 0.02
 SHOWN_CHARACTERS = 20_000
+T = TypeVar("T")
 
 
 class Completed:
@@ -103,24 +106,66 @@ def run(
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
         stdin.write(input.encode() if isinstance(input, str) else input or b"")
         stdin.seek(0)
-        process = subprocess.Popen(
+        code, late = followed(
             [shutil.which("bash") or "/bin/sh", "-c", command],
+            lambda process: _wait(process, None if timeout is None else began + timeout),
             cwd=None if cwd is None else os.path.expanduser(str(cwd)),
             env=None if env is None else {**os.environ, **env},
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            start_new_session=True,
         )
-        late = _wait(process, None if timeout is None else began + timeout)
         texts = [_text(stdout), _text(stderr)]
-    done = Completed(command, process.returncode, texts[0], texts[1], round(time.monotonic() - began, 3))
+    done = Completed(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
     _tell_of(done, timed_out=late)
     if late:
         raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)
     if check and not done.ok:
         raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     return done
+
+
+def followed(arguments: Sequence[str], follow: Callable[[subprocess.Popen[Any]], T], **options: Any) -> tuple[int, T]:
+    """Start a command in a session of its own and follow it to its end; any exception, also an interrupt, ends it.
+
+    Args:
+        arguments: Of the command.
+        follow: Called with its process; returns when that has ended.
+        options: Of Popen.
+
+    Returns:
+        Its exit code, -N where signal N ended it, and what `follow` returned.
+    """
+    process: subprocess.Popen[Any] | None = None
+    try:
+        with _interrupts_held_back():
+            process = subprocess.Popen(arguments, start_new_session=True, **options)
+        said = follow(process)
+    except BaseException:
+        if process is not None and process.returncode is None:
+            end_group(process)
+        raise
+    return process.returncode, said
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Raise what interrupts this at its end only: nobody could end a process between its fork and Popen's return.
+
+    A handler, and not a mask, which the process would inherit: a caught signal is the default one again behind an exec.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # an interrupt raises nothing here
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _wait(process: subprocess.Popen[Any], until: float | None) -> bool:
@@ -130,17 +175,14 @@ def _wait(process: subprocess.Popen[Any], until: float | None) -> bool:
     except subprocess.TimeoutExpired:
         end_group(process)
         return True
-    except BaseException:
-        end_group(process)
-        raise
     return False
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
     """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
     try:
-        os.killpg(process.pid, signal.SIGINT)
         deadline = time.monotonic() + GRACE
+        os.killpg(process.pid, signal.SIGINT)
         while time.monotonic() < deadline and not _gone(process.pid):
             time.sleep(POLL)
     finally:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import StdinNotImplementedError
 
-from .shell import end_group  # noqa: TID252
+from .shell import end_group, followed  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,21 +102,13 @@ class _Line:
             _set_up(self._slave)
             self._lay_end(LAID_SECONDS)
             shell = shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh"
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", ON_ITS_TERMINAL, shell, self._command, os.ttyname(self._slave)],
-                stdin=self._slave,
-                stdout=self._slave,
-                stderr=self._slave,
-                start_new_session=True,
-            )
+            arguments = ["/bin/sh", "-c", ON_ITS_TERMINAL, shell, self._command, os.ttyname(self._slave)]
+            terminal = {"stdin": self._slave, "stdout": self._slave, "stderr": self._slave}
             try:
-                self._follow(process)
-            except BaseException:
-                end_group(process)
-                raise
+                code, _ = followed(arguments, self._follow, **terminal)
             finally:
                 self._pass_on_rest()
-            return process.returncode
+            return code
         finally:
             for fd in (self._master, self._slave):
                 if fd >= 0:

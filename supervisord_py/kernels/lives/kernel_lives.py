@@ -218,8 +218,9 @@ class KernelLives:
             await self.annotate(life)
         elif life.failure is None:
             await self._let_it_exit(life)
-            tail = await self.words.after_death(life, self._house.stop_seconds)
-            life.tell(self._conclude(life, tail))
+            if life.record is not None or not (life.exiting and life.is_ours):
+                tail = await self.words.after_death(life, self._house.stop_seconds)
+                life.tell(self._conclude(life, tail))
         await self._clear(life)
         await self._put_away(life)
         self._say_ended(life)
@@ -227,7 +228,10 @@ class KernelLives:
 
     @staticmethod
     async def _let_it_exit(life: KernelLife) -> None:
-        """Wait a moment for a kernel that ends by its own wish, so that its exit code is its own, too."""
+        """Wait a moment for a kernel that ends by its own wish, so that its exit code is its own, too.
+
+        One that takes longer is ended like any other: how it ended is known, and told, when it is cleared away.
+        """
         if life.handle is None or life.record is not None:
             return
         if life.exiting:

@@ -102,7 +102,7 @@ class Status(Record):
 
 @dataclass(frozen=True, slots=True)
 class Capped(Record):
-    """The stream output is cut: `lost_bytes` are missing at its end."""
+    """The stream output is cut: `lost_bytes` are missing at its end, of a bash cell perhaps some more."""
 
     lost_bytes: int
 
