@@ -205,14 +205,20 @@ def test_a_keeper_that_was_stopped_itself_gives_nobody_up(rigs: Callable[..., Ri
     """It asked nothing meanwhile; whoever sets it going again finds the same control plane."""
     rig = rigs(watchdog_seconds=HANG / 2, control_hang_seconds=HANG)
     rig.start()
-    link = one_that_answers(rig, lambda _: None)
-    given_up = len(rig.said("control_hung"))
-    os.kill(rig.pid, signal.SIGSTOP)
-    stopped = time.monotonic()
-    until(lambda: time.monotonic() > stopped + 3 * HANG, "a stop that is longer than any silence may be")
-    os.kill(rig.pid, signal.SIGCONT)
-    link.call("alive")
-    assert len(rig.said("control_hung")) == given_up
+    for _ in range(20):
+        link = one_that_answers(rig, lambda _: None)
+        os.kill(rig.pid, signal.SIGSTOP)
+        stopped = time.monotonic()
+        until(lambda began=stopped: time.monotonic() > began + 3 * HANG, "a stop longer than any silence may be")
+        goes_on = time.monotonic()
+        os.kill(rig.pid, signal.SIGCONT)
+        for _ in range(2):  # one turn of its loop, and so its timers, is over
+            rig.dump()
+        with contextlib.suppress(AssertionError, ConnectionError):
+            link.call("alive")
+            return
+        assert time.monotonic() - goes_on > HANG / 2, "it was given up although the keeper had not asked"
+    raise AssertionError("we are always too slow")
 
 
 @pytest.mark.parametrize(
