@@ -33,10 +33,16 @@ ELSEWHERE = ("only on macOS", "measured")
 """Beginnings of reasons for which a skip is right even in CI: the test is about another system, or coverage would
 falsify what it measures (the Makefile's target `unmeasured` runs those)."""
 LINGER_SECONDS = 60.0
-# No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only. All else stays as
-# hypothesis has it (where CI is set: the same examples each time). Before any test's own settings are derived from it.
-settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+DEEP = os.environ.get("PX_TEST_DEEP") == "1"
+"""Set by `make deep`: many examples and seeds. `make test` plays each promise once."""
+# No test is timed: how long an example takes, or hypothesis to make one, tells of the machine only.
+settings.register_profile(
+    "quick", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25, stateful_step_count=40
+)
+settings.register_profile(
+    "deep", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200, stateful_step_count=60
+)
+settings.load_profile("deep" if DEEP else "quick")
 STATE_DEPTH = 4
 # A shell that starts us in the background has us ignore Ctrl-C, which all that we start would inherit.
 for _number in (signal.SIGINT, signal.SIGQUIT):

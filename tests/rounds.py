@@ -1,4 +1,4 @@
-"""How often a test that throws dice is played: a few times in every run, always where `PX_TEST_ROUNDS=all` is set."""
+"""How often a test that throws dice is played: a few times in every run, always where `PX_TEST_DEEP=1` is set."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ def rounds(few: int, of: int) -> range:
 
     Args:
         few: In every run; enough for each case that a seed stands for.
-        of: All of them (`make rounds`).
+        of: All of them (`make deep`).
     """
-    return range(of if os.environ.get("PX_TEST_ROUNDS") == "all" else few)
+    return range(of if os.environ.get("PX_TEST_DEEP") == "1" else few)

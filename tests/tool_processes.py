@@ -105,7 +105,7 @@ class SubprocessProbe:
     ) -> ProbeAnswer:
         return await asyncio.to_thread(self._ask, method, path, body, headers, timeout_seconds, 1)
 
-    def _ask(  # noqa: PLR0917 - called through to_thread
+    def _ask(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float, size: int = -1
     ) -> ProbeAnswer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_seconds)

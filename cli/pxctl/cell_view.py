@@ -157,7 +157,7 @@ class View:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f}s" if seconds < 10 else wording.duration(seconds)  # noqa: PLR2004 - tenths matter below
+    return f"{seconds:.2f}s" if seconds < 10 else wording.duration(seconds)
 
 
 class PipeView(View):

@@ -136,7 +136,7 @@ def _plain(value: object) -> str:
 def _refuse_problem(exchange: Exchange) -> None:
     """Raise the problem that the daemon answered with; what is no document (an empty body) becomes one."""
     head, raw = exchange.head, b""
-    if head.status < 400:  # noqa: PLR2004 - RFC 9110: below it is no error
+    if head.status < 400:
         return
     for chunk in exchange.chunks():
         raw += chunk

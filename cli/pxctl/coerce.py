@@ -27,7 +27,7 @@ _DIGITS = 4000
 """More digits than that are no number (Python itself refuses to read them)."""
 
 
-class CannotRead(ValueError):  # noqa: N818 - says what cannot be done
+class CannotRead(ValueError):
     """An assignment or an input that makes no sense, whatever the schema says."""
 
 

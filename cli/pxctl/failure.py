@@ -23,7 +23,7 @@ CONFLICT = 8
 _EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
 
 
-class Failure(Exception):  # noqa: N818 - it carries an outcome for the user; the name is the client's word for it
+class Failure(Exception):
     """An outcome to report and to exit with.
 
     Attributes:
@@ -75,7 +75,7 @@ class Problem(Failure):
 
     def __init__(self, status: int, members: dict[str, Any]) -> None:
         code = members.get("exit_code")
-        known = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 256  # noqa: PLR2004 - POSIX bound
+        known = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 256
         super().__init__(
             str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
             kind=str(members.get("kind") or "failed"),
@@ -118,7 +118,7 @@ class Interrupted(Failure):
         )
 
 
-class Silent(Exception):  # noqa: N818 - not an error: everything was said already
+class Silent(Exception):
     """End with this exit code; everything was said already."""
 
     def __init__(self, exit_code: int) -> None:

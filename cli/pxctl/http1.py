@@ -26,11 +26,11 @@ _PAUSE_SECONDS = 0.05
 _BODILESS = {204, 304}
 
 
-class Broken(Exception):  # noqa: N818 - a fact about the connection, turned into a Failure by the exchange
+class Broken(Exception):
     """The answer ended before it was complete."""
 
 
-class Malformed(Exception):  # noqa: N818 - same
+class Malformed(Exception):
     """What came is not HTTP/1.1."""
 
 
@@ -95,7 +95,7 @@ def read_head(reader: Reader) -> Head:
     while True:
         status, reason = _parse_status_line(reader.line())
         fields = _read_fields(reader)
-        if status >= 200 or status == 101:  # noqa: PLR2004 - RFC 9110: 1xx is interim, 101 is final
+        if status >= 200 or status == 101:
             return Head(status, reason, fields)
 
 
@@ -119,7 +119,7 @@ def read_body(reader: Reader, head: Head, method: str = "GET") -> Iterator[bytes
 def _parse_status_line(line: bytes) -> tuple[int, str]:
     version, _, rest = line.partition(b" ")
     code, _, reason = rest.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():  # noqa: PLR2004 - RFC 9112, 4
+    if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
         raise Malformed(f"an answer that begins with {line[:40]!r}")
     return int(code), reason.decode("latin-1")
 
@@ -250,7 +250,7 @@ def _connect(path: str, timeout: float) -> socket.socket:
     """Return a connection that blocks nobody: whoever uses it waits by itself."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.setblocking(False)  # noqa: FBT003 - socket
+        connection.setblocking(False)
         _take_a_place(connection, path, time.monotonic() + timeout)
     except OSError as error:
         connection.close()

@@ -31,7 +31,7 @@ _CELL_WIDTH, _CELL_HEIGHT = 10, 20
 """Pixels of a cell, where nobody says how many: what terminals with sixel take as the usual."""
 
 
-class CannotDraw(Exception):  # noqa: N818 - a fact to tell, not an error
+class CannotDraw(Exception):
     """The picture cannot be drawn that way; the text says why."""
 
 

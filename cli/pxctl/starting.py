@@ -166,7 +166,7 @@ def _died(code: int, log: tuple[str, int]) -> Failure:
     return Failure(
         f"pxd {how} before it answered",
         kind="start_failed",
-        hint="pxctl config check" if code == 78 else "pxctl doctor",  # noqa: PLR2004 - EX_CONFIG of sysexits(3)
+        hint="pxctl config check" if code == 78 else "pxctl doctor",
         exit_code=FAILED,
         stderr_tail=_tail(log),
         daemon_exit_code=code,

@@ -23,7 +23,7 @@ _FALLBACK_WIDTH = 80
 _READ_BYTES = 64 * 1024
 
 
-class ReaderGone(Exception):  # noqa: N818 - not an error: the reader has what it wanted
+class ReaderGone(Exception):
     """Nobody reads stdout any more."""
 
 
@@ -38,7 +38,7 @@ def occupy_streams() -> None:
             os.fstat(fd)
         except OSError:
             # open(2) returns the lowest free number, which is this one.
-            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == _STDERR else os.O_RDONLY), True)  # noqa: FBT003 - os
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == _STDERR else os.O_RDONLY), True)
 
 
 def is_terminal(fd: int) -> bool:

@@ -14,7 +14,7 @@ def duration(seconds: object) -> str:
     """Return "0.4s", "12s", "3m20s", "2h05m", "4d03h"."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not abs(seconds) < _EVER:
         return ABSENT
-    if 0 < seconds < 10 and seconds % 1:  # noqa: PLR2004 - tenths matter below ten seconds
+    if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
     whole = max(0, int(seconds))
     if whole < _MINUTE:
@@ -67,9 +67,9 @@ def epoch(text: object) -> float | None:
 
 def _days(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01; the year begins in March here, so that the leap day is its last."""
-    year -= month <= 2  # noqa: PLR2004 - January and February belong to the year before
+    year -= month <= 2
     era, of_era = divmod(year, 400)
-    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1  # noqa: PLR2004 - same
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
 

@@ -115,15 +115,15 @@ class UnitState(Protocol):
     """What tools, kernels and pipes have in common when somebody asks how they are."""
 
     @property
-    def unit(self) -> str: ...  # noqa: D102  # `kind:name`
+    def unit(self) -> str: ...  # `kind:name`
     @property
-    def state(self) -> str: ...  # noqa: D102  # a word of the kind's own list
+    def state(self) -> str: ...  # a word of the kind's own list
     @property
-    def reason(self) -> Reason | str | None: ...  # noqa: D102  # why the last life ended
+    def reason(self) -> Reason | str | None: ...  # why the last life ended
     @property
-    def instance(self) -> str | None: ...  # noqa: D102  # the life that goes on
+    def instance(self) -> str | None: ...  # the life that goes on
     @property
-    def failure(self) -> Mapping[str, Any] | None: ...  # noqa: D102  # problem document
+    def failure(self) -> Mapping[str, Any] | None: ...  # problem document
 
 
 @dataclass(frozen=True, slots=True)

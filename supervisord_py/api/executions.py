@@ -67,7 +67,7 @@ def id_of(call: Call) -> int:
         UnknownUnitError: It is no number, so there is no such execution.
     """
     text = call.path("id")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):  # noqa: PLR2004  # what SQLite holds
+    if not (text.isascii() and text.isdigit() and len(text) < 19):  # what SQLite holds
         raise UnknownUnitError(f"There is no execution {text[:40]!r}.", hint="pxctl pipe runs")
     return int(text)
 

@@ -225,7 +225,7 @@ class Decoder:
         begin, before = self._held.pop(stream, (offset, b""))
         data = before + data
         try:
-            text, used = codecs.utf_8_decode(data, "strict", False)  # noqa: FBT003  # its own signature
+            text, used = codecs.utf_8_decode(data, "strict", False)  # its own signature
         except UnicodeDecodeError:
             return _binary(stream, begin, data)
         if used < len(data):

@@ -102,7 +102,7 @@ def boot_fd(document: dict[str, Any]) -> int:
         fd, writer = os.pipe()
         os.write(writer, content)
         os.close(writer)
-    os.set_inheritable(fd, True)  # noqa: FBT003 - the name of the function says what is true or false
+    os.set_inheritable(fd, True)
     return fd
 
 

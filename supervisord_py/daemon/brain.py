@@ -78,7 +78,7 @@ class Guard:
     def sweep(self) -> NoReturn:
         """Kill by mark, group and record what the dead keeper held; the lock goes with us: nobody starts meanwhile."""
         orders = self._orders
-        os.set_inheritable(orders.lock_fd, True)  # noqa: FBT003 - the name says what is true or false
+        os.set_inheritable(orders.lock_fd, True)
         held = boot.Held(listen_fd=None, lock_fd=orders.lock_fd, socket_owned=False)
         document = boot.boot_document(self._paths, self._loaded.settings, orders.flags, held)
         argv = boot.keeper_argv(boot.boot_fd(document), "--sweep")
@@ -90,7 +90,7 @@ def run(argv: Sequence[str], started_at: float) -> int:
     """Run; return the exit code."""
     orders = _parse(argv)
     for fd in (orders.channel_fd, orders.listen_fd, orders.lock_fd):
-        os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says what is true or false
+        os.set_inheritable(fd, False)
     os.umask(0o077)
     gate = configure_log("info")
     try:
@@ -98,7 +98,7 @@ def run(argv: Sequence[str], started_at: float) -> int:
     except PxError as error:
         _log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
         return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
-    except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the keeper starts another one
+    except Exception:
         _log.exception("control_crashed")
         return EXIT_FAILED
 

@@ -47,7 +47,7 @@ def launchd_socket(activate: Callable[[str], tuple[int, list[int]]]) -> int | No
             f"launchd passed {len(fds)} sockets under {SOCKET_NAME!r}, pxd takes one",
             hint="give SockPathName once in the property list",
         )
-    os.set_inheritable(fds[0], False)  # noqa: FBT003 - the name of the function says what is true or false
+    os.set_inheritable(fds[0], False)
     return fds[0]
 
 

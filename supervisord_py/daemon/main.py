@@ -108,7 +108,7 @@ def _start(flags: Flags) -> NoReturn:
     for fd in (lock_fd, state_fd):
         lock.sign_lock(fd)
     for fd in (lock_fd, state_fd, listening.fileno()):
-        os.set_inheritable(fd, True)  # noqa: FBT003 - the name of the function says what is true or false
+        os.set_inheritable(fd, True)
     held = boot.Held(listen_fd=listening.fileno(), lock_fd=lock_fd, socket_owned=inherited is None)
     document = boot.boot_document(replace(paths, socket=Path(listening.getsockname())), loaded.settings, flags, held)
     _settle_environment()

@@ -194,7 +194,7 @@ def parse_listen(text: str) -> tuple[str, int]:
         ValueError: It is no such pair; the message says why.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:  # noqa: PLR2004 - a port has 16 bits
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError("must be address:port, like 127.0.0.1:7860")
     bare = host.removeprefix("[").removesuffix("]")
     try:

@@ -43,7 +43,7 @@ def inherited_socket(environ: Mapping[str, str], pid: int, first: int = FIRST_IN
         return None
     for fd in range(first, first + count):
         with contextlib.suppress(OSError):  # a number that is no descriptor is told by `adopt_socket`
-            os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says what is true or false
+            os.set_inheritable(fd, False)
     if count > 1:
         raise PlaceError(
             f"LISTEN_FDS={count}: the service manager passed {count} sockets, pxd takes one",

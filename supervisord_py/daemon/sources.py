@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.daemon.merge import Key, Layer, Origin, OriginKind, Tree, nearest
 from supervisord_py.daemon.problems import Problem
+from supervisord_py.daemon.removed_settings import removed_words
 from supervisord_py.daemon.schema import KEYS, SECRETS, typed
 from supervisord_py.daemon.toml_lines import error_line, key_lines
 from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings
@@ -119,7 +120,17 @@ def _read_file(path: Path, reading: Reading) -> None:
         case Problem() as problem:
             reading.problems.append(problem)
         case Layer() as layer:
+            _drop_removed(layer, reading)
             reading.layers.append(layer)
+
+
+def _drop_removed(layer: Layer, reading: Reading) -> None:
+    """Take settings that are gone out of what a file says, each with a warning: an old file is still a good one."""
+    for section, values in layer.tree.items():
+        for name in list(values) if isinstance(values, dict) else ():
+            if words := removed_words(section, name):
+                del values[name]
+                reading.warnings.append(f"{layer.origin((section, name))}: {words}")
 
 
 def _read_legacy(environ: Mapping[str, str], reading: Reading) -> None:
@@ -156,6 +167,9 @@ def _stray(variable: str, reading: Reading) -> None:
     if NESTING in variable:
         origin = Origin(OriginKind.ENVIRONMENT, variable)
         key = variable.removeprefix(PREFIX).lower().replace(NESTING, ".")
+        if words := removed_words(*key.split(".", 1)):
+            reading.warnings.append(f"{origin}: {words}")
+            return
         reading.problems.append(Problem(origin, key, f"unknown setting {key}", meant))
         return
     guess = f"; did you mean {meant}?" if meant else ""
@@ -168,6 +182,8 @@ def _read_flag(flag: str, reading: Reading) -> None:
     key = _DOTTED.get(name)
     if not equals:
         reading.problems.append(Problem(origin, name, "expected section.key=value"))
+    elif key is None and "." in name and (words := removed_words(*name.split(".", 1))):
+        reading.warnings.append(f"{origin}: {words}")
     elif key is None:
         reading.problems.append(Problem(origin, name, f"unknown setting {name}", nearest(name, _DOTTED)))
     elif key in SECRETS:

@@ -163,15 +163,15 @@ class SupervisedProvisioner(KernelProvisionerBase):
 
     # -- down --------------------------------------------------------------------------------------------------------
 
-    async def kill(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's signature
+    async def kill(self, restart: bool = False) -> None:
         """End the kernel; returns when nothing of it is left."""
         await self._stop()
 
-    async def terminate(self, restart: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - the base's signature
+    async def terminate(self, restart: bool = False) -> None:
         """End the kernel in order; returns when nothing of it is left."""
         await self._stop()
 
-    async def cleanup(self, restart: bool = False) -> None:  # noqa: FBT001, FBT002 - the base's signature
+    async def cleanup(self, restart: bool = False) -> None:
         """Leave nothing behind of a kernel that was shut down; before a restart the session stays."""
         if not restart and self._session is not None:
             await self._stop()

@@ -54,7 +54,7 @@ class Channel:
         self._fds: list[int] = []
         self._output: deque[tuple[bytes, list[int]]] = deque()
         self._queued = 0
-        sock.setblocking(False)  # noqa: FBT003  the standard library's signature
+        sock.setblocking(False)
         loop.watch(sock.fileno(), self._readable)
 
     def send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
@@ -151,7 +151,7 @@ def _unpack_fds(payload: bytes) -> list[int]:
     numbers = array.array("i")
     numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
     for fd in numbers:
-        os.set_inheritable(fd, False)  # noqa: FBT003  the standard library's signature; where the kernel has no MSG_CMSG_CLOEXEC
+        os.set_inheritable(fd, False)
     return list(numbers)
 
 

@@ -119,7 +119,7 @@ class Ending:
             self._keeper.ladder.stop(instance, grace, kill_seconds, self._one_down)
         self._keeper.loop.soon(lambda: self._one_down([], killed=False))
 
-    def _one_down(self, survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback
+    def _one_down(self, survivors: list[Process], killed: bool) -> None:
         for row in survivors:
             self._keeper.journal.error("survivor", pid=row.pid, name=row.name, killed=killed)
         self._open -= 1

@@ -100,7 +100,7 @@ class Keeper:
         environ = dict(self.birth.environ)
         if not self.boot.socket_owned and self.boot.listen_fd >= 0:
             os.dup2(self.boot.listen_fd, FIRST_LISTEN_FD, inheritable=True)
-            os.set_inheritable(FIRST_LISTEN_FD, True)  # noqa: FBT003  dup2 onto itself leaves it close-on-exec
+            os.set_inheritable(FIRST_LISTEN_FD, True)
             environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
             environ.pop("LISTEN_FDNAMES", None)
         signal.set_wakeup_fd(-1)
@@ -192,7 +192,7 @@ class Keeper:
             instance.escalate()
             kill_all(instance, self.registry.census.members(instance))
 
-        def done(survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback
+        def done(survivors: list[Process], killed: bool) -> None:
             for row in survivors:
                 self.journal.error("survivor", unit=instance.unit, pid=row.pid, name=row.name, killed=killed)
 

@@ -129,5 +129,5 @@ class Loop:
     def _call(self, callback: Callback) -> None:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001  the law of this module: one broken callback harms no other
+        except Exception as error:
             self._on_error(error)

@@ -16,7 +16,7 @@ FIRST_GRANT = 3
 LAST_GRANT = 1023
 
 
-class Refusal(Exception):  # noqa: N818  it is an answer, not a fault
+class Refusal(Exception):
     """An error reply: kind, detail and further members."""
 
     def __init__(self, kind: str, detail: str, **members: Any) -> None:
@@ -117,7 +117,7 @@ def _stdin(message: Mapping[str, Any], stored: Mapping[str, int], default: int) 
 
 
 def _grant(entry: Any, stored: Mapping[str, int]) -> tuple[int, int]:
-    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):  # noqa: PLR2004  a pair
+    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):
         raise Refusal("bad_request", "a granted descriptor is [number, stored name]")
     target, name = entry
     if not FIRST_GRANT <= target <= LAST_GRANT:
@@ -128,7 +128,7 @@ def _grant(entry: Any, stored: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _rlimit(entry: Any) -> tuple[int, int, int]:
-    if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:  # noqa: PLR2004  a triple
+    if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:
         raise Refusal("bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}")
     name, soft, hard = entry
     if not isinstance(soft, int) or not isinstance(hard, int):

@@ -66,7 +66,7 @@ def parse_stat(text: bytes) -> Process:
     head, _, rest = text.rpartition(b")")
     number, _, name = head.partition(b" (")
     fields = rest.split()
-    if len(fields) < 26:  # noqa: PLR2004  field numbers are those of proc(5), counted from the state
+    if len(fields) < 26:
         raise ValueError("not a stat line")
     process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
     threads = int(fields[17])

@@ -172,7 +172,7 @@ def _recorded(run_dir: str, spared: set[int]) -> list[Found]:
 def _by_identity(line: str, spared: set[int]) -> list[Found]:
     """Return the recorded process, if it is still the same one, with the process group that it leads, if it does."""
     words = line.split(" ", 3)
-    if len(words) != 4 or not (words[0].isdigit() and words[1].isdigit()):  # noqa: PLR2004  the fields of a line
+    if len(words) != 4 or not (words[0].isdigit() and words[1].isdigit()):
         return []
     row = processes.look(int(words[0]))
     if row is None or row.start_time != int(words[1]) or row.pid in spared:

@@ -108,7 +108,7 @@ def shut_inherited() -> None:
         fd = int(name)
         if fd >= FIRST_FREE_FD:
             try:
-                os.set_inheritable(fd, False)  # noqa: FBT003  the standard library's signature
+                os.set_inheritable(fd, False)
             except OSError:
                 continue  # the descriptor of the listing itself
 

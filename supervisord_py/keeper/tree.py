@@ -104,7 +104,7 @@ class Ladder:
             done: Called once.
         """
         if not instance.tree_alive:
-            done([], False)  # noqa: FBT003  the signature of a callback
+            done([], False)
             return
         now = self._loop.now()
         stop = self._stops.get(instance.key)

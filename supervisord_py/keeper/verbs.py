@@ -209,7 +209,7 @@ class Verbs:
         first = signal.SIGTERM if grace else signal.SIGKILL
         instance.condemn(str(request.message.get("reason") or "stopped"), "control", first, None, None)
 
-        def done(survivors: list[Process], killed: bool) -> None:  # noqa: FBT001  the ladder's callback
+        def done(survivors: list[Process], killed: bool) -> None:
             named = [{"pid": row.pid, "name": row.name, "start_time": row.start_time} for row in survivors]
             request.accept({"survivors": named, "killed": killed})
 

@@ -54,7 +54,7 @@ def _applied(connection: sqlite3.Connection, operation: Operation) -> bool:
     connection.execute("SAVEPOINT job")
     try:
         operation(connection)
-    except Exception:  # noqa: BLE001  # whoever queued it is told when it is tried in earnest
+    except Exception:  # whoever queued it is told when it is tried in earnest
         if not connection.in_transaction:
             return False
         connection.execute("ROLLBACK TO job")

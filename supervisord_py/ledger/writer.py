@@ -228,7 +228,7 @@ class Writer:
         error: BaseException | None = None
         try:
             question.result = preview.ask(self._connection, waiting, question.operation)
-        except Exception as problem:  # noqa: BLE001  # it is the asker's
+        except Exception as problem:  # it is the asker's
             error = problem
         question.tell(error)
 
@@ -239,7 +239,7 @@ class Writer:
             self._roll_back()
             self._degrade(f"{type(error).__name__}: {error}")
             return False
-        except BaseException as error:  # noqa: BLE001  # a defect must not end the thread that all count on
+        except BaseException as error:  # a defect must not end the thread that all count on
             self._roll_back()
             _log.exception("ledger_writer_failed")
             self._settle(batch, error)

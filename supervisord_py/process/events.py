@@ -30,21 +30,21 @@ class RecordedEvent(Protocol):
     """A row of the journal."""
 
     @property
-    def id(self) -> int: ...  # noqa: D102  # as in Event
+    def id(self) -> int: ...  # as in Event
     @property
-    def time(self) -> float: ...  # noqa: D102
+    def time(self) -> float: ...
     @property
-    def unit(self) -> str | None: ...  # noqa: D102
+    def unit(self) -> str | None: ...
     @property
-    def event(self) -> str: ...  # noqa: D102
+    def event(self) -> str: ...
     @property
-    def reason(self) -> str | None: ...  # noqa: D102
+    def reason(self) -> str | None: ...
     @property
-    def instance(self) -> str | None: ...  # noqa: D102
+    def instance(self) -> str | None: ...
     @property
-    def cause(self) -> int | None: ...  # noqa: D102
+    def cause(self) -> int | None: ...
     @property
-    def facts(self) -> Mapping[str, Any]: ...  # noqa: D102
+    def facts(self) -> Mapping[str, Any]: ...
 
 
 class Journal(Protocol):

@@ -135,7 +135,7 @@ class Life:
 def outcome(
     record: ExitRecord,
     wanted: Reason | None,
-    ready: bool,  # noqa: FBT001  # a fact beside two others; every caller has it under this very name
+    ready: bool,  # a fact beside two others; every caller has it under this very name
     cpu_limit_seconds: float | None = None,
 ) -> Reason:
     """Decide why an instance ended.

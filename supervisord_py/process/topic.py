@@ -49,5 +49,5 @@ class Topic(Generic[T]):
         """Call one listener; whatever it raises is logged."""
         try:
             callback(event)
-        except Exception:  # noqa: BLE001  # a listener's defect must not end the channel that all hang on
+        except Exception:  # a listener's defect must not end the channel that all hang on
             _log.exception("callback_failed", topic=self._name)

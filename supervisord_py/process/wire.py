@@ -141,7 +141,7 @@ class Channel:
         on_closed: Callable[[Exception | None], None],
     ) -> None:
         sock.settimeout(0)
-        os.set_inheritable(sock.fileno(), False)  # noqa: FBT003  # its only parameter
+        os.set_inheritable(sock.fileno(), False)  # its only parameter
         self._sock = sock
         self._fd = sock.fileno()
         self._on_frame = on_frame
@@ -288,5 +288,5 @@ def _received(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(data[: len(data) - len(data) % found.itemsize])
     for fd in found:
-        os.set_inheritable(fd, False)  # noqa: FBT003  # its only parameter; MSG_CMSG_CLOEXEC is not everywhere
+        os.set_inheritable(fd, False)  # its only parameter; MSG_CMSG_CLOEXEC is not everywhere
     return list(found)

@@ -168,7 +168,7 @@ def test_inside_of_a_cell_the_own_session_is_named_by_its_id(
     daemon: FakeDaemon,
     language: str,
     cwd: str | None,
-    own: bool,  # noqa: FBT001 - a row
+    own: bool,
 ) -> None:
     daemon.on(f"GET /api/kernels/{KERNEL}", document({"cwd": os.path.realpath(cwd or px.folder), "language": language}))
     target = f"POST /api/kernels/{KERNEL if own else 'default'}/execute"

@@ -31,7 +31,7 @@ def show(pieces: list[str], *, colour: bool = True, full: bool = False) -> str:
 
 
 @given(texts, st.lists(st.integers(0, 200), max_size=10), st.booleans(), st.booleans())
-def test_the_pieces_do_not_matter(text: str, cuts: list[int], colour: bool, full: bool) -> None:  # noqa: FBT001 - drawn
+def test_the_pieces_do_not_matter(text: str, cuts: list[int], colour: bool, full: bool) -> None:
     places = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     pieces = [text[start:end] for start, end in itertools.pairwise(places)]
     whole = show([text], colour=colour, full=full)
@@ -40,7 +40,7 @@ def test_the_pieces_do_not_matter(text: str, cuts: list[int], colour: bool, full
 
 
 @given(st.text() | texts, st.booleans())
-def test_nothing_that_is_shown_steers_the_terminal(text: str, colour: bool) -> None:  # noqa: FBT001 - drawn
+def test_nothing_that_is_shown_steers_the_terminal(text: str, colour: bool) -> None:
     shown = show([text], colour=colour)
     assert not CONTROLS.search(shown)
     assert not STEERS.search(shown)
@@ -56,7 +56,7 @@ def test_what_is_harmless_stays_as_it_is(text: str) -> None:
 
 
 @given(st.integers(0, 60), st.booleans())
-def test_long_output_is_collapsed_and_what_is_hidden_is_counted(count: int, ends: bool) -> None:  # noqa: FBT001 - drawn
+def test_long_output_is_collapsed_and_what_is_hidden_is_counted(count: int, ends: bool) -> None:
     text = "".join(f"{at}\n" for at in range(count)).removesuffix("" if ends else "\n")
     lines = show([text]).splitlines()
     numbers = [line for line in lines if line.isdigit()]

@@ -252,7 +252,7 @@ def test_a_full_journal_drops_counts_and_says_so(short_tmp: Path) -> None:
         server.recv(1 << 16)
         while not writer.write({"MESSAGE": "back"}):
             server.recv(1 << 16)
-        server.setblocking(False)  # noqa: FBT003 - its name says it
+        server.setblocking(False)
         said = {}
         while "PX_DROPPED_ENTRIES" not in said:
             said = decode_entry(server.recv(1 << 16))

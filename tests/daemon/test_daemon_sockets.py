@@ -95,7 +95,7 @@ def listening(path: Path) -> socket.socket:
 def test_a_socket_of_the_service_manager_is_taken_over(short_tmp: Path) -> None:
     given = listening(short_tmp / "s")
     fd = given.detach()
-    os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
+    os.set_inheritable(fd, True)
     environ = {"LISTEN_FDS": "1", "LISTEN_PID": "77"}
     taken = inherited_socket(environ, 77, first=fd)
     assert taken is not None
@@ -162,7 +162,7 @@ def test_launchd_that_refuses_is_an_error() -> None:
 
 def test_launchd_with_one_socket() -> None:
     fd = os.open(os.devnull, os.O_RDONLY)
-    os.set_inheritable(fd, True)  # noqa: FBT003 - the name says it
+    os.set_inheritable(fd, True)
     assert launchd_socket(lambda name: (0, [fd] if name == "pxd" else [])) == fd
     assert not os.get_inheritable(fd)
     os.close(fd)

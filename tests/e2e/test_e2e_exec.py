@@ -164,7 +164,7 @@ def test_a_cell_is_followed_when_the_control_plane_is_killed(held: House) -> Non
         ("asks", "input()", (), 1, "nobody is there to type it"),
     ],
 )
-def test_the_exit_code_and_the_words_say_what_happened(  # noqa: PLR0917 - a row
+def test_the_exit_code_and_the_words_say_what_happened(
     held: House, name: str, code: str, options: tuple[str, ...], exit_code: int, words: str
 ) -> None:
     ended = execute(held, name, code, *options)

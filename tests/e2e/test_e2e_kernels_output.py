@@ -326,7 +326,7 @@ def test_a_subscriber_that_stalls_holds_up_nobody_and_gets_everything(calls: Cal
     assert events[-1]["result"]["cells"][0]["total_bytes"] == len(told)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(400)
 def test_a_gigabyte_does_not_grow_the_daemon(calls: Calls) -> None:
     """1 GB print, with a subscriber that reads nothing: the control plane grows by less than 150 MB."""

@@ -178,7 +178,7 @@ def test_a_key_that_an_agent_prints_is_nowhere(home: House) -> None:
         ("POST", "/api/pipes/new", {"name": "../up"}, None, None),
     ],
 )
-def test_a_refusal_is_a_problem_with_its_true_status(  # noqa: PLR0917 - a table
+def test_a_refusal_is_a_problem_with_its_true_status(
     home: House, method: str, path: str, body: Any, status: int | None, kind: str | None
 ) -> None:
     run(home, "good") if not rows(home, "pipe=good") else None

@@ -93,7 +93,7 @@ class PythonKernel(suite.KernelTests):
         channel.get_msg = patient_get
 
     @contextmanager
-    def subTest(self, msg: Any = None, **params: Any) -> Iterator[None]:  # noqa: N802 - unittest's name
+    def subTest(self, msg: Any = None, **params: Any) -> Iterator[None]:
         """As unittest's, without the one part that no IPython can pass: it calls the current session 0 in a range."""
         with super().subTest(msg, **params), suppress(SkipTest):
             yield

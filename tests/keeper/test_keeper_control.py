@@ -351,7 +351,7 @@ class Manager:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_readiness_reload_status_and_stop_are_told(rigs: Callable[..., Rig], abstract: bool) -> None:  # noqa: FBT001
+def test_readiness_reload_status_and_stop_are_told(rigs: Callable[..., Rig], abstract: bool) -> None:
     rig = rigs()
     manager = Manager(f"@{rig.dir}/notify" if abstract else str(rig.dir / "notify"))
     with manager.sock:

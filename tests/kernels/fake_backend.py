@@ -137,10 +137,10 @@ class FakeHandle:
             self.die(None, 9)
         return "sigkill"
 
-    async def ping(self, timeout_seconds: float) -> bool:  # noqa: ARG002
+    async def ping(self, timeout_seconds: float) -> bool:
         return not self.died.done()
 
-    async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:  # noqa: ARG002
+    async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         self.backend.stopped.append((self.launch.session_id, reason))
         if self.survivors:
             survivors, self.survivors = self.survivors, ()
@@ -165,7 +165,7 @@ class FakeBackend:
         self.gate.set()
         self.held = asyncio.Event()
 
-    async def make(self, name: BackendName, config: KernelsConfig) -> FakeBackend:  # noqa: ARG002
+    async def make(self, name: BackendName, config: KernelsConfig) -> FakeBackend:
         return self
 
     @property
@@ -177,7 +177,7 @@ class FakeBackend:
         self,
         launch: Launch,
         *,
-        deadline: float,  # noqa: ARG002
+        deadline: float,
         on_spawned: Callable[[Started], Awaitable[None]],
     ) -> FakeHandle:
         self.starts.append(launch)
@@ -188,7 +188,7 @@ class FakeBackend:
         self.handles.append(FakeHandle(self, launch))
         return self.handle
 
-    async def attach(self, launch: Launch, child: Child) -> FakeHandle | None:  # noqa: ARG002
+    async def attach(self, launch: Launch, child: Child) -> FakeHandle | None:
         return None
 
     async def health(self) -> str | None:

@@ -270,7 +270,7 @@ async def test_abandoning_the_wait_leaves_the_cell_and_following_finds_it(shell:
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
-async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_first: bool) -> None:  # noqa: FBT001
+async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_first: bool) -> None:
     os.mkfifo(f"{shell.launch.cwd}/go")
     request = shell.rig.request(shell.launch, "echo up; read -r _ <go; echo down; exit 5")
     running = asyncio.ensure_future(shell.handle.execute(request, no_news))

@@ -199,7 +199,7 @@ async def test_a_front_end_that_is_gone_is_given_up(front: Front) -> None:
         await front.idle("never")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_a_gigabyte_leaves_the_daemon_small(front: Front) -> None:
     """Ours is on disk and is not published; a flood of another client is read and dropped."""
     await front.channels.close()

@@ -62,7 +62,7 @@ async def room_at(rig: KernelRig, server: FakeServer) -> AsyncIterator[RoomHouse
 
 
 @pytest.mark.parametrize("sent", [True, False])
-async def test_a_cell_at_a_server_that_went_away_is_given_up_with_the_truth(sent: bool, short_tmp: Path) -> None:  # noqa: FBT001
+async def test_a_cell_at_a_server_that_went_away_is_given_up_with_the_truth(sent: bool, short_tmp: Path) -> None:
     async with kernel_at(short_tmp) as (house, server):
         if not sent:
             await server.vanish()

@@ -67,7 +67,7 @@ async def nothing(server: FakeServer, message: Message) -> None:
 
 
 @pytest.mark.parametrize("v1", [True, False])
-async def test_both_framings_carry_a_cell(v1: bool, short_tmp: Path) -> None:  # noqa: FBT001
+async def test_both_framings_carry_a_cell(v1: bool, short_tmp: Path) -> None:
     async with talking(short_tmp, v1=v1, on_execute=print_and_end) as (house, _):
         ran = await house.run("print('all of it')")
         assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError, UnknownUnitError
@@ -133,16 +133,15 @@ def test_a_whole_cell_is_not_lossy() -> None:
         (over(is_altered=True), False, "came altered"),
     ],
 )
-def test_what_may_be_missing_is_said(progress: CellProgress, broken: bool, words: str) -> None:  # noqa: FBT001
+def test_what_may_be_missing_is_said(progress: CellProgress, broken: bool, words: str) -> None:
     reply = outcome_of(progress, spool=False, broken=broken)
     assert reply.lossy
     assert words in str(reply.notice)
     assert reply.iopub_lost is (not progress.idle)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.booleans(), st.booleans(), st.lists(st.just("IOPub data rate exceeded"), max_size=1))
-def test_a_kernel_that_writes_by_itself_is_never_lossy(idle: bool, broken: bool, held: list[str]) -> None:  # noqa: FBT001
+def test_a_kernel_that_writes_by_itself_is_never_lossy(idle: bool, broken: bool, held: list[str]) -> None:
     reply = outcome_of(over(idle=idle, held_back=held), spool=True, broken=broken)
     assert (reply.lossy, reply.notice, reply.iopub_lost) == (False, None, not idle)
 
@@ -247,9 +246,8 @@ def test_every_other_status_is_told(status: int, kind: type[Exception], words: s
     assert words in error.detail
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from((301, 302, 400, 401, 403, 404, 500, 503)), st.booleans(), st.booleans())
-def test_no_refusal_shows_a_secret(status: int, has_token: bool, is_ours: bool) -> None:  # noqa: FBT001
+def test_no_refusal_shows_a_secret(status: int, has_token: bool, is_ours: bool) -> None:
     place = replace(PLACE, has_token=has_token, is_ours=is_ours)
     for error in (refused(place, status, "", "start a kernel"), unreachable(place, "timeout")):
         text = json.dumps(error.problem())
@@ -277,7 +275,6 @@ def test_a_servers_message_is_taken_from_its_json(body: str, words: str) -> None
 NAMES = st.from_regex(r"(PI_|LC_|LANG|TZ|TERM|KERNEL_|PX_|HOME)?[A-Z_]{0,12}", fullmatch=True)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(NAMES, st.text(max_size=8)))
 def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str]) -> None:
     for passed in (harmless(env), kernel_variables(env, "/w", "me")):
@@ -307,7 +304,6 @@ def test_what_enterprise_gateway_would_refuse_is_left_out() -> None:
     }
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=30), st.dictionaries(st.sampled_from(("LANG", "PI_X", "PATH")), st.text(max_size=20)))
 def test_first_code_is_python_whatever_is_in_it(cwd: str, env: dict[str, str]) -> None:
     ast.parse(init_code(cwd, env, "d.1", "kernel:s"))

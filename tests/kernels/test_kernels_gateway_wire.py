@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.kernels.gateway import wire
@@ -28,13 +28,11 @@ MESSAGES = st.builds(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MESSAGES)
 def test_a_message_survives_the_v1_framing(message: Message) -> None:
     assert wire.unpack_v1(wire.pack_v1(message)) == message
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MESSAGES)
 def test_a_message_survives_the_older_framing(message: Message) -> None:
     frame = wire.pack_json(message)
@@ -42,7 +40,6 @@ def test_a_message_survives_the_older_framing(message: Message) -> None:
     assert wire.unpack_json(frame) == message
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_message_or_a_value_error(frame: bytes) -> None:
     for unpack in (wire.unpack_v1, wire.unpack_json):
@@ -52,7 +49,6 @@ def test_any_bytes_are_a_message_or_a_value_error(frame: bytes) -> None:
             continue
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MESSAGES, st.data())
 def test_a_frame_with_wrong_bytes_is_a_message_or_a_value_error(message: Message, data: st.DataObject) -> None:
     """Offsets that lie, JSON that breaks off: no other exception ever."""

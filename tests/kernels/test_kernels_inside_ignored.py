@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from supervisord_py.kernels.inside.ignored import Ignoring, ignoring_at, rule_of, walk
@@ -90,7 +90,6 @@ def usual(lines: list[str]) -> bool:
     return not any(re.search(r"[^/]\*\*/", line) for line in lines)
 
 
-@settings(max_examples=300, deadline=None)
 @given(top=st.lists(LINE, max_size=4), inner=st.lists(LINE, max_size=3), excluded=st.lists(LINE, max_size=1))
 def test_whatever_the_patterns_git_and_we_see_the_same_files(
     repository: Path, top: list[str], inner: list[str], excluded: list[str]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -135,7 +134,6 @@ class Writing(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-Writing.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 test_the_files_are_right_whatever_happens = Writing.TestCase
 
 

@@ -188,7 +188,7 @@ def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tm
     ("wait", "after", "text"),
     [(False, False, ""), (False, True, "new\n"), (True, False, "old\nshown\n"), (True, True, "new\n")],
 )
-def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, text: str) -> None:  # noqa: FBT001
+def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, text: str) -> None:
     writer = writer_of(tmp_path)
     writer.write("stdout", b"old\n")
     writer.display({"text/plain": "shown"}, {}, "d")

@@ -137,7 +137,7 @@ async def test_the_record_goes_first_so_that_a_cut_off_sweep_leaves_no_half_trut
     removed: list[str] = []
     unlink = type(tmp_path).unlink
 
-    def once(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+    def once(path: Path, missing_ok: bool = False) -> None:
         if removed:
             raise PermissionError(1, "no")
         removed.append(path.suffix)

@@ -177,7 +177,7 @@ def test_an_end_that_is_no_crash_waits_for_the_next_call(how: Death) -> None:
 
 
 @pytest.mark.parametrize(("how", "is_failed"), [(Death.EXITED, False), (Death.KILLED, True)])
-def test_exit_forgives_an_earlier_crash_and_a_kill_does_not(how: Death, is_failed: bool) -> None:  # noqa: FBT001 - by name
+def test_exit_forgives_an_earlier_crash_and_a_kill_does_not(how: Death, is_failed: bool) -> None:
     room = Room()
     serial = room.idle()
     room.send(ev.Died("a", serial))

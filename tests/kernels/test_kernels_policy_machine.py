@@ -44,7 +44,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.send(asked)
 
     @rule(session=sessions, patience=st.sampled_from([0.5, 30.0, 1000.0]), reset=RARELY)
-    def call(self, session: str, patience: float, reset: bool) -> None:  # noqa: FBT001 - hypothesis passes by name
+    def call(self, session: str, patience: float, reset: bool) -> None:
         self.ask(session, patience, reset=reset)
 
     @rule(each=st.lists(sessions, min_size=2, max_size=5))
@@ -66,7 +66,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             assert self.tickets in self.over, "a call waits for itself"
 
     @rule(session=sessions, patience=st.sampled_from([0.5, 1000.0]), restart=RARELY)
-    def ask_for_it(self, session: str, patience: float, restart: bool) -> None:  # noqa: FBT001 - as above
+    def ask_for_it(self, session: str, patience: float, restart: bool) -> None:
         self.tickets += 1
         kind = ev.RestartAsked if restart else ev.StartAsked
         asked = kind(self.tickets, session, self.now + patience)
@@ -85,7 +85,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(choice=randoms, succeeded=st.booleans())
-    def end(self, choice: Random, succeeded: bool) -> None:  # noqa: FBT001 - as above
+    def end(self, choice: Random, succeeded: bool) -> None:
         ticket = choice.choice(sorted(self.running))
         if succeeded:
             self.succeed(ticket)
@@ -248,7 +248,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.kill(self.pick(choice, Phase.READY), how)
 
     @rule(session=sessions, line=st.sampled_from([(), (False, False), (False, False, True)]), succeeded=RARELY)
-    def crash_again_and_again(self, session: str, line: tuple[bool, ...], succeeded: bool) -> None:  # noqa: FBT001 - as above
+    def crash_again_and_again(self, session: str, line: tuple[bool, ...], succeeded: bool) -> None:
         """Rare by chance, so done on purpose; also with a reset in line, or with a cell that succeeds in between."""
         for reset in line:
             self.ask(session, 1000.0, reset=reset)
@@ -403,7 +403,5 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         assert not self.waiting, "somebody was never served"
 
 
-SessionSetMachine.TestCase.settings = settings(
-    max_examples=250, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+SessionSetMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
 TestSessionSet = pytest.mark.timeout(600)(SessionSetMachine.TestCase)  # measured, on a busy machine: over a minute

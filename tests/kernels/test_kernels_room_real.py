@@ -305,7 +305,7 @@ async def test_shell_cells_run_under_the_same_rules(house: RoomHouse, passing: P
     assert deaf.cells[0].steps[-1].action == "sigkill"
     assert (result.variables, deaf.variables) == (Variables.LOST, Variables.LOST)
     for told in (result.message, late.message, deaf.message, *(each.error and each.error.value for each in deaf.cells)):
-        assert told and "kept" not in told and "variables" not in told and "kernel" not in told  # noqa: PT018 - of each
+        assert told and "kept" not in told and "variables" not in told and "kernel" not in told
     assert (await house.run("echo on", language="bash")).status is CellStatus.OK
 
 

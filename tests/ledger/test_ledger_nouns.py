@@ -172,7 +172,7 @@ async def test_pins_survive_and_the_last_word_counts(open_ledger: OpenLedger) ->
     await pins.pin(ledger, Pin("tool:b", forever=True, pinned_at=3.0))
     await ledger.close()
     ledger = await open_ledger()
-    assert await pins.everything(ledger) == [Pin("tool:a", False, 2.0), Pin("tool:b", True, 3.0)]  # noqa: FBT003  # its fields in order
+    assert await pins.everything(ledger) == [Pin("tool:a", False, 2.0), Pin("tool:b", True, 3.0)]  # its fields in order
     await pins.unpin(ledger, "tool:b")
     await pins.unpin(ledger, "tool:never")
     assert [it.unit for it in await pins.everything(ledger)] == ["tool:a"]

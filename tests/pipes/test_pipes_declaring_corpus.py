@@ -119,7 +119,7 @@ def test_each_file_becomes_what_it_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, each in ZOO.items() if each.error is None])
 @pytest.mark.parametrize("enabled", [True, False])
-def test_switching_a_pipe_changes_one_line(name: str, enabled: bool) -> None:  # noqa: FBT001 - the value
+def test_switching_a_pipe_changes_one_line(name: str, enabled: bool) -> None:
     before = ZOO[name].text
     after = edit_keys(before, {"enabled": enabled})
     found = read(after, name)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.config import SchedulerLimits
@@ -369,7 +369,6 @@ KINDS = st.sampled_from(["pass", "pass", "pass", "back", "forward", "skip"])
 STEPS = st.lists(st.tuples(KINDS, st.integers(1, 2 * 86400)), max_size=25)
 
 
-@settings(max_examples=200, deadline=None)
 @given(SCHEDULES, st.sampled_from([NOON, at("2026-03-28T20:00"), at("2026-10-24T20:00")]), STEPS)
 def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float, steps: list[tuple[str, int]]) -> None:
     world, forgotten = World(schedule, start), None

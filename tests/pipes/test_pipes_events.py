@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import BadRequestError
@@ -104,7 +104,7 @@ def test_what_could_never_happen_is_an_error(text: str, hint: str) -> None:
         ("file_changed:../inbox/", "file_changed:/home/me/pipes/inbox/a/x", True),
     ],
 )
-def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:
     assert matches(parse_pattern(pattern), event(happened), HOME) is fits
 
 
@@ -124,7 +124,7 @@ def test_patterns_fit(pattern: str, happened: str, fits: bool) -> None:  # noqa:
         ("/", "/", True),
     ],
 )
-def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:  # noqa: FBT001 - a column of the table
+def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
     asked = EventPattern("file_changed", pattern)
     assert (watch_root(asked, HOME), goes_below(asked, HOME)) == (root, deep)
 
@@ -137,7 +137,6 @@ def test_what_a_pipe_and_its_owner_write_in_its_folder_is_known_to_be_no_news() 
     assert not is_own(EventPattern("pipe_completed", "pipe.md"), HOME)
 
 
-@settings(max_examples=150)
 @given(st.text(alphabet="ab*?/.[+", max_size=12), st.text(alphabet="ab/.[+", max_size=12))
 def test_any_path_and_any_pattern_can_be_asked(pattern: str, path: str) -> None:
     asked = EventPattern("file_changed", f"x{pattern}")
@@ -250,5 +249,5 @@ def test_a_name_of_ones_own_may_be_published() -> None:
         ("deploy", False),
     ],
 )
-def test_the_end_of_a_pipe_that_is_not_there_cannot_come(text: str, missed: bool) -> None:  # noqa: FBT001
+def test_the_end_of_a_pipe_that_is_not_there_cannot_come(text: str, missed: bool) -> None:
     assert misses(parse_pattern(text), ("here", "there")) is missed

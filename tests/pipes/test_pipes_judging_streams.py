@@ -70,7 +70,7 @@ def read(name: str, *pieces: bytes) -> tuple[bytes, list[bytes], Summary, list[o
 
 
 @pytest.mark.parametrize("old", [True, False])
-def test_pi_old_and_new_streams_tell_the_same(old: bool) -> None:  # noqa: FBT001  # a parameter of the test
+def test_pi_old_and_new_streams_tell_the_same(old: bool) -> None:  # a parameter of the test
     text, kept, summary, happened = read("pi-jsonl", pi_run("the answer is 42", old=old))
     assert text == b"the answer is 42\n"
     assert summary.final_text == "the answer is 42"

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -167,7 +166,7 @@ class QueueMachine(RuleBasedStateMachine):
         later=st.sampled_from((None, None, -2.0, 0.0, 4.0, 9.0)),
         runs=st.sampled_from((False, False, False, True)),
     )
-    def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:  # noqa: FBT001  # drawn
+    def come(self, pipe: str, group: Group, ago: float, later: float | None, runs: bool) -> None:  # drawn
         not_before = None if later is None else self.now + later
         entry = Waiting(self.next_id, pipe, group, self.now - ago, not_before)
         self.next_id += 1
@@ -264,6 +263,3 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(
-    deadline=None, max_examples=40, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
-)

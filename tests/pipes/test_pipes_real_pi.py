@@ -140,7 +140,7 @@ async def _all(house: House) -> Mapping[str, Run]:
 
 
 # One test: with several, each process of a parallel run would do all of it again.
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 async def test_the_real_pi_runs_as_it_was_made_ready(tmp_path: Path, require: Callable[[object, str], None]) -> None:
     require((PEERS / "pi" / "node_modules" / ".bin" / "pi").exists(), "needs the real pi: .ci/agents")
@@ -166,7 +166,7 @@ def _check_words_and_costs(runs: Mapping[str, Run]) -> None:
     assert runs["429-hint"].outcome.retry_after_seconds == 7
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     tmp_path: Path, require: Callable[[object, str], None]

@@ -8,7 +8,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.keeper.segments import Segments
@@ -76,7 +76,6 @@ def expected(text: bytes) -> bytes:
     return bytes(done)
 
 
-@settings(max_examples=40)
 @given(words=WORDS, steps=st.lists(st.integers(0, 400), max_size=4))
 def test_what_must_not_be_stored_is_blotted_however_it_was_cut(
     words: list[tuple[Stream, bytes]], steps: list[int]
@@ -118,7 +117,6 @@ def delta(text: str, kind: str = "delta") -> bytes:
     return json.dumps({"type": "update", kind: text}).encode() + b"\n"
 
 
-@settings(max_examples=40)
 @given(cuts=st.lists(st.integers(0, 12), max_size=6), seam=st.integers(1, 60))
 def test_a_key_that_a_stream_cuts_into_deltas_is_blotted_piece_by_piece(cuts: list[int], seam: int) -> None:
     text, secret = "a secret-1 z", b"secret-1"

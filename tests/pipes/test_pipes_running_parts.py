@@ -57,7 +57,7 @@ def test_a_file_is_read_again_when_it_is_another_or_was_young(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_what_is_attempted_is_given_up_when_it_turns(is_late: bool) -> None:  # noqa: FBT001 - parametrized
+async def test_what_is_attempted_is_given_up_when_it_turns(is_late: bool) -> None:
     live, begun, ended = live_run(), asyncio.Event(), list[str]()
 
     async def work() -> str:

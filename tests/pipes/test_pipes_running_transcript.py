@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.execution import ErrorType
@@ -80,7 +80,6 @@ WORDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(WORDS, st.lists(st.integers(0, 8), max_size=4), st.sampled_from([0.0, 60.0]))
 def test_however_often_it_is_taken_over_the_files_are_the_same(
     chunks: list[tuple[Stream, bytes]], steps: list[int], note_seconds: float

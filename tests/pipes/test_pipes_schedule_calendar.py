@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.scheduling.calendar_rule import CalendarRule
@@ -117,7 +117,6 @@ PLANS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(PLANS, st.integers(1_700_000_000, 1_900_000_000), st.integers(0, 40_000_000), st.sampled_from([UTC, BERLIN]))
 def test_after_and_latest_are_each_others_inverse(plan: Calendar, origin: int, later: int, zone: tzinfo) -> None:
     if plan.frequency is Frequency.MONTHS:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import croniter
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.scheduling.cron_fields import line_of, normalised
@@ -209,7 +209,6 @@ def _offsets(zone: tzinfo, start: float, end: float) -> set[timedelta | None]:
     return {datetime.fromtimestamp(each, zone).utcoffset() for each in looks}
 
 
-@settings(max_examples=120, deadline=None)
 @given(EXPRESSIONS, STARTS, st.sampled_from(ZONES))
 @example("0 9 1 * */2", 1763000000, BERLIN)
 def test_where_the_clock_is_not_set_both_implementations_agree(expression: str, start: int, zone: tzinfo) -> None:
@@ -241,7 +240,7 @@ CHANGES = [
 
 def _first_instants(expression: str, zone: tzinfo, start: int, end: int) -> list[float]:
     """The law, by brute force: look at the clock each minute, and at one that was not set forward beside it."""
-    day = {each.time() for _, each in zip(range(1440), readings_of_oracle(expression, datetime(2026, 1, 1)))}  # noqa: B905, DTZ001 - readings, endless
+    day = {each.time() for _, each in zip(range(1440), readings_of_oracle(expression, datetime(2026, 1, 1)))}  # noqa: B905 - readings, endless
     shown_before, found, gap, left = set(), [], timedelta(), 0.0
     for instant in range(start + 60, end, 60):
         now, last = reading(instant, zone), reading(instant - 60, zone)
@@ -258,7 +257,6 @@ def _first_instants(expression: str, zone: tzinfo, start: int, end: int) -> list
 HOURS = _field(0, 23).filter(lambda text: not line_of(f"0 {text} * * *").hourly)
 
 
-@settings(max_examples=60, deadline=None)
 @given(_field(0, 59), HOURS, st.integers(0, 5))
 @example("30", "2", 0)
 @example("*/30", "2", 0)
@@ -283,13 +281,12 @@ def test_where_it_is_set_named_hours_run_once_for_each_reading(minute: str, hour
         assert rule.latest(later - 1) == earlier
 
 
-@settings(max_examples=40, deadline=None)
 @given(_field(0, 59), st.integers(0, 5))
 @example("30", 4)
 def test_where_it_is_set_every_hour_goes_by_elapsed_time(minute: str, change: int) -> None:
     zone, middle = ZONES[change // 2], int(CHANGES[change])
     rule = CronRule(normalised(f"{minute} * * * *", 10.0), zone)
-    minutes = {each.minute for _, each in zip(range(60), readings_of_oracle(rule.expression, datetime(2026, 1, 1)))}  # noqa: B905, DTZ001 - readings, endless
+    minutes = {each.minute for _, each in zip(range(60), readings_of_oracle(rule.expression, datetime(2026, 1, 1)))}  # noqa: B905 - readings, endless
     start, end = middle - 3 * 3600, middle + 3 * 3600
     found: list[float] = []
     instant: float | None = start
@@ -313,7 +310,6 @@ def test_every_hour_of_one_month_is_found_beyond_the_changes_of_half_a_century()
 # The clock's own laws.
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(ZONES), STARTS, st.integers(0, 6), st.integers(-7200, 7200))
 def test_a_reading_has_one_instant_and_only_a_gap_delays(zone: tzinfo, start: int, change: int, near: int) -> None:
     for instant in (start, int(CHANGES[change % 6]) + near):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.config import SchedulerLimits
@@ -319,7 +319,6 @@ def read(text: str) -> tuple[Schedule | None, ScheduleError | None]:
         return None, err
 
 
-@settings(max_examples=400, deadline=None)
 @given(TEXTS)
 @example("0 0 29 2 */7")
 @example("*/5 * 31 2-3 *")

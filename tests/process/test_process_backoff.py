@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -98,7 +98,6 @@ class BackoffMachine(RuleBasedStateMachine):
 TestBackoffMachine = BackoffMachine.TestCase
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 100), st.integers(1, 100), st.floats(0, 1))
 def test_more_failures_never_wait_less(first: int, second: int, jitter: float) -> None:
     low, high = sorted((first, second))

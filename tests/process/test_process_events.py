@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.process import events as module
@@ -207,7 +207,6 @@ async def test_closing_lets_readers_finish(stream: EventStream) -> None:
         assert [item async for item in left] == []
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_subscriber_sees_an_unbroken_run(data: st.DataObject) -> None:
     """Model: publishing, subscribing from anywhere, reading some, a journal that is now and then late, restarts."""

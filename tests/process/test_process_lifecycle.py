@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -122,7 +122,7 @@ def test_a_failed_spawn_and_a_lost_instance_have_their_own_reasons() -> None:
 
 @pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize("wanted", [None, Reason.STOPPED])
-def test_the_verdict_of_the_killer_comes_first(ready: bool, wanted: Reason | None) -> None:  # noqa: FBT001  # cases
+def test_the_verdict_of_the_killer_comes_first(ready: bool, wanted: Reason | None) -> None:  # cases
     assert outcome(replace(KILLED, verdict=VERDICT), wanted, ready) is Reason.MEMORY_LIMIT
 
 
@@ -168,12 +168,11 @@ def test_describe_says_how_by_whom_and_why() -> None:
     assert "CPU limit reached (0.8 s used)" in describe(replace(KILLED, signal=24), Reason.CPU_LIMIT)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(RECORDS, st.none() | REASONS, st.booleans())
 def test_every_end_has_a_reason_and_a_sentence(
     record: ExitRecord,
     wanted: Reason | None,
-    ready: bool,  # noqa: FBT001  # drawn
+    ready: bool,  # drawn
 ) -> None:
     reason = outcome(record, wanted, ready)
     assert isinstance(reason, Reason)

@@ -118,9 +118,7 @@ class OutputMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-OutputMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+OutputMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
 
 
 TestOutputMachine = OutputMachine.TestCase

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from process.fake_keeper import frame
@@ -61,7 +61,6 @@ def test_a_frame_is_a_big_endian_length_and_that_much_json() -> None:
     assert json.loads(data[4:]) == {"verb": "hello", "text": "grüß \udcff"}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(MESSAGES, max_size=5), st.data())
 def test_any_cutting_of_the_stream_gives_the_same_frames(messages: list[dict[str, Any]], data: st.DataObject) -> None:
     stream = b"".join(encode(message) for message in messages)

@@ -54,7 +54,7 @@ def commands(require: Callable[[object, str], None]) -> None:
     require(shutil.which("node"), "needs node")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("commands")
 def test_the_demo_shows_what_it_promises_and_leaves_nothing() -> None:
     before = homes()
@@ -68,7 +68,7 @@ def test_the_demo_shows_what_it_promises_and_leaves_nothing() -> None:
     assert homes() == before
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("commands")
 def test_a_demo_that_is_ended_in_the_middle_leaves_nothing() -> None:
     before = homes()

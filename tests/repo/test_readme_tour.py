@@ -151,7 +151,7 @@ def test_a_shell_keeps_variables_and_exit_codes(short_tmp: Path) -> None:
         ("a\n", "a", True),
     ],
 )
-def test_expected_output_fits_as_it_says(expected: str, got: str, verdict: bool) -> None:  # noqa: FBT001 - a row
+def test_expected_output_fits_as_it_says(expected: str, got: str, verdict: bool) -> None:
     assert fits(expected, got) is verdict
 
 

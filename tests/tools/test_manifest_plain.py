@@ -311,7 +311,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=8) | VALUES, st.none() | VALUES)
 def test_any_document_loads_or_is_an_error_with_a_line(tmp_path: Path, manifest: Any, sidecar: Any) -> None:
     if isinstance(manifest, dict):

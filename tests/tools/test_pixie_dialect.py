@@ -101,7 +101,7 @@ def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
     assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.max_runtime_seconds) == (60, 256, 10)
     assert (spec.concurrency, spec.pinned, spec.listen, spec.stop_timeout_seconds) == (1, True, ListenMode.PORT, 1)
     assert spec.pixie is not None
-    assert spec.pixie.secrets == (PixieSecret("API_KEY", "k", True),)  # noqa: FBT003 - a field's value
+    assert spec.pixie.secrets == (PixieSecret("API_KEY", "k", True),)
     assert spec.pixie.input_transport is InputTransport.MULTIPART
     assert (spec.pixie.retain_runs, spec.pixie.validator_timeout_override, spec.pixie.layout) == (5, 90, "split")
     assert spec.pixie.streams is False

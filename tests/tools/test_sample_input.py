@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.tools.checking.sample_input import generated_input, one_pixel_png, sample_input, silent_wav
@@ -71,7 +71,6 @@ def resolvable(schema: Any) -> bool:
     return isinstance(schema, dict) and not schema_problems(schema)
 
 
-@settings(deadline=None)
 @given((SCHEMAS | REFERRING).filter(resolvable))
 def test_a_sample_fits_its_schema(schema: dict[str, Any]) -> None:
     found = sample_of(schema)

@@ -107,7 +107,7 @@ def tool(tmp_path: Path, **files: str) -> Path:
     return write_tool(tmp_path, "tool", **(files or {"requirements__txt": "demo-px\n"}))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("builder", ["uv", "pip"])
 async def test_what_is_asked_for_can_be_imported_and_is_compiled(tmp_path: Path, builder: str, require: Any) -> None:
@@ -131,7 +131,7 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(tmp_path: Path,
     assert load_tool(folder).warnings == ()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_the_metadata_of_a_script_is_enough(tmp_path: Path, require: Any) -> None:
     require(UV is not None, "uv is not installed")
     folder = tool(tmp_path, x="")
@@ -142,7 +142,7 @@ async def test_the_metadata_of_a_script_is_enough(tmp_path: Path, require: Any) 
     await asyncio.to_thread(subprocess.run, command, cwd=folder, check=True, timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_a_failure_shows_the_builders_last_words_and_keeps_the_old(tmp_path: Path, require: Any) -> None:
     require(UV is not None, "uv is not installed")
     folder = tool(tmp_path, requirements__txt="surely-no-such-distribution==0\n")

@@ -123,7 +123,7 @@ async def test_no_credentials_or_names_of_ours_are_sent(serving: Callable[..., o
 
 
 @pytest.mark.parametrize(("status", "offered"), [(200, True), (204, True), (404, False), (405, False), (501, False)])
-async def test_whether_a_tool_offers_to_cancel(serving: Callable[..., object], status: int, offered: bool) -> None:  # noqa: FBT001 - a table
+async def test_whether_a_tool_offers_to_cancel(serving: Callable[..., object], status: int, offered: bool) -> None:
     answer = f"HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n".encode()
     scripted, upstream = await serving(lambda _, __: answer)  # type: ignore[misc]
     assert await upstream.cancel("r1") is offered

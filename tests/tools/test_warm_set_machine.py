@@ -128,7 +128,7 @@ class WarmSetMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running)
     @rule(choice=st.randoms(use_true_random=False))
-    def release(self, choice) -> None:  # noqa: ANN001 - hypothesis' own Random
+    def release(self, choice) -> None:
         ticket = choice.choice(sorted(self.running))
         tool, serial = self.running.pop(ticket)
         self.used[tool, serial] = self.now
@@ -140,7 +140,7 @@ class WarmSetMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.waiting)
     @rule(choice=st.randoms(use_true_random=False))
-    def give_up(self, choice) -> None:  # noqa: ANN001 - hypothesis' own Random
+    def give_up(self, choice) -> None:
         ticket = choice.choice(sorted(self.waiting))
         del self.waiting[ticket]
         self.send(ev.GaveUp(ticket))
@@ -150,7 +150,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         act=st.sampled_from(["stop", "edit", "remove", "bound", "measure", "late"]),
         choice=st.randoms(use_true_random=False),
     )
-    def administrate(self, tool: str, act: str, choice) -> None:  # noqa: ANN001 - hypothesis' own Random
+    def administrate(self, tool: str, act: str, choice) -> None:
         """Everything that people do now and then; one rule, so that it stays rare beside the traffic."""
         getattr(self, f"do_{act}")(tool, choice)
 
@@ -164,7 +164,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         assert tool not in self.waiting.values()
         assert all(phase is Phase.STOPPING for key, phase in self.world.items() if key[0] == tool)
 
-    def do_edit(self, tool: str, choice) -> None:  # noqa: ANN001 - as above
+    def do_edit(self, tool: str, choice) -> None:
         self.digests[tool] = choice.choice(["v1", "v2"])
         if self.digests[tool] != self.failed.get(tool, (0.0, ""))[1]:
             self.failed.pop(tool, None)
@@ -177,14 +177,14 @@ class WarmSetMachine(RuleBasedStateMachine):
         self.send(ev.Forgotten(tool))
         assert tool not in self.waiting.values()
 
-    def do_bound(self, _: str, choice) -> None:  # noqa: ANN001 - as above
+    def do_bound(self, _: str, choice) -> None:
         self.cap = choice.choice([1, 2, 3])
         self.send(ev.Bounded(ev.PoolBounds(warm_keep_max=self.cap, queue_max=QUEUE_MAX)))
 
-    def do_measure(self, tool: str, choice) -> None:  # noqa: ANN001 - as above
+    def do_measure(self, tool: str, choice) -> None:
         self.send(ev.Measured(((tool, choice.randint(0, 100)),)))
 
-    def do_late(self, tool: str, choice) -> None:  # noqa: ANN001 - as above
+    def do_late(self, tool: str, choice) -> None:
         """Word of an instance that is not there any more changes nothing."""
         serial = choice.randint(0, 5)
         if (tool, serial) not in self.world:
@@ -194,12 +194,12 @@ class WarmSetMachine(RuleBasedStateMachine):
 
     # -- kernel ----------------------------------------------------------------------------------------------
 
-    def pick(self, choice, *phases: Phase) -> tuple[str, int]:  # noqa: ANN001 - as above
+    def pick(self, choice, *phases: Phase) -> tuple[str, int]:
         return choice.choice(sorted(key for key, phase in self.world.items() if phase in phases))
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
-    def become_ready(self, choice) -> None:  # noqa: ANN001 - as above
+    def become_ready(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.STARTING)
         self.world[tool, serial] = Phase.READY
         self.used[tool, serial] = self.now
@@ -217,7 +217,7 @@ class WarmSetMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
-    def fail_start(self, choice) -> None:  # noqa: ANN001 - as above
+    def fail_start(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.STARTING)
         if tool not in self.removed:
             self.failed[tool] = (self.now, self.started_with[tool, serial])
@@ -227,20 +227,20 @@ class WarmSetMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: Phase.READY in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
-    def die(self, choice) -> None:  # noqa: ANN001 - as above
+    def die(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.READY)
         self.send(ev.Died(tool, serial))
 
     @precondition(lambda self: Phase.READY in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
-    def doom(self, choice) -> None:  # noqa: ANN001 - as above
+    def doom(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.READY)
         self.started_with[tool, serial] = "doomed"
         self.send(ev.Doomed(tool, serial))
 
     @precondition(lambda self: Phase.STOPPING in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
-    def vanish(self, choice) -> None:  # noqa: ANN001 - as above
+    def vanish(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.STOPPING)
         del self.world[tool, serial]
         self.send(ev.Gone(tool, serial))
@@ -303,7 +303,5 @@ class WarmSetMachine(RuleBasedStateMachine):
             assert moving or deadline <= self.now + LONGEST_HOLD, "nobody comes back when the backoff is over"
 
 
-WarmSetMachine.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
-)
+WarmSetMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
 TestWarmSet = WarmSetMachine.TestCase

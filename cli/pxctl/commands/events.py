@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
 )
 @click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
-def command(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:
     """Show what happened: one line an event, with --json one NDJSON document an event."""
     invocation.action = "read the events"
     last = after

@@ -100,26 +100,26 @@ class _Wishes:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Save the executed notebook.")
 @click.option("--inplace", is_flag=True, help="Save the executed notebook over the one that was read.")
 @click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     code: str | None,
     file: str | None,
     kernel: str,
     cwd: str | None,
     timeout: float | None,
-    reset: bool,  # noqa: FBT001 - click
-    per_call: bool,  # noqa: FBT001 - click
-    bash: bool,  # noqa: FBT001 - click
+    reset: bool,
+    per_call: bool,
+    bash: bool,
     interpreter: str | None,
     kernelspec: str | None,
     backend: str | None,
-    full: bool,  # noqa: FBT001 - click
-    raw: bool,  # noqa: FBT001 - click
-    stream: bool,  # noqa: FBT001 - click
+    full: bool,
+    raw: bool,
+    stream: bool,
     images: str,
     output: str | None,
-    inplace: bool,  # noqa: FBT001 - click
-    no_autostart: bool,  # noqa: FBT001 - click
+    inplace: bool,
+    no_autostart: bool,
 ) -> int:
     """Run code in a session's kernel; variables stay for the next call.
 

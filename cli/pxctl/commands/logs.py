@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 @click.option("--stdout", is_flag=True, help="Only what came on stdout.")
 @click.option("--stderr", is_flag=True, help="Only what came on stderr.")
 @click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     unit: str,
-    follow: bool,  # noqa: FBT001 - click
+    follow: bool,
     lines: int | None,
     since: str | None,
-    stdout: bool,  # noqa: FBT001 - click
-    stderr: bool,  # noqa: FBT001 - click
-    timestamps: bool,  # noqa: FBT001 - click
+    stdout: bool,
+    stderr: bool,
+    timestamps: bool,
 ) -> int:
     """Show the output of a unit as it came; with --json a line of NDJSON for each piece.
 

@@ -20,6 +20,6 @@ if TYPE_CHECKING:
 )
 @click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
 @click.option("--forever", is_flag=True, help="Exempt from its time to live, too.")
-def command(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> int:
     """Exempt tools from being evicted for room; their time to live still applies unless --forever."""
     return set_pins(invocation, tools, forever=forever)

@@ -58,6 +58,6 @@ def _replace_kernel(client: Client, unit: str, timeout: float | None) -> dict[st
 @click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Limit of the stop, and of the start (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the new start is under way.")
-def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units and start them anew; returns when they are ready."""
     return steer(invocation, units, restart_act(timeout, wait=not no_wait))

@@ -57,15 +57,15 @@ _STREAMS = "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.1"
 @click.option(
     "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer, or the image in it."
 )
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     tool: str,
     values: tuple[str, ...],
     given: str | None,
-    stream: bool,  # noqa: FBT001 - click
+    stream: bool,
     timeout: float | None,
     keep_alive: float | None,
-    no_autostart: bool,  # noqa: FBT001 - click
+    no_autostart: bool,
     output: str | None,
 ) -> None:
     """Run a tool and print its JSON answer as it came (indented on a terminal).

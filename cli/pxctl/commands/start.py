@@ -51,7 +51,7 @@ def start_act(timeout: float | None, *, wait: bool) -> Act:
 @click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the start is under way.")
-def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Warm up units; returns when they are ready. A pipe is run in the background: returns when it is queued.
 
     Ctrl-C ends the waiting only: the start goes on.

@@ -49,7 +49,7 @@ _COLUMNS = [
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between looks."
 )
-def command(invocation: Invocation, units: tuple[str, ...], watch: bool, interval: float) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, units: tuple[str, ...], watch: bool, interval: float) -> int:
     """Show units with state, pid, uptime, memory, CPU, last use or next run, and reason.
 
     With UNIT: only those; exits 3 when one of them is not up, 4 when there is none of that name.

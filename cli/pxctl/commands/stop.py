@@ -53,7 +53,7 @@ def stop_act(timeout: float | None, *, wait: bool) -> Act:
 @click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
 @click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
-def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units; returns when nothing of them is left.
 
     Of a pipe, what runs and waits is cancelled, and always waited for.

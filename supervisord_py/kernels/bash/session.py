@@ -297,7 +297,7 @@ def _is_done(running: _Running) -> bool:
 async def _wait_for(running: _Running, work: Coroutine[Any, Any, Reply] | None, wake: Wake) -> Reply:
     """Set about a cell (`work`; None where that was done), and wait for its end; being cancelled leaves it."""
     task = running.task if work is None else asyncio.create_task(work, name=f"shell cell {running.request.cell_id}")
-    assert task is not None  # noqa: S101  there is no running cell without its task
+    assert task is not None
     running.task = task
     task.add_done_callback(_hear)
     running.wakes.append(wake)

@@ -113,7 +113,7 @@ class Call:
         if self._teller is not None:
             try:
                 self._teller(event)
-            except Exception:  # noqa: BLE001 - a listener's defect must not decide what becomes of a kernel
+            except Exception:
                 _log.exception("call_listener_failed", call=self.plan.id)
                 self._teller = None
 

@@ -91,7 +91,7 @@ def _without_kernel(end: CellEnd, kernel_end: KernelEnd | None) -> Judgement:
     return Judgement(CellStatus.ERROR, end.variables, death_in_cell(kernel_end))
 
 
-def _with_kernel(reply: Reply, kernel_end: KernelEnd, is_stateless: bool) -> Judgement:  # noqa: FBT001 - its name there
+def _with_kernel(reply: Reply, kernel_end: KernelEnd, is_stateless: bool) -> Judgement:
     """Judge a cell that came to its end because its kernel did: a child of it was stopped first, say."""
     variables = Variables.KEPT if is_stateless else Variables.LOST
     if kernel_end.reason not in _OURS:

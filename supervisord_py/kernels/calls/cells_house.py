@@ -65,7 +65,7 @@ class CellsHouse:
                 await kernel_cells.dispatch(self._ledger, cell)
         except TimeoutError:
             _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
-        except Exception:  # noqa: BLE001 - code that no row can hold is run all the same
+        except Exception:
             _log.exception("cell_row_not_written", session=cell.session, cell=cell.id)
         try:
             folder_of_cells(self._config().cells_dir, cell.session)

@@ -89,7 +89,7 @@ class KernelAdoption:
             await self._decide(child, tag, is_first=is_first)
         except KeeperLostError:
             raise
-        except Exception:  # noqa: BLE001 - what cannot be gone on with must not keep the daemon from starting
+        except Exception:
             _log.exception("adoption_failed", unit=child.unit, instance=child.key)
             self._pool.run_task(self._stop_left_over(child, tag, Reason.REPLACED))
 

@@ -52,7 +52,7 @@ def trial(overlay: str) -> "str | None":
     sys.path.append(overlay)
     try:
         import ipykernel.kernelapp  # noqa: F401, PLC0415
-    except BaseException as error:  # noqa: BLE001  # whatever a broken package raises, also SystemExit
+    except BaseException as error:  # whatever a broken package raises, also SystemExit
         return type(error).__name__ + ": " + str(error)
     return None
 

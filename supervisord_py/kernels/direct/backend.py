@@ -119,7 +119,7 @@ class DirectBackend:
         """Return the kernelspecs of Jupyter's search path, as the daemon sees it."""
         return await asyncio.to_thread(all_specs)
 
-    async def close(self, *, stop: bool) -> None:  # noqa: ARG002 - a spare is of no use to a later control plane
+    async def close(self, *, stop: bool) -> None:
         """End the spares; kernels are their handles' to end."""
         await self.spares.close()
 

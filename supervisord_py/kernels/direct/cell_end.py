@@ -141,7 +141,7 @@ def gone(unit: str, died: Died) -> KernelGoneError:
     record = died.result()
     if record is None:
         return KernelGoneError(f"{unit} is gone; how it ended is not known", unit=unit)
-    end = KernelEnd(outcome(record, None, True), record)  # noqa: FBT003  its name there
+    end = KernelEnd(outcome(record, None, True), record)
     return KernelGoneError(
         f"{unit} {how_it_ended(end)} while the cell ran",
         hint="its variables are lost; the next call starts it anew",

@@ -118,5 +118,5 @@ def _perform(jobs: list[_Job]) -> None:
     for job in jobs:
         try:
             job.work()
-        except Exception:  # noqa: BLE001  the next message is to be recorded all the same; this one is logged
+        except Exception:
             _log.exception("cell_not_recorded")

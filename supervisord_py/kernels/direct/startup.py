@@ -146,7 +146,7 @@ class Startup:
                 await self._placement.stop(self._launch.instance, grace_seconds=0.0, reason=Reason.EARLY_EXIT)
         except TimeoutError:
             pass  # something of its tree takes its time; what was written so far is told
-        end = KernelEnd(outcome(record, None, False), record, await self._tail(record))  # noqa: FBT003  its name there
+        end = KernelEnd(outcome(record, None, False), record, await self._tail(record))
         return start_failure.early_exit(self._launch, end)
 
     async def _tail(self, record: ExitRecord | None) -> str:

@@ -129,7 +129,7 @@ class GatewayExternal:
         """Return the kernelspecs of the server."""
         return (await (await self._client()).preflight()).specs
 
-    async def close(self, *, stop: bool) -> None:  # noqa: ARG002 - nothing runs here for itself
+    async def close(self, *, stop: bool) -> None:
         """Let go of all connections."""
         await self._roster.close()
         clients, self._clients = self._clients, {}

@@ -242,5 +242,5 @@ class KernelSocket:
             )
 
 
-def _unpack(frame: str | bytes, is_v1: bool) -> wire.Message:  # noqa: FBT001 - private, and called in a thread
+def _unpack(frame: str | bytes, is_v1: bool) -> wire.Message:
     return wire.unpack_v1(frame) if is_v1 and isinstance(frame, bytes) else wire.unpack_json(frame)

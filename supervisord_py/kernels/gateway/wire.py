@@ -167,5 +167,5 @@ def _object(text: str | bytes) -> Mapping[str, Any]:
 
 def _checked(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError("a part that is no JSON object")  # noqa: TRY004 - one kind of error for what was sent
+        raise ValueError("a part that is no JSON object")
     return value

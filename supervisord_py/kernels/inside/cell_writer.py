@@ -153,7 +153,7 @@ class CellWriter:
         """Record the value of the cell's last expression."""
         self._record("result", data=data, metadata=metadata, execution_count=execution_count)
 
-    def clear(self, wait: bool) -> None:  # noqa: FBT001 - the member of Jupyter's message
+    def clear(self, wait: bool) -> None:
         """Record that what was shown so far is to be cleared; with `wait`, when something new comes."""
         self._record("clear", wait=wait)
 

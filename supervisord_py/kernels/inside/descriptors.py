@@ -269,7 +269,7 @@ class Capture:
             return 0
         try:
             pipes.sink.write(pipes.readers[reader], data)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the pipe must go on being read
+        except Exception as error:
             self.say("px: output of a descriptor is lost: " + repr(error))
         return len(data)
 

@@ -118,7 +118,7 @@ def translated(pattern: str) -> str:
     return "".join(parts)
 
 
-def _piece(pattern: str, at: int) -> tuple[str, int]:  # noqa: PLR0911 - one for each sign
+def _piece(pattern: str, at: int) -> tuple[str, int]:
     """Translate what stands at `at`; return it and where to go on."""
     char = pattern[at]
     if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
@@ -186,7 +186,7 @@ def _rules(path: str) -> list[Rule]:
             lines = file.read().split("\n")
     except OSError:
         return []
-    rules = (rule_of(line[:-1] if line.endswith("\r") else line) for line in lines)  # noqa: FURB188 - Python 3.8
+    rules = (rule_of(line[:-1] if line.endswith("\r") else line) for line in lines)
     return [rule for rule in rules if rule is not None]
 
 
@@ -200,7 +200,7 @@ def rule_of(line: str) -> Rule | None:
     folders_only = pattern.endswith("/")
     pattern = pattern[:-1] if folders_only else pattern
     anchored = "/" in pattern
-    pattern = pattern[1:] if pattern.startswith("/") else pattern  # noqa: FURB188 - Python 3.8
+    pattern = pattern[1:] if pattern.startswith("/") else pattern
     if not pattern:
         return None
     try:

@@ -96,7 +96,7 @@ class Gate:
             KeyboardInterrupt: There was something.
         """
         if self.deferred and threading.current_thread() is threading.main_thread():
-            place = self._place(sys._getframe(2))  # noqa: SLF001 - who called ours
+            place = self._place(sys._getframe(2))
             self.deferred = place == OURS
             if place == USER_CODE:
                 raise KeyboardInterrupt

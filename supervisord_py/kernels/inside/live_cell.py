@@ -132,13 +132,13 @@ class Publisher:
     def drain(self) -> None:
         """Send what the socket's thread, the calling one, has queued."""
         if self._is_its_thread():
-            self._pub_thread._handle_event(None)  # noqa: SLF001 - there is no other way to it
+            self._pub_thread._handle_event(None)
 
     def send_multipart(self, *args: Any, **kwargs: Any) -> None:
         """Be the socket that Jupyter's session sends to."""
         pub_thread = self._pub_thread
         if self._is_its_thread():
-            pub_thread._events.append(lambda: pub_thread._really_send(*args, **kwargs))  # noqa: SLF001
+            pub_thread._events.append(lambda: pub_thread._really_send(*args, **kwargs))
         else:
             pub_thread.send_multipart(*args, **kwargs)
 

@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _STEP = re.compile(r"""\.?([A-Za-z_][\w-]*)|\[(-?\d+)\]|\["((?:[^"\\]|\\.)*)"\]|(\[\*?\])""")
 
 
-def output(id: str, offset: int = 0, limit: int | None = None, *, query: str | None = None) -> Any:  # noqa: A002
+def output(id: str, offset: int = 0, limit: int | None = None, *, query: str | None = None) -> Any:
     """Return what another cell of this session printed: the complete text, also where the answer was cut.
 
     Args:

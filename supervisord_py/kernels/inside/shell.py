@@ -75,7 +75,7 @@ def run(
     *,
     cwd: str | Path | None = None,
     env: Mapping[str, str] | None = None,
-    input: str | bytes | None = None,  # noqa: A002 - as in subprocess.run
+    input: str | bytes | None = None,
     timeout: float | None = None,
     check: bool = False,
 ) -> Completed:

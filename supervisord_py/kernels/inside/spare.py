@@ -49,7 +49,7 @@ class Owner:
     def __init__(self, number: int) -> None:
         import socket  # noqa: PLC0415 - a fresh start has it from ipykernel; the probe of a broken one need not
 
-        os.set_inheritable(number, False)  # noqa: FBT003 - its only way to be said
+        os.set_inheritable(number, False)
         self._socket: socket.socket = socket.socket(fileno=number)
         self._read = b""
 
@@ -137,7 +137,7 @@ def _out_of_the_way(load: Callable[[], Any]) -> Any:
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
             outcome.append(load())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it is expected
+        except BaseException as error:
             failure.append(error)
 
     thread = threading.Thread(target=low, name="px-spare")  # with a name of its own none is used up

@@ -185,7 +185,7 @@ def _writable(stream: Any) -> bool:
     try:
         stream.flush()
         return callable(stream.write) and not getattr(stream, "closed", False)
-    except Exception:  # noqa: BLE001 - see above
+    except Exception:
         return False
 
 

@@ -30,7 +30,7 @@ def begin() -> None:
     if signal.getsignal(POKE) != signal.SIG_DFL:
         return
     heard, told = socket.socketpair()
-    told.setblocking(False)  # noqa: FBT003 - the signature of socket
+    told.setblocking(False)
     signal.signal(POKE, _nothing)
     signal.set_wakeup_fd(told.detach(), warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(heard,), name="px-wakes", daemon=True).start()

@@ -101,7 +101,7 @@ class KernelLives:
         except OSError as error:
             self._start_failed(life, _refused_by_the_system(life, error))
             return
-        except Exception as error:  # noqa: BLE001 - a defect of ours must not let everyone who waits wait in vain
+        except Exception as error:
             _log.exception("kernel_start_broke", unit=life.unit)
             self._start_failed(life, StartFailedError(f"pxd failed: {error!r}", unit=life.unit))
             return
@@ -193,7 +193,7 @@ class KernelLives:
         except KeeperLostError:
             self._house.keeper_lost()
             await self._cut_off(life)
-        except Exception:  # noqa: BLE001 - a defect of ours must not let those wait for ever who wait for this end
+        except Exception:
             _log.exception("kernel_end_broke", unit=life.unit, instance=life.key)
             await self._cut_off(life)
         life.stopped.set()

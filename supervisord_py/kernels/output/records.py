@@ -203,7 +203,7 @@ _KINDS: dict[str, Callable[[Place, Any], Record]] = {
 }
 
 
-def as_event(record: Record) -> dict[str, Any] | None:  # noqa: PLR0911  one return for each kind
+def as_event(record: Record) -> dict[str, Any] | None:
     """Return the record as clients of a stream are told it (without `id`), None for what they are not told."""
     match record:
         case Display(data=data, metadata=metadata, display_id=name, update=update):

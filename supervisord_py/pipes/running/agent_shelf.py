@@ -65,7 +65,7 @@ class AgentShelf:
     @property
     def breakers(self) -> Breakers:
         """Which presets are cooling down."""
-        assert self._breakers is not None  # noqa: S101 - open comes first
+        assert self._breakers is not None
         return self._breakers
 
     @property
@@ -105,7 +105,7 @@ class AgentShelf:
 
     def means_now(self) -> Means:
         """Return what a start needs. Blocking."""
-        assert self._programs is not None  # noqa: S101 - open comes first
+        assert self._programs is not None
         config = self._config()
         return Means(
             catalog=self.agents_now(),

@@ -198,7 +198,7 @@ async def _safely(live: LiveRun, work: Awaitable[None]) -> None:
     """Do one of the things that follow; that it fails must not keep the others from being done."""
     try:
         await work
-    except Exception:  # noqa: BLE001 - whatever it is: the execution has ended, and that stands
+    except Exception:
         _log.exception("pipe_aftermath_failed", unit=live.execution.unit, execution=live.id)
 
 

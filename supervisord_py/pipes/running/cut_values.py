@@ -73,7 +73,7 @@ class CutValues:
             yield from self._in_text(text)
 
     def _in_text(self, text: Trail) -> Iterator[Place]:
-        assert self._any is not None  # noqa: S101 - feed has looked
+        assert self._any is not None
         for found in self._any.finditer(text.text):
             yield from text.places(*found.span())
         text.drop(len(text.text) - self._longest + 1)

@@ -139,7 +139,7 @@ class FileWatch:
             change = await self._changed.get()
             try:
                 await self._on_change(change)
-            except Exception:  # noqa: BLE001 - one change must not end the watch
+            except Exception:
                 _log.exception("file_change_not_told", path=change.path)
 
     def _stop(self) -> None:

@@ -69,7 +69,7 @@ class Performing:
         except KeeperLostError:
             _log.error("pipe_run_lost", unit=live.execution.unit, execution=live.id)  # the next start tells of it
             live.let_go()
-        except Exception as error:  # noqa: BLE001 - a defect of ours must neither hide the row nor keep the slot
+        except Exception as error:
             _log.exception("pipe_run_failed_by_defect", unit=live.execution.unit, execution=live.id)
             await self._rescue(live, error)
 
@@ -109,7 +109,7 @@ class Performing:
 
     async def see_through(self, live: LiveRun) -> None:
         """Follow a running one, and end it."""
-        assert live.child is not None  # noqa: S101 - who runs has a process
+        assert live.child is not None
         terms = live.terms or RunTerms()
         following = live.following = await self._follow(live, live.child, terms)
         watching = Watching(self._house, live, following, terms.settle_seconds)

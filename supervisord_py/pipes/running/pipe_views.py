@@ -76,7 +76,7 @@ class PipeViews:
             self._last[pipe] = Status(row.status) if row.status in set(Status) else Status.FAILED
         self._seconds = await pipe_history.average_seconds(self._house.ledger, _RUNS)
 
-    async def ended(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+    async def ended(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:
         """Take in how an execution ended."""
         self._last[live.pipe] = outcome.status
         milliseconds = live.execution.duration_ms

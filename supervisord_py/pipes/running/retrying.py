@@ -74,7 +74,7 @@ class Retrying:
         if follower is not None:
             self._house.chronicle.say("execution_retried", follower, retry_of=it.id)
 
-    async def note_preset(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+    async def note_preset(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:
         """Remember how its preset fared."""
         preset, breakers = live.execution.preset.id, self._house.shelf.breakers
         if preset is None:

@@ -60,7 +60,7 @@ def _without_cut_end(data: bytes) -> bytes:
         byte = data[-back]
         if byte in _CONTINUES:
             continue
-        width = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004 - RFC 3629
+        width = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
         return data[:-back] if width > back else data
     return data
 

@@ -90,7 +90,7 @@ class Timetable:
         """Return how the loop does; None before its start."""
         return None if self._scheduler is None else self._scheduler.health()
 
-    async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+    async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:
         """Look again, where it has times: a pipe is free."""
         if live.definition is None or not isinstance(live.definition.schedule, Manual):
             self.wake()

@@ -73,7 +73,7 @@ class Transcript:
         blots: Takes the same out of the log, once it is safe in the files; None leaves the log as it is.
     """
 
-    def __init__(  # noqa: PLR0917 - each is another thing
+    def __init__(
         self,
         spool: Spool,
         reader: OutputReader,

@@ -168,7 +168,7 @@ class Triggering:
 
     # -- ends --------------------------------------------------------------------------------------------------------
 
-    async def ended(self, live: LiveRun, outcome: Outcome, goes_on: bool) -> None:  # noqa: FBT001 - as Aftermath calls it
+    async def ended(self, live: LiveRun, outcome: Outcome, goes_on: bool) -> None:
         """Tell other pipes of an end, and give back what it had claimed where it failed for good."""
         if not goes_on and outcome.status is not Status.CANCELLED and outcome.error_type is not ErrorType.SHUTDOWN:
             await self.publish(_event_of(live, outcome), live.event)

@@ -67,7 +67,7 @@ def _time(text: str, days: str) -> tuple[int, int]:
         if not 1 <= hour <= _HALF_DAY:
             raise _no_time(text, days, "the hour of am and pm is 1 to 12")
         hour = hour % _HALF_DAY + (_HALF_DAY if match["half"][0] == "p" else 0)
-    if hour > 23 or minute > 59:  # noqa: PLR2004 - the clock's
+    if hour > 23 or minute > 59:
         raise _no_time(text, days, "the day ends at 23:59")
     return hour, minute
 

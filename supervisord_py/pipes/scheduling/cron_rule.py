@@ -127,8 +127,8 @@ def _years(line: CronLine, start: datetime, way: _Way) -> Iterable[int]:
 def _threshold(year: int, way: _Way) -> datetime:
     """Return the moment from which a search of the year begins: the search leaves out its own beginning."""
     if way is _Way.AHEAD:
-        return datetime(year, 1, 1) - _SECOND  # noqa: DTZ001 - a reading of the clock, in no zone
-    return datetime(year + 1, 1, 1)  # noqa: DTZ001 - the same
+        return datetime(year, 1, 1) - _SECOND
+    return datetime(year + 1, 1, 1)
 
 
 def _search(line: CronLine, start: datetime, way: _Way) -> Iterator[datetime]:

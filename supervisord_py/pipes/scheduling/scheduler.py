@@ -145,7 +145,7 @@ class Scheduler:
             try:
                 self._alive = True
                 await self._turns()
-            except Exception as err:  # noqa: BLE001 - E4: whatever it is, the loop goes on and health says so
+            except Exception as err:
                 backoff = backoff.failed(self._crashed(err).boottime, 0.0)
             finally:
                 self._alive = False
@@ -198,7 +198,7 @@ class Scheduler:
                 self._tell(entry, decision)
                 return
             why = await self._trigger(entry.candidate.name, decision)
-        except Exception as err:  # noqa: BLE001 - one pipe's trouble is not the others'
+        except Exception as err:
             self._failed(entry, now, err)
             return
         self._agenda.served(entry, decision, now, ran=why is None)

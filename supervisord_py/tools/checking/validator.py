@@ -196,7 +196,7 @@ class _Trial:
         timeout = float(override or self.config.validate_timeout_seconds)
         milliseconds = await self.probe.start(VALIDATING, timeout_seconds=timeout)
         health = await self.probe.get("/healthz", timeout_seconds=timeout)
-        if health.status != 200:  # noqa: PLR2004 - HTTP 200
+        if health.status != 200:
             return Check(name, Status.FAIL, f"GET /healthz answers {health.status}, not 200", _excerpt(health.body))
         said = _json(health.body)
         if not (isinstance(said, dict) and said.get("ok") is True):
@@ -206,7 +206,7 @@ class _Trial:
     async def _schema(self) -> Check:
         name = "schema_matches_disk"
         answer = await self.probe.get("/schema", timeout_seconds=self.config.validate_timeout_seconds)
-        if answer.status != 200:  # noqa: PLR2004 - HTTP 200
+        if answer.status != 200:
             return Check(name, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
         drift = differences(self.spec.manifest, _json(answer.body))
         if drift:
@@ -219,7 +219,7 @@ class _Trial:
         if self.sample.trouble:
             return Check(name, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
-        if not 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP success
+        if not 200 <= answer.status < 300:
             return Check(name, Status.FAIL, f"POST /run answers {answer.status}", _excerpt(answer.body))
         self.answer = _json(answer.body) if _is_json(answer) else _summary(answer)
         return Check(name, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
@@ -271,7 +271,7 @@ class _Trial:
             )
             if first.status in _NO_STREAM:
                 return Check(name, Status.SKIP, "the tool has no /stream")
-        if first.status != 200 or not first.body.strip():  # noqa: PLR2004 - HTTP 200
+        if first.status != 200 or not first.body.strip():
             return Check(name, Status.FAIL, f"/stream answers {first.status} without an event", _excerpt(first.body))
         return Check(name, Status.PASS, "/stream sends events")
 
@@ -282,7 +282,7 @@ class _Trial:
             return Check(name, Status.SKIP, "there is no reference/fixture_*.json")
         for fixture in fixtures:
             answer = await self._post(fixture.inputs)
-            if answer.status != 200:  # noqa: PLR2004 - HTTP 200
+            if answer.status != 200:
                 troubles.append(f"{fixture.file}: POST /run answers {answer.status}")
             else:
                 troubles += reference.compare(self.spec, fixture, _json(answer.body))

@@ -125,7 +125,7 @@ class Adoption:
         fd = await self._around.placement.take_fd(notify_name(instance.key))
         path = socket_path(self._around.config.run_dir, instance.key)
         if fd is not None:
-            os.set_inheritable(fd, False)  # noqa: FBT003 - the signature of os
+            os.set_inheritable(fd, False)
             instance.notify = NotifySocket(socket.socket(fileno=fd), path, instance.key)
         elif instance.ready_at is None:
             instance.notify = NotifySocket.create(self._around.config.run_dir, instance.key)

@@ -90,7 +90,7 @@ def decode_tail(raw: bytes, limit: int) -> str:
     """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
     tail = raw[-limit:] if limit else b""
     if len(raw) > limit:
-        while tail and tail[0] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte of UTF-8
+        while tail and tail[0] & 0xC0 == 0x80:
             tail = tail[1:]
     return tail.decode(errors="replace")
 

@@ -396,5 +396,5 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
         await work
     except KeeperLostError:
         _log.warning("keeper_lost")
-    except Exception:  # noqa: BLE001 - a defect in one tool's life must not end all the others
+    except Exception:
         _log.exception("launcher_task_failed")

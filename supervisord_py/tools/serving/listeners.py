@@ -125,7 +125,7 @@ class Listeners:
         fd = await self._placement.take_fd(self.stored_name(tool))
         if fd is None:
             return None
-        os.set_inheritable(fd, False)  # noqa: FBT003 - the signature of os
+        os.set_inheritable(fd, False)
         listening = socket.socket(fileno=fd)
         if listening.family == socket.AF_INET and listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return listening
@@ -157,7 +157,7 @@ class Listeners:
         taken: list[socket.socket] = []
         if listener is None:
             return taken
-        listener.socket.setblocking(False)  # noqa: FBT003 - the signature of socket
+        listener.socket.setblocking(False)
         while len(taken) < _AT_ONCE:
             try:
                 taken.append(listener.socket.accept()[0])

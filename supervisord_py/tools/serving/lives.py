@@ -70,7 +70,7 @@ class Lives:
         except PxError as error:
             self._start_failed(instance, error)
             return
-        except Exception as error:  # noqa: BLE001 - a defect of ours must not let everyone who waits wait in vain
+        except Exception as error:
             _log.exception("start_broke", unit=instance.spec.unit)
             self._start_failed(instance, StartFailedError(f"pxd failed: {error!r}", unit=instance.spec.unit))
             return

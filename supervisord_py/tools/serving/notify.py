@@ -49,7 +49,7 @@ class NotifySocket:
     """The receiving end. `listen` reads for as long as the instance lives: a full queue would block its senders."""
 
     def __init__(self, receiving: socket.socket, path: Path, key: str) -> None:
-        receiving.setblocking(False)  # noqa: FBT003 - the signature of socket
+        receiving.setblocking(False)
         if _PASSCRED is not None:
             receiving.setsockopt(socket.SOL_SOCKET, _PASSCRED, 1)
         self.path = path

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit"})
 
 
-def refusal_error(  # noqa: PLR0911 - one arm a refusal is the clearest table
-    refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None
-) -> PxError:
+def refusal_error(refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None) -> PxError:
     """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
     unit, after = f"tool:{refuse.tool}", max(1, math.ceil(refuse.retry_after))
     match refuse.refusal:

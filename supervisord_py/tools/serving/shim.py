@@ -136,7 +136,7 @@ def _take(arguments: list[str]) -> tuple[int, int, str, list[str]]:
 def _main() -> None:
     """Hand over, then become the tool."""
     fd, port, program, arguments = _take(sys.argv[1:])
-    os.set_inheritable(fd, False)  # noqa: FBT003 - the signature of os
+    os.set_inheritable(fd, False)
     _substitute(_Handover(fd, port))
     _run(program, arguments)
 

@@ -240,7 +240,7 @@ class Startup:
             case ExitedEarly(record):
                 instance.record = record
                 words = await tails.last_words(instance)
-                reason = outcome(record, instance.wanted, False, spec.limits.cpu_seconds)  # noqa: FBT003 - its name there
+                reason = outcome(record, instance.wanted, False, spec.limits.cpu_seconds)
                 return failure.early_exit(spec, failure.Ended(reason, record, words))
             case NotInTime():
                 instance.wanted = instance.wanted or Reason.READINESS_TIMEOUT

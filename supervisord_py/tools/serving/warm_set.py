@@ -91,7 +91,7 @@ class WarmSet:
             self._bound_line(event)
         return tuple(self._out)
 
-    def _take(self, event: ev.Event, now: float) -> None:  # noqa: C901, PLR0912 - one arm an event is the clearest table
+    def _take(self, event: ev.Event, now: float) -> None:
         match event:
             case ev.Asked():
                 self._on_asked(event, now)

@@ -29,7 +29,7 @@ _PLATFORMS = click.Choice(["auto", installing.SYSTEMD, installing.LAUNCHD])
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
 @click.option("--platform", type=_PLATFORMS, default="auto", show_default=True, help="Service manager.")
 @click.option("--force", is_flag=True, help="Overwrite a unit that differs.")
-def command(invocation: Invocation, only_print: bool, platform: str, force: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, only_print: bool, platform: str, force: bool) -> None:
     """Write and enable the systemd or launchd unit of pxd: the user's, or with --system the machine's."""
     invocation.action = "install pxd"
     platform = installing.choose_platform(platform)

@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.05
     metavar="S",
     help="Give up after S seconds (exit 7).",
 )
-def command(invocation: Invocation, everything: bool, timeout: float) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, everything: bool, timeout: float) -> int:
     """Replace the control plane and keep every child; returns when the new one answers.
 
     When pxd does not run, it is started.

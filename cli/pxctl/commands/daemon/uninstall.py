@@ -24,7 +24,7 @@ _PLATFORMS = click.Choice(["auto", installing.SYSTEMD, installing.LAUNCHD])
 )
 @click.option("--print", "only_print", is_flag=True, help="Print what would be removed and change nothing.")
 @click.option("--platform", type=_PLATFORMS, default="auto", show_default=True, help="Service manager.")
-def command(invocation: Invocation, only_print: bool, platform: str) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, only_print: bool, platform: str) -> None:
     """Disable and remove the unit that `pxctl daemon install` wrote. When there is none, that is fine."""
     invocation.action = "uninstall pxd"
     platform = installing.choose_platform(platform)

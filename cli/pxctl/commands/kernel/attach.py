@@ -34,7 +34,7 @@ _CONSOLE = "jupyter-console"
 @click.argument("kernel", metavar="NAME", shell_complete=kernel_names)
 @click.option("--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder.")
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
-def command(invocation: Invocation, kernel: str, cwd: str | None, only_print: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, kernel: str, cwd: str | None, only_print: bool) -> None:
     """Join a live session with `jupyter console --existing`; leaving the console leaves the kernel alone.
 
     Without a terminal, or where jupyter console is not installed, the command is printed.

@@ -38,7 +38,7 @@ _COLUMNS = [
     examples=["pxctl kernel list", "pxctl kernel list --all", "pxctl kernel list --json", "pxctl kernel list -q"],
 )
 @click.option("--all", "everything", is_flag=True, help="All stopped sessions, too, not only the latest ones.")
-def command(invocation: Invocation, everything: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, everything: bool) -> None:
     """List the sessions: those with a kernel first, then those that are remembered."""
     invocation.action = "list the kernels"
     answer = invocation.client().get("/api/kernels")

@@ -35,7 +35,7 @@ _LAST = "last"
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
 @click.option("--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     kernel: str,
     cell: str,

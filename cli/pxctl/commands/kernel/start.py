@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 @click.option("--explain", is_flag=True, help="Start nothing; say which Python is taken, and why not the others.")
 @click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
 @click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     name: str,
     cwd: str | None,
     interpreter: str | None,
     kernelspec: str | None,
     backend: str | None,
-    explain: bool,  # noqa: FBT001 - click
+    explain: bool,
     timeout: float | None,
-    no_autostart: bool,  # noqa: FBT001 - click
+    no_autostart: bool,
 ) -> None:
     """Start the kernel of a session; returns when it is ready.
 

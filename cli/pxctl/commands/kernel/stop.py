@@ -32,7 +32,7 @@ def command(
     kernels: tuple[str, ...],
     cwd: str | None,
     timeout: float | None,
-    no_wait: bool,  # noqa: FBT001 - click
+    no_wait: bool,
 ) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left.
 

@@ -33,7 +33,7 @@ _EXECUTION = "execution "
 )
 @click.argument("targets", nargs=-1, metavar="[ID|PIPE]...", shell_complete=execution_names)
 @click.option("--all", "everything", is_flag=True, help="All that run and wait.")
-def command(invocation: Invocation, targets: tuple[str, ...], everything: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, targets: tuple[str, ...], everything: bool) -> int:
     """Cancel executions; returns when nothing of them is left (TERM, its grace, KILL)."""
     invocation.action = f"cancel {', '.join(targets) or 'all executions'}"
     if everything == bool(targets):

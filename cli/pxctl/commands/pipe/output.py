@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 @click.option("--events", is_flag=True, help="The agent's own event lines, where it writes any.")
 @click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     execution: str,
-    stderr: bool,  # noqa: FBT001 - click
-    events: bool,  # noqa: FBT001 - click
+    stderr: bool,
+    events: bool,
     offset: int,
     limit: int | None,
 ) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 )
 @click.argument("pipe", metavar="NAME", shell_complete=pipe_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def command(invocation: Invocation, pipe: str, yes: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, pipe: str, yes: bool) -> None:
     """Remove a pipe with its folder; its executions stay in the ledger. Asks on a terminal; elsewhere give --yes."""
     invocation.action = f"remove pipe:{pipe_name(pipe)}"
     client = invocation.client()

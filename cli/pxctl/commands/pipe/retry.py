@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.argument("execution", metavar="ID", shell_complete=execution_ids)
 @click.option("--no-wait", is_flag=True, help="Return once it is queued.")
-def command(invocation: Invocation, execution: str, no_wait: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, execution: str, no_wait: bool) -> int:
     """Queue an execution that is over again, as a new one, and follow it to its end; exits as `pipe run` does."""
     number = required_id(execution)
     invocation.action = f"retry execution {number}"

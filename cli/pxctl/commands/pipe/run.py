@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=SECONDS, metavar="S", help="Of this execution; else the pipe's own (exit 7).")
 @click.option("--context", metavar="JSON|@FILE|-", help="An object that the prompt shows to the agent.")
 @click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     pipe: str,
-    no_wait: bool,  # noqa: FBT001 - click
-    queue: bool,  # noqa: FBT001 - click
+    no_wait: bool,
+    queue: bool,
     timeout: float | None,
     context: str | None,
-    no_autostart: bool,  # noqa: FBT001 - click
+    no_autostart: bool,
 ) -> int:
     """Run a pipe and follow its output to the end; exits 0 completed, 1 failed or cancelled, 7 timed out.
 

@@ -56,7 +56,7 @@ _DEFAULT = 50
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
 @click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
 @click.option("--all", "everything", is_flag=True, help="All there are.")
-def command(  # noqa: PLR0917 - click gives every option its own parameter
+def command(
     invocation: Invocation,
     names: tuple[str, ...],
     pipes: tuple[str, ...],
@@ -65,7 +65,7 @@ def command(  # noqa: PLR0917 - click gives every option its own parameter
     until: str | None,
     limit: int | None,
     cursor: int | None,
-    everything: bool,  # noqa: FBT001 - click
+    everything: bool,
 ) -> None:
     """List executions, newest first, without their output."""
     invocation.action = "list the executions"

@@ -52,7 +52,7 @@ _MOMENTS = frozenset({
 )
 @click.argument("pipe", metavar="NAME|ID", shell_complete=execution_names)
 @click.option("--rendered", is_flag=True, help="Only the prompt, with its five facts.")
-def command(invocation: Invocation, pipe: str, rendered: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, pipe: str, rendered: bool) -> None:
     """Show a pipe or an execution; with --json everything that is known of it."""
     number = is_execution_id(pipe)
     invocation.action = f"show {'execution ' if number else ''}{pipe}"

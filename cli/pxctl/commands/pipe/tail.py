@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
 @click.option("-f", "--follow", "follows", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
-def command(invocation: Invocation, execution: str, follows: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, execution: str, follows: bool) -> int:
     """Show both streams of an execution from the beginning; of a pipe, its newest one.
 
     Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("pipes", nargs=-1, metavar="[NAME]...", shell_complete=complete_names)
 @click.option("--all", "everything", is_flag=True, help="Every pipe.")
 @click.option("--summary", is_flag=True, help="Only what did not pass.")
-def command(invocation: Invocation, pipes: tuple[str, ...], everything: bool, summary: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, pipes: tuple[str, ...], everything: bool, summary: bool) -> int:
     """Check pipes: front matter, schedule, agent, presets and more; exits 0 on pass and warn, 1 on fail.
 
     Each finding has its line in pipe.md and its cure. Nothing is run.

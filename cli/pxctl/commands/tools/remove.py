@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("tool", metavar="TOOL", shell_complete=tool_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Stop it first when it runs.")
-def command(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:  # noqa: FBT001 - click
+def command(invocation: Invocation, tool: str, yes: bool, force: bool) -> None:
     """Remove a tool from the catalog, with its folder. Asks on a terminal; elsewhere --yes is needed."""
     name = tool_name(tool)
     invocation.action = f"remove tool:{name}"

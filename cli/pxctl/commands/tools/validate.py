@@ -29,7 +29,7 @@ _COLUMNS = [Column("CHECK", minimum=10), Column("RESULT"), Column("MESSAGE", ran
 )
 @click.argument("tool", metavar="TOOL", shell_complete=tool_names)
 @click.option("--summary", is_flag=True, help="Only what did not pass.")
-def command(invocation: Invocation, tool: str, summary: bool) -> int:  # noqa: FBT001 - click
+def command(invocation: Invocation, tool: str, summary: bool) -> int:
     """Run the twelve checks on a tool; exits 0 on pass and warn, 1 on fail."""
     invocation.action = f"validate {unit_of(tool)}"
     with Spinner(unit_of(tool), lambda: "checking…", on=invocation.err_is_terminal and not invocation.quiet):

@@ -1,6 +1,5 @@
 """A tool that knows the LISTEN_FDS protocol."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN002, ANN201
 
 import json
 import os

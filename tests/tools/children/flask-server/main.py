@@ -1,6 +1,5 @@
 """A tool on Flask's own server."""
 # A tool as its author would write it.
-# ruff: noqa: ANN201
 
 import argparse
 import os

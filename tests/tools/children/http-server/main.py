@@ -1,6 +1,6 @@
 """A tool on http.server: echoes its input."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN002, ANN201, SIM115
+# ruff: noqa: SIM115
 
 import argparse
 import json

@@ -1,6 +1,5 @@
 """A tool in Pixie's dialect: shows what it was sent, and streams by run id."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN002, ANN201
 
 import argparse
 import json

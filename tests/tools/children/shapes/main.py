@@ -1,6 +1,6 @@
 """A tool that takes every shape: FAULT in its environment spoils the start, `do` in its input spoils the run."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN002, ANN201, ARG002, SIM115, RET503, C901
+# ruff: noqa: SIM115, RET503
 
 import argparse
 import json

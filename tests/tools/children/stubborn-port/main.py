@@ -1,6 +1,5 @@
 """A tool that binds its port by itself; with BOASTS it says READY=1 by itself, too."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN002, ANN201
 
 import json
 import os

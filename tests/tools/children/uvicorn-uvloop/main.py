@@ -1,6 +1,5 @@
 """A FastAPI tool on uvicorn with the uvloop loop."""
 # A tool as its author would write it.
-# ruff: noqa: ANN001, ANN201
 
 import argparse
 import os

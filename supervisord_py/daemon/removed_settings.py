@@ -1,0 +1,16 @@
+"""Settings of earlier versions that are gone, and what to do instead. Each gives one warning, never a refusal."""
+
+REMOVED: dict[tuple[str, str], str] = {
+    # [daemon], [logs], [api], [ledger]
+    # [tools]
+    # [pipes]
+    # [kernels]: backends, interpreters
+    # [kernels]: sessions, cells, output
+}
+"""(section, key): a sentence that says what to use instead, as the warning quotes it."""
+
+
+def removed_words(section: str, name: str) -> str | None:
+    """Return what is said of a removed setting; None for every other name."""
+    instead = REMOVED.get((section, name))
+    return None if instead is None else f"the setting {section}.{name} no longer exists and is ignored: {instead}"
