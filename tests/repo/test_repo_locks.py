@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-demo.lock", "requirements-dev.lock")
 PEERS = tuple(str(each.relative_to(ROOT)) for each in sorted((ROOT / "tests" / "peers").glob("*.lock")))
 
 
@@ -32,8 +32,10 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 def declared(name: str) -> list[Requirement]:
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     texts = list(project["project"]["dependencies"])
+    if name != "requirements.lock":
+        texts += project["dependency-groups"]["demo"]
     if name == "requirements-dev.lock":
-        texts += project["dependency-groups"]["dev"]
+        texts += [each for each in project["dependency-groups"]["dev"] if isinstance(each, str)]
     return [Requirement(text) for text in texts]
 
 
@@ -55,8 +57,9 @@ def test_every_pin_is_exact_and_hashed(name: str) -> None:
     assert all("--hash=sha256:" in block for block in blocks[1:])
 
 
-def test_what_is_in_both_locks_is_the_same() -> None:
-    small, large = locked("requirements.lock"), locked("requirements-dev.lock")
+@pytest.mark.parametrize(("smaller", "larger"), [(LOCKS[0], LOCKS[1]), (LOCKS[1], LOCKS[2])])
+def test_what_is_in_both_locks_is_the_same(smaller: str, larger: str) -> None:
+    small, large = locked(smaller), locked(larger)
     for name, pins in small.items():
         assert {str(pin.specifier) for pin in pins} == {str(pin.specifier) for pin in large[name]}, name
 
