@@ -13,6 +13,8 @@ from e2e.house import alive, server, until
 if TYPE_CHECKING:
     from e2e.house import House
 
+pytestmark = pytest.mark.deep
+
 ECHO = server("return {'pid': os.getpid()}")
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ECHO
 

@@ -18,6 +18,8 @@ from e2e.kernel_house import cells, events, kernels_house, output, row, run, val
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[House]:

@@ -36,6 +36,8 @@ from ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.deep
+
 FLOOD = """
 import os, subprocess, sys
 child = [sys.executable, "-c", "import os\\nfor fd in (1, 2) * 4: os.write(fd, b'c' * 65536)"]

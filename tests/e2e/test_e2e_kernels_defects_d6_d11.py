@@ -38,6 +38,8 @@ from e2e.kernel_house import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[House]:

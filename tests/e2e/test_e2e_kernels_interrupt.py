@@ -207,6 +207,7 @@ def test_an_interrupted_traceback_shows_the_users_code_and_nothing_of_ours(patie
     assert "supervisord_py" not in cell["text"], cell["text"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("row", STUBBORN)
 def test_a_cell_that_never_yields_ends_with_its_kernel_and_the_answer_says_lost(quick: Calls, row: str) -> None:
     code, wanted = STUBBORN[row]
@@ -247,6 +248,7 @@ def test_output_before_the_kill_is_not_lost(quick: Calls) -> None:
     assert cell["total_bytes"] == 6006
 
 
+@pytest.mark.deep
 def test_the_default_ladder_comes_no_rung_early_and_is_over_two_seconds_after_its_grace(tmp_path: Path) -> None:
     """SIGINT at 0 and 1 s, SIGTERM at 3 s; over by grace + 2 s (notes §4.8). 30 s is the default, 1 s the least.
 

@@ -585,6 +585,7 @@ def _without_output(told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "cells": [{"status": each["status"], "error": each["error"]} for each in told["cells"]]}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("row", SCRIPTS)
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:
@@ -629,6 +630,7 @@ def test_what_a_cell_prints_is_told_while_it_holds_the_interpreter(peers: Calls,
         os.close(gate)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_timeout_through_a_gateway_keeps_the_variables_where_the_cell_yields(peers: Calls, backend: str) -> None:
     peers.run(f"to-{backend}", "mine = 42", backend=backend, timeout=60)
@@ -638,6 +640,7 @@ def test_a_timeout_through_a_gateway_keeps_the_variables_where_the_cell_yields(p
         assert peers.value(f"to-{backend}", "mine", backend=backend) == "42"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_death_through_a_gateway_is_told_at_once_and_says_lost(peers: Calls, backend: str) -> None:
     """D4: a gateway restarts a dead kernel behind our back; the pending cell must not wait for its timeout."""

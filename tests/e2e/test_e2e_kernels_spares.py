@@ -19,6 +19,8 @@ from e2e.kernel_house import QUICK, row, run
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.deep
+
 ESCAPED = ("forked", "apart")
 ESCAPES = """
 import os, subprocess, time

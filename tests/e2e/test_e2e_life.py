@@ -108,6 +108,7 @@ def test_run_starts_the_daemon_unless_told_not_to(home: House) -> None:
         home.pxctl("daemon", "stop")
 
 
+@pytest.mark.deep
 def test_ten_parallel_starts_give_one_daemon(home: House) -> None:
     # Twenty interpreters come up at once: the thirty seconds that one start has by itself may not do.
     argv = [str(BIN / "pxctl"), "daemon", "start", "--timeout", "85"]

@@ -77,7 +77,7 @@ def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) ->
         knocking.join(60)
 
 
-@pytest.mark.parametrize("campaign", range(3))
+@pytest.mark.parametrize("campaign", rounds(1, of=3))
 def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int) -> None:
     first = 10 * campaign
     with pipes_house() as home:
@@ -93,7 +93,7 @@ def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int)
         }
 
 
-@pytest.mark.parametrize("campaign", range(2))
+@pytest.mark.parametrize("campaign", rounds(1, of=2))
 def test_killed_keepers_leave_nothing_and_every_row_says_what_became_of_it(campaign: int) -> None:
     first = 30 + 10 * campaign
     with pipes_house() as home:

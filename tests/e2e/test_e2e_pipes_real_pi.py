@@ -35,7 +35,7 @@ from mock_provider import ANSWER, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(600)  # many starts of node
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # many starts of node
 PI = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers" / "pi" / "node_modules" / ".bin"
 KEY = "sk-mock-5up3r-s3cr3t-k3y-0f-n0b0dy"
 MODELS = ("ok", "echo", "tool", "401", "404", "429", "quota", "500", "hang", "drop", "garbage")

@@ -18,6 +18,8 @@ from e2e.house import server, until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.deep
+
 REPOSITORY = Path(__file__).parents[2]
 RECIPE = REPOSITORY.parent / "shared" / "recipes" / "systemd-recipe.sh"
 INSIDE = "/run/px"

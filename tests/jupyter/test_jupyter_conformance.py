@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LAUNCHER = Path(supervisord_py.kernels.inside.__file__).with_name("launch.py")
 # A heartbeat of jupyter_client that is stopped before its thread has begun goes round without a pause, each time with a
 # new socket, until its context has no more of them: that is no mistake of the kernel, and here the suite stops early.
-pytestmark = pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")
+pytestmark = [pytest.mark.deep, pytest.mark.filterwarnings("default::pytest.PytestUnhandledThreadExceptionWarning")]
 PATIENCE = 60.0
 IDLE = {"execution_state": "idle"}
 

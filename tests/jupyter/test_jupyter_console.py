@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from jupyter_client.blocking import BlockingKernelClient
 
 from e2e.house import until
@@ -13,6 +14,8 @@ from jupyter_house import PATIENCE, PYTHON, end
 
 if TYPE_CHECKING:
     from jupyter_house import Front
+
+pytestmark = pytest.mark.deep
 
 
 def console(front: Front, text: str, *options: str) -> str:

@@ -62,6 +62,7 @@ def test_a_cell_that_fails_ends_the_notebook(front: Front) -> None:
     assert front.living() == {}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("code", ["import time; time.sleep(600)", "import asyncio; await asyncio.sleep(600)"])
 def test_a_cell_over_its_time_is_interrupted_and_the_rest_runs(front: Front, code: str) -> None:
     book = notebook("x = 1", f"print('begun')\n{code}", "print(x)")

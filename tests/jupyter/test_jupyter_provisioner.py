@@ -41,6 +41,7 @@ async def test_a_kernel_is_the_daemons_and_is_shown_by_it(front: Front) -> None:
         assert await value(kc, "__import__('os').getcwd()") == str(front.folder)
 
 
+@pytest.mark.deep
 async def test_what_is_shut_down_is_gone_when_the_call_returns(front: Front) -> None:
     async with kernel() as (km, kc):
         pid = front.session_of(km)["pid"]
@@ -72,6 +73,7 @@ def test_the_synchronous_manager_starts_restarts_and_ends_kernels(front: Front) 
     assert front.living() == {}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("now", [True, False])
 async def test_after_a_restart_the_same_client_goes_on_with_a_fresh_kernel(front: Front, *, now: bool) -> None:
     async with kernel() as (km, kc):
@@ -237,6 +239,7 @@ async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_wi
         assert not await km.is_alive()
 
 
+@pytest.mark.deep
 async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is_gone_is(own_front: Front) -> None:
     own_front.house.settings = {**own_front.house.settings, "PX_KERNELS__IDLE_SECONDS": "3"}
     own_front.house.start()

@@ -89,6 +89,7 @@ async def test_input_is_answered_with_an_error(kernel: Kernel) -> None:
     assert reply.error.name == "StdinNotImplementedError"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", ["lines", "one-print", "fd", "child"])
 async def test_fifty_megabytes_are_complete(kernel: Kernel, way: str) -> None:
     """The output matrix: the hash of what is on disk is that of what was printed."""

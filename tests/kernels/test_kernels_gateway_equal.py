@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Require = Callable[[object, str], None]
 
+pytestmark = pytest.mark.deep
+
 BIG = 20_000_000
 DEATHS = ("os._exit(3)", "os.kill(os.getpid(), 9)", "import ctypes; ctypes.string_at(0)")
 QUICK = (

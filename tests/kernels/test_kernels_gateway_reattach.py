@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Require = Callable[[object, str], None]
 
+pytestmark = pytest.mark.deep
+
 TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flush=True)\nprint('end')"
 
 

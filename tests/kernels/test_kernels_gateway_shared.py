@@ -195,6 +195,7 @@ async def test_all_sessions_of_a_daemon_use_one_gateway_also_when_they_start_at_
         assert len({each.plan.held.facts[0] for each in handles}) == 3
 
 
+@pytest.mark.deep
 async def test_two_daemons_share_one_gateway(short_tmp: Path) -> None:
     """The second finds the first one's; it ends with its owner; that is noticed at once, and the second has its own."""
     (short_tmp / "a").mkdir()
@@ -254,6 +255,7 @@ async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(short
         assert not lives(stray.identity.pid)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("change", [{"pid": 2**22 + 1}, {"start_time": 1}, {"token_file": "/nowhere"}])
 async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[str, Any], short_tmp: Path) -> None:
     async with local_house(short_tmp) as house:
@@ -268,6 +270,7 @@ async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[
         assert not lives(before.pid), "ours is stopped before another one is started"
 
 
+@pytest.mark.deep
 async def test_a_gateway_that_does_not_answer_is_replaced_once(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.direct.handle import DirectHandle
 
+pytestmark = pytest.mark.deep
+
 FELT = """
 import ctypes, ctypes.util, gc, json, locale, os, resource, signal, sys, threading, time, warnings
 libc = ctypes.CDLL(None)

@@ -28,6 +28,8 @@ from supervisord_py.pipes.judging.values import Cause, Ending, Summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+pytestmark = pytest.mark.deep
+
 PEERS = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers"
 KEY = "sk-real-pi-test-key"
 PATIENCE = 100.0

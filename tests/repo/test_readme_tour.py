@@ -22,6 +22,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.deep
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 STEP_SECONDS = 120.0
