@@ -40,6 +40,7 @@ from e2e.pipe_house import (
     started,
 )
 from e2e.pipe_siege import KINDS, Siege
+from rounds import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
