@@ -33,7 +33,7 @@ OWNERS = (Owner.SESSION.value, Owner.JUPYTER.value)
 _WHERE = ("cwd", "interpreter", "kernelspec", "backend", "language", "environ")
 _SOURCES = ("code", "cells", "notebook", "script")
 _CALL = (*_SOURCES, *_WHERE, "timeout", "reset", "per_call")
-_START = ("name", *_WHERE, "env", "owner", "timeout", "explain")
+_START = ("name", *_WHERE, "env", "arguments", "owner", "timeout", "explain")
 _CELL = ("code", "title")
 _USUAL_SPEC = "python3"
 _SHOWN = 80
@@ -143,6 +143,7 @@ def read_start(body: Mapping[str, Any], *, name: str | None = None) -> StartOrde
         name=name or members.text("name") or "default",
         owner=Owner(members.choice("owner", OWNERS) or Owner.SESSION),
         env=members.texts("env"),
+        arguments=members.strings("arguments"),
         timeout_seconds=members.number("timeout"),
         **_where(members),
     )

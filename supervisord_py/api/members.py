@@ -98,6 +98,13 @@ class Members:
             raise self._wrong(name, "an object of texts")
         return value
 
+    def strings(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts; absent is empty."""
+        value = self._values.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(each, str) and "\0" not in each for each in value):
+            raise self._wrong(name, "a list of texts")
+        return tuple(value)
+
     def mapping(self, name: str) -> dict[str, Any] | None:
         """Return an object of whatever JSON values, or None."""
         value = self._values.get(name)

@@ -35,6 +35,7 @@ class FrontEnd:
         env: Environment that Jupyter made for the kernel.
         environ: The front end's own environment.
         interpreter: Python to take in the place of the kernelspec's; "" for none.
+        arguments: What the front end wants behind the command.
     """
 
     kernel_id: str
@@ -45,6 +46,7 @@ class FrontEnd:
     env: Mapping[str, str]
     environ: Mapping[str, str]
     interpreter: str = ""
+    arguments: Sequence[str] = ()
 
 
 def order_of(wish: FrontEnd) -> dict[str, Any]:
@@ -55,6 +57,7 @@ def order_of(wish: FrontEnd) -> dict[str, Any]:
         "cwd": wish.cwd,
         "owner": "jupyter",
         "backend": "direct",  # the only one whose channels a front end of this machine can join
+        "arguments": list(wish.arguments),
         "env": _sendable(added),
         "environ": _sendable(wish.environ),
         **_program(wish),

@@ -54,6 +54,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
         self._session: str | None = None
         self._instance: str | None = None
         self._cwd: str | None = None
+        self._arguments: list[str] = []
 
     @property
     def _daemon(self) -> ControlSocket:
@@ -65,13 +66,8 @@ class SupervisedProvisioner(KernelProvisionerBase):
     # -- up ----------------------------------------------------------------------------------------------------------
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Prepare the start: the command is the kernelspec's, its connection file will be the daemon's.
-
-        Raises:
-            DaemonError: There are arguments for the command: the daemon starts ipykernel by its own launcher.
-        """
-        if extra := kwargs.pop("extra_arguments", []):
-            raise DaemonError(f"pxd passes no arguments to a kernel; write them into a kernelspec: {' '.join(extra)}")
+        """Prepare the start: the command is the kernelspec's, its connection file will be the daemon's."""
+        self._arguments = [str(word) for word in kwargs.pop("extra_arguments", None) or []]
         return await super().pre_launch(cmd=list(self.kernel_spec.argv), **kwargs)
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
@@ -103,6 +99,7 @@ class SupervisedProvisioner(KernelProvisionerBase):
             env=env,
             environ=dict(os.environ),
             interpreter=self.interpreter,
+            arguments=self._arguments,
         )
 
     def _spec_name(self) -> str:

@@ -57,6 +57,7 @@ class Launch:
         modules: Folders of modules, the user's first, the project's overriding by name.
         tag: Opaque text that a later control plane will find with the child (`placement.annotate` may replace it).
         interrupt_mode: `signal` or `message`, as the kernelspec says.
+        arguments: What comes behind the command line, as a front end wants it.
     """
 
     session_id: str
@@ -75,6 +76,7 @@ class Launch:
     prelude: bool = True
     tag: str = ""
     interrupt_mode: str = "signal"
+    arguments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

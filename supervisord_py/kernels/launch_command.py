@@ -31,7 +31,7 @@ def command(launch: Launch, connection_file: str) -> tuple[str, ...]:
             hint="correct its kernel.json (`jupyter kernelspec list` tells where it is)",
             unit=f"kernel:{launch.session_id}",
         )
-    return tuple(word.replace(CONNECTION_FILE, connection_file) for word in argv)
+    return (*(word.replace(CONNECTION_FILE, connection_file) for word in argv), *launch.arguments)
 
 
 def launcher_command(interpreter: str, launch: Launch, connection_file: str) -> tuple[str, ...]:
@@ -43,4 +43,4 @@ def launcher_command(interpreter: str, launch: Launch, connection_file: str) -> 
         words += ["--px-modules", folder]
     if not launch.prelude:
         words.append("--px-no-prelude")
-    return tuple(words)
+    return (*words, *launch.arguments)

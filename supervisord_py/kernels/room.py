@@ -262,6 +262,7 @@ class Kernels:
         elif session.life is None:
             await asyncio.to_thread(check_folder, session)
         session.extra = dict(request.env) or session.extra
+        session.arguments = request.arguments or session.arguments
         return session
 
     async def stop(self, session_id: str, reason: Reason = Reason.STOPPED) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ class StartRequest:
         interpreter, kernelspec, backend: None lets settings and candidates decide.
         language: `python` or `bash`.
         owner: Any but `per_call`; an existing session keeps its own.
+        arguments: For the kernel's command line, behind its own (Jupyter's front ends send some).
         env: Variables beyond what the filter lets through (Jupyter's front ends send some); ours win.
         timeout_seconds: How long to wait for the kernel; None is the bound of a start in the settings.
         environ: The caller's variables; decide between interpreters, never passed on unfiltered.
@@ -53,6 +54,7 @@ class StartRequest:
     backend: BackendName | None = None
     language: str = "python"
     owner: Owner = Owner.SESSION
+    arguments: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_seconds: float | None = None
     environ: Mapping[str, str] = field(default_factory=dict)

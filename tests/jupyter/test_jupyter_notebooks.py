@@ -107,6 +107,45 @@ def test_papermill_runs_a_notebook_with_parameters(front: Front, tmp_path: Path)
     assert front.living() == {}
 
 
+@pytest.fixture(params=["pxd", "python3"])
+def spec(request: pytest.FixtureRequest, front: Front) -> str:
+    """A kernelspec of ours: the one that comes with us, or `python3` with the four lines of the README."""
+    if request.param == "python3":
+        front.spec("python3", ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"])
+    name: str = request.param
+    return name
+
+
+def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str, tmp_path: Path) -> None:
+    """To `python3` they give an argument for the kernel's command line."""
+    book = notebook("import os\nprint(os.environ['PX_UNIT'])", "print(get_ipython().history_manager.hist_file)")
+    book.metadata["kernelspec"] = {"name": spec, "display_name": spec, "language": "python"}
+    source = tmp_path / "in.ipynb"
+    nbformat.write(book, source)
+    runners = {
+        "nbclient": ["jupyter", "execute", "--output", str(tmp_path / "nbclient"), str(source)],
+        "nbconvert": [
+            "nbconvert",
+            "--execute",
+            "--to",
+            "notebook",
+            "--output",
+            str(tmp_path / "nbconvert"),
+            str(source),
+        ],
+        "papermill": ["papermill", str(source), str(tmp_path / "papermill.ipynb")],
+    }
+    for name, (module, *arguments) in runners.items():
+        done = subprocess.run(
+            [PYTHON, "-m", module, *arguments], cwd=front.folder, env=front.environ(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        told = [streams(cell) for cell in nbformat.read(tmp_path / f"{name}.ipynb", as_version=4).cells]
+        assert told[0].startswith("kernel:jupyter-"), told
+        assert told[1] == ":memory:\n"
+    assert front.living() == {}
+
+
 RUNNER = """
     import nbformat, sys
     from nbclient import NotebookClient

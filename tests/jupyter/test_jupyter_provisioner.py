@@ -187,10 +187,14 @@ async def test_an_interpreter_that_is_dead_is_refused_with_the_reason(front: Fro
     assert front.living() == {}
 
 
-async def test_arguments_for_a_kernel_are_refused_and_not_dropped(front: Front) -> None:
-    with pytest.raises(DaemonError, match="--pylab=inline"):
-        async with kernel(extra_arguments=["--pylab=inline"]):
-            pass
+@pytest.mark.parametrize("language", ["python", "snake"])
+async def test_arguments_are_passed_on_to_the_kernel_and_again_after_a_restart(front: Front, language: str) -> None:
+    name = front.spec(f"with-arguments-{language}", [PYTHON, *LAUNCHED], language=language)
+    async with kernel(name, extra_arguments=["--IPKernelApp.exec_lines=given = 7"]) as (km, kc):
+        assert await value(kc, "given") == 7
+        await km.restart_kernel(now=True)
+        await kc.wait_for_ready(timeout=PATIENCE)
+        assert await value(kc, "given") == 7
 
 
 async def test_a_kernel_can_be_carried_over_to_another_front_end(front: Front) -> None:

@@ -112,4 +112,5 @@ def launch_of(session: LiveSession, life: KernelLife, config: KernelsConfig) -> 
         prelude=config.prelude,
         tag=tag_of(session, life).encode(),
         interrupt_mode=session.interrupt_mode,
+        arguments=session.arguments,
     )

@@ -36,6 +36,7 @@ class LiveSession:
         last_used: Unix seconds of the end of the last call.
         choice: What the next kernel is started from, if that has been decided.
         extra: Variables that Jupyter's front end sent for it.
+        arguments: What it sent for the kernel's command line.
         environ: The caller's variables at the last choice.
         reason: Why its last kernel ended.
         notices: What its last start or recycling had to say.
@@ -56,6 +57,7 @@ class LiveSession:
     last_used: float | None = None
     choice: Choice | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     reason: Reason | None = None
     notices: tuple[str, ...] = ()
