@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import BadRequestError
 from supervisord_py.pipes.definition import EventPattern
-from supervisord_py.pipes.scheduling.nearest import nearest_name, shown
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.scheduling.wall import nearest_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection
