@@ -102,5 +102,4 @@ def _scheduler(pipes: PipesSection) -> SchedulerLimits:
         window_max_seconds=pipes.window_max_seconds,
         window_default_seconds=pipes.window_default_seconds,
         claim_days=pipes.claim_days,
-        loop_seconds=pipes.loop_seconds,
     )

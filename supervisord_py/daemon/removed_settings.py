@@ -4,6 +4,7 @@ REMOVED: dict[tuple[str, str], str] = {
     # [daemon], [logs], [api], [ledger]
     # [tools]
     # [pipes]
+    ("pipes", "loop_seconds"): "an event never comes back to a pipe that had a part in it, however late",
     # [kernels]: backends, interpreters
     # [kernels]: sessions, cells, output
 }

@@ -231,9 +231,6 @@ class PipesSection(Section):
     window_max_seconds: PositiveSeconds = Field(default=28_800.0, description="longest time window of a prompt")
     window_default_seconds: PositiveSeconds = Field(default=3600.0, description="window of a pipe without an interval")
     claim_days: PositiveSeconds = Field(default=7.0, description="days an event is remembered, so that it counts once")
-    loop_seconds: Seconds = Field(
-        default=60.0, description="pipes that start each other in a ring are held off so long"
-    )
 
 
 class ApiSection(Section):

@@ -15,7 +15,6 @@ from supervisord_py.ledger.rows import select
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
 
     from supervisord_py.ledger.store import Durability, Ledger
 
@@ -47,7 +46,6 @@ class PipeStateRow:
         last_context_end: Up to where the last success had looked.
         last_decision, last_decision_at: What the scheduler said last, and when.
         notified: Somebody was told that it fails, so a recovery is to be told, too.
-        first_seen_at: When it was found.
     """
 
     pipe_name: str
@@ -65,7 +63,6 @@ class PipeStateRow:
     last_decision: str | None = None
     last_decision_at: float | None = None
     notified: bool = False
-    first_seen_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +84,6 @@ class StateChange:
     last_decision: str | Keep | None = KEEP
     last_decision_at: float | Keep | None = KEEP
     notified: bool | Keep = KEEP
-    first_seen_at: float | Keep | None = KEEP
 
     def values(self) -> dict[str, Any]:
         """Return the fields that change, by name."""
@@ -100,8 +96,8 @@ class StateChange:
 
 
 _CHANGING = tuple(each.name for each in fields(StateChange) if each.name != "pipe_name")
-_MOMENTS = frozenset({"last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end"}) | frozenset(
-    {"last_decision_at", "first_seen_at"}
+_MOMENTS = frozenset(
+    {"last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end", "last_decision_at"}
 )
 _FLAGS = frozenset({"enabled", "enabled_file", "muted", "notified"})
 
@@ -131,20 +127,12 @@ async def forget(ledger: Ledger, pipe: str) -> Durability:
     return await ledger.write(run)
 
 
-async def get(ledger: Ledger, pipe: str) -> PipeStateRow | None:
-    """Return what is remembered of one pipe."""
-    found = await _query(ledger, "WHERE pipe_name = ?", (pipe,))
-    return found[0] if found else None
-
-
 async def everything(ledger: Ledger) -> dict[str, PipeStateRow]:
     """Return what is remembered of all pipes, by name."""
-    return {row.pipe_name: row for row in await _query(ledger, "ORDER BY pipe_name", ())}
 
-
-async def _query(ledger: Ledger, where: str, values: Sequence[object]) -> list[PipeStateRow]:
-    def run(connection: sqlite3.Connection) -> list[PipeStateRow]:
-        return [_row(it) for it in select(connection, f"SELECT * FROM pipe_scheduler_state {where}", values)]  # noqa: S608  # ours
+    def run(connection: sqlite3.Connection) -> dict[str, PipeStateRow]:
+        rows = select(connection, "SELECT * FROM pipe_scheduler_state ORDER BY pipe_name", ())
+        return {row.pipe_name: row for row in map(_row, rows)}
 
     return await ledger.read(run)
 
@@ -162,4 +150,4 @@ def _row(columns: dict[str, Any]) -> PipeStateRow:
         columns[name] = to_seconds(columns[name])
     for name in _FLAGS:
         columns[name] = None if columns[name] is None else bool(columns[name])
-    return PipeStateRow(**columns)
+    return PipeStateRow(columns["pipe_name"], **{name: columns[name] for name in _CHANGING})

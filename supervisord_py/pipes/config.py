@@ -83,14 +83,13 @@ class SchedulerLimits:
     """When schedules are looked at, and how late is too late.
 
     Attributes:
-        look_seconds: Longest time between two looks at the folders (files that nobody announced).
+        look_seconds: Time between two looks at the folders.
         catch_up_seconds: A missed wall-clock run is made good within this.
         stagger_seconds: After a start or a resume, starts are spread over this.
         wake_silence_seconds: An agent silent for so long after a resume is ended.
         window_max_seconds: Longest time window of a prompt.
         window_default_seconds: Of a pipe that never succeeded and has no interval.
         claim_days: How long an event's claim is kept.
-        loop_seconds: An event that comes back to the pipe that caused it is suppressed for so long.
         step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
             one further ahead comes from a clock that was wrong, and is forgotten.
         stale_seconds: A one-time schedule that was over for longer when it was first seen is refused.
@@ -107,7 +106,6 @@ class SchedulerLimits:
     window_max_seconds: float = 8 * 3600.0
     window_default_seconds: float = 3600.0
     claim_days: float = 7.0
-    loop_seconds: float = 60.0
     step_back_seconds: float = 3600.0
     stale_seconds: float = 3600.0
     late_seconds: float = 60.0

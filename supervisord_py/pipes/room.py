@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import structlog
-
 from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes import rows
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
 BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 _MOST_NEXT = 50
-_log = structlog.get_logger(__name__)
 
 
 class Pipes:
@@ -89,16 +86,10 @@ class Pipes:
         await self._all.hooks.open()
         await self._all.adoption.adopt_all()
         await self._all.upkeep.settle_all()
-        house.run_task(self._watch(), "pipes-watch")
+        house.run_task(self._all.upkeep.look_for_ever(), "pipes-watch")
         house.run_task(self._all.sources.hear_tools(), "pipes-hear-tools")
-        house.run_task(self._all.sources.files.run(), "pipes-files")
+        house.run_task(self._all.sources.hear_files(), "pipes-files")
         house.run_task(self._all.forgetting.for_ever(), "pipes-forget")
-
-    async def _watch(self) -> None:
-        from supervisord_py.pipes.declaring.watch import watch  # noqa: PLC0415 - small, but of no use before
-
-        seconds = self.config.scheduler.look_seconds
-        await watch(self._all.catalog, self._all.upkeep.refresh, seconds, told=_looked_for)
 
     def start_scheduler(self) -> None:
         """Begin to run what is due and what waits: the API listens now."""
@@ -139,7 +130,6 @@ class Pipes:
         self._all.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self._all.admission.resize(config.slots)
         self._all.timetable.reconfigure()
-        self._all.triggering.guard.loop_seconds = config.scheduler.loop_seconds
 
     def health(self) -> PipesHealth:
         """Return how the room is."""
@@ -390,8 +380,3 @@ class Pipes:
     def _refuse_at_the_end(self) -> None:
         if self._house.is_ending:
             raise ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.")
-
-
-def _looked_for(sentence: str) -> None:
-    """Say that changes are found by looking, not announced."""
-    _log.warning("pipes_not_announced", why=sentence)

@@ -1,11 +1,10 @@
 """The clock of the pools (tools, kernels, pipes): it never goes back and counts suspend (DESIGN law 10).
 
-Besides it, how clocks stand to each other, and the one by which files are stamped.
+Besides it, how clocks stand to each other.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ NEAR_SECONDS = 0.1
 """Clocks that were read one after the other within this were read together."""
 TRIES = 10
 _COUNTS_SUSPEND: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-_COARSE = getattr(time, "CLOCK_REALTIME_COARSE", 5)
-"""What Linux stamps files with: a few milliseconds behind the wall clock."""
 
 
 def now() -> float:
@@ -37,8 +34,3 @@ def ahead(clock: Callable[[], float], of: Callable[[], float]) -> float:
         if nearest[0] < NEAR_SECONDS:
             break
     return nearest[1]
-
-
-def file_time() -> int:
-    """Return the time that a file gets which is written now, in nanoseconds since 1970."""
-    return time.clock_gettime_ns(_COARSE) if sys.platform == "linux" else time.time_ns()

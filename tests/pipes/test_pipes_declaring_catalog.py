@@ -77,20 +77,6 @@ def test_the_life_of_a_pipe(world: World) -> None:
     assert world.refresh() == [(BROKEN, "b")]
 
 
-def test_when_it_changed_is_not_after_anybody_can_know(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    def file_time() -> int:
-        asked.append(world.catalog.get("late"))
-        return 7
-
-    monkeypatch.setattr(catalog_module, "file_time", file_time)
-    write_folder(world.pipes_dir, "late")
-    world.refresh()
-    assert (asked, world.catalog.changed_at) == ([None], 7)
-    assert world.catalog.get("late") is not None
-
-
 def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
     write_folder(world.pipes_dir, "digest")
     write_folder(world.pipes_dir, "broken", "a: *x")

@@ -151,7 +151,7 @@ def test_varieties(header: str, field: str, value: object) -> None:
         ("timeout: [1]", 2, "timeout", "must be text, not a list", "timeout: some text"),
         ("enabled: maybe", 2, "enabled", "'maybe' is neither true nor false", "true or false"),
         ("effort: hihg", 2, "effort", "did you mean 'high'?", "low, medium, high"),
-        ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "`"),
+        ("schedule: continuous", 2, "schedule", "'continuous' is no schedule", "pipe.md(5)"),
         ("schedule: [a]", 2, "schedule", "must be text, not a list", ""),
         ("schedule_config: daily", 2, "schedule_config", "must be a map, not text", "frequency:"),
         ("schedule_config:\n  frequency: days\n  at_hour: 25", 4, "schedule_config", "at_hour", ""),

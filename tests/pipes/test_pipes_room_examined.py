@@ -42,19 +42,6 @@ async def test_a_reload_of_the_settings_turns_schedules_off_and_on(short_tmp: Pa
         assert [each.trigger for each in await rig.rows()] == [Trigger.SCHEDULED]
 
 
-async def test_what_a_folder_holds_when_it_appears_is_new(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("digest", "echo x", 'trigger: {events: ["file_changed:in/*.txt"]}')
-        await rig.room.refresh()
-        files = rig.room._all.sources.files
-        await eventually(lambda: 0 in files._owed.values(), "a look at what is not there")
-        (folder / "in").mkdir()
-        (folder / "in" / "a.txt").write_text("a")
-        files.look()
-        await eventually(lambda: rig.room.get("digest").last_run is not None, "a run by event")
-        assert [each.trigger for each in await rig.rows()] == [Trigger.EVENT]
-
-
 async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         at_once = replace(rig.config.scheduler, stagger_seconds=0.0)

@@ -98,9 +98,8 @@ def test_daily_stays_an_interval_and_says_so(text: str, seconds: float, better: 
         ("0 20 * * *", "0 20 * * *"),
         ("*/15 8-20 * * *", "*/15 8-20 * * *"),
         ("*/30 15-23,0-3 * * *", "*/30 15-23,0-3 * * *"),
-        ("0 9 * * Mon-Fri", "0 9 * * 1-5"),
+        ("0 9 * * Mon-Fri", "0 9 * * MON-FRI"),
         ("30 0 9 * * *", "30 0 9 * * *"),
-        ("0 0 9 1 1 ? 2099", "0 0 9 1 1 * 2099"),
     ],
 )
 def test_wall_clock_times(text: str, expression: str) -> None:
@@ -157,54 +156,41 @@ def test_manual(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why", "instead"),
     [
-        ("", "no schedule", "manual"),
-        ("continuous", "no schedule", "every 1m"),
-        ("at 9:30", "no schedule", "daily at 9:30"),
-        ("9:30", "no schedule", "daily at 9:30"),
-        ("every 9pm", "no schedule", "daily at 9pm"),
-        ("25:10", "no schedule", "daily at 9:30am"),
-        ("at 9am every day", "no schedule", "every day at 9am"),
-        ("every day 9am", "no schedule", "every day at 9am"),
-        ("every monday", "no schedule", "every monday at 9:00"),
-        ("weekdays", "no schedule", "weekdays at 9:00"),
-        ("570", "no schedule", "every 570m"),
-        ("monthly", "no schedule", "@monthly"),
-        ("never", "no schedule", "manual"),
-        ("every fooday at 9", "no schedule", "every day at 9am"),
-        ("every 5 parsecs", "no schedule", "every 30 seconds"),
+        ("", "no schedule", ""),
+        ("continuous", "no schedule", ""),
+        ("at 9:30", "no schedule", ""),
+        ("every 9pm", "no schedule", ""),
+        ("in 30 minutes", "no schedule", ""),
+        ("2026-12-01 10:00", "no schedule", ""),
+        ("every monday", "no schedule", ""),
+        ("570", "no schedule", ""),
+        ("every 5 parsecs", "no schedule", ""),
+        ("xyzzy", "no schedule", ""),
+        ("@reboot", "no schedule", ""),
         ("evry 5 minutes", "no schedule", "every 5 minutes"),
-        ("evry 1h", "no schedule", "every 1h"),
         ("every 90 minuts", "no schedule", "every 90 minutes"),
-        ("every m", "no schedule", "every 30m"),
-        ("xyzzy", "no schedule", "every 30m"),
+        ("wekdays at 9", "no schedule", "weekday at 9"),
         ("@dayly", "no schedule", "@daily"),
-        ("@qqqq", "no schedule", "@daily"),
-        ("@reboot", "no time", "every 1d"),
-        ("every 0m", "too dense", "every 60 s"),
         ("every 5s", "too dense", "every 60 s"),
         ("every 999999999 weeks", "over ten years", "at 2099-01-01T09:00:00Z"),
-        ("every day at 25:00", "the day ends", "every day at 9:30am"),
-        ("every day at 13pm", "1 to 12", "every day at 9:30am"),
-        ("mon at 0am", "1 to 12", "mon at 9:30am"),
-        ("mon at teatime", "no time of day", "mon at 9:30am"),
+        ("every day at 25:00", "no time of day", ""),
+        ("mon at 0am", "no time of day", ""),
+        ("mon at teatime", "no time of day", ""),
         ("* * * *", "not 4", "*/30 9-17 * * 1-5"),
-        ("*", "not 1", "*/30 9-17 * * 1-5"),
-        ("61 * * * *", "minute", "*/15 * * * *"),
-        ("0 0 30 2 *", "no calendar", "0 9 28 2 *"),
-        ("0 0 0 29 2 * 2030", "no calendar", "0 9 28 2 *"),
-        ("* * * * * *", "1 s apart", "0 * * * * *"),
         ("at 2099-02-30T00:00:00Z", "no date and time", "at 2099-01-01T09:00:00Z"),
         ("at 2099-W01-1", "no date and time", "at 2099-01-01T09:00:00Z"),
         ("at 0001-01-01T00:00:00+14:00", "not in 1900", "at 2099-01-01T09:00:00Z"),
-        ("x" * 300, "too long", "manual"),
+        ("x" * 300, "too long", ""),
     ],
 )
-def test_junk_is_an_error_with_the_nearest_form(text: str, why: str, instead: str) -> None:
+def test_junk_is_an_error_that_offers_no_other_time(text: str, why: str, instead: str) -> None:
+    """What is offered is the text itself with a word mended, or the example of a form that was tried."""
     with pytest.raises(ScheduleError) as caught:
         parse_schedule(text)
     assert why in caught.value.detail
-    assert f"`{instead}`" in str(caught.value.hint)
-    assert parsed(instead)
+    offered = str(caught.value.hint).split("`")[1::2]
+    assert offered == ([instead] if instead else [])
+    assert not instead or parsed(instead)
 
 
 def test_the_floor_is_a_setting() -> None:
@@ -261,9 +247,9 @@ def test_minutes_and_hours_are_an_interval_unless_they_are_bounded() -> None:
 def test_what_has_no_effect_is_told() -> None:
     found = parse_schedule("", {"frequency": "hours", "at_hour": 9, "day_of_month": None, "intervall": 3, "zzz": 1})
     assert found.warnings == (
-        "schedule_config: intervall is unknown; did you mean interval?",
-        "schedule_config: zzz is unknown",
         "schedule_config: at_hour has no effect with frequency hours",
+        "schedule_config: intervall is unknown; did you mean 'interval'?",
+        "schedule_config: zzz is unknown",
     )
     months = parse_schedule("", {"frequency": "months", "days_of_week": [1]})
     assert months.schedule == Calendar(Frequency.MONTHS)
@@ -337,8 +323,7 @@ def test_every_text_has_a_next_run_or_an_error_that_offers_one(text: str) -> Non
     instants = upcoming(schedule, Progress(NOW), now, LIMITS)
     decision = decide(schedule, Progress(NOW), now, LIMITS)
     if isinstance(decision, Never):
-        past = isinstance(schedule, At) or (isinstance(schedule, Cron) and len(schedule.expression.split()) == 7)
-        assert isinstance(schedule, Manual) or (decision.over and past)
+        assert isinstance(schedule, Manual) or (decision.over and isinstance(schedule, At))
         assert instants == ()
     else:
         assert instants
@@ -353,8 +338,8 @@ def test_every_text_has_a_next_run_or_an_error_that_offers_one(text: str) -> Non
         (Every(5400), "every 1 h 30 min, from start to start"),
         (At(NOW), "once, at 2026-11-21T12:00:00Z"),
         (Cron("30 9 * * 1-5", "Europe/Berlin"), "at 09:30 on Monday through Friday (Europe/Berlin)"),
-        (Cron("0 0 9 1 1 * 2030-2031"), "at 09:00 on January 1 in 2030, 2031 (local time)"),
-        (Cron("0 0 9 1 1 * 2030-2040"), "at 09:00 on January 1 in 2030, 2031, 2032, 2033, 2034, … (local time)"),
+        (Cron("0 0 9 1 1 *"), "at 09:00 on January 1 (local time)"),
+        (Cron("0 9 * * MON-FRI"), "at 09:00 on Monday through Friday (local time)"),
         (
             Calendar(Frequency.WEEKS, 2, (1, 5), at_hour=9, starting=NOW, ending=NOW + DAY),
             "every 2 weeks, on Mon Fri, at 09:00, from 2026-11-21T12:00:00Z, until 2026-11-22T12:00:00Z (local time)",

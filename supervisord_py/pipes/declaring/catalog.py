@@ -24,7 +24,6 @@ from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError
 from supervisord_py.pipes.declaring.pipe_file import look_at_pipe
 from supervisord_py.pipes.declaring.problems import config_error, did_you_mean, shown
 from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
-from supervisord_py.process.clock import file_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,8 +104,6 @@ class PipeCatalog:
         self._readings: dict[str, _Reading] = {}
         self._declared: Mapping[str, Declared] = MappingProxyType({})
         self._trouble: str | None = None
-        self.changed_at = 0
-        """When the last change became visible here (ns since 1970, of `file_time`); 0: nothing was seen yet."""
 
     @property
     def trouble(self) -> str | None:
@@ -162,7 +159,6 @@ class PipeCatalog:
             self._readings = after
             changes = _changes(before, after)
             if changes or not self._declared:
-                self.changed_at = file_time()
                 self._declared = MappingProxyType({name: each.declared for name, each in after.items()})
             return changes
 

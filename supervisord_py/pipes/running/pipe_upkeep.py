@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.pipes.declaring.catalog import ChangeKind
+from supervisord_py.pipes.declaring.catalog import SETTLE_SECONDS, ChangeKind
 from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
 from supervisord_py.pipes.execution import Trigger
 from supervisord_py.pipes.scheduling.schedule import At
@@ -46,7 +46,7 @@ class PipeUpkeep:
         house: Whose pipes.
         catalog: The files.
         cancelling: Ends what must not go on.
-        on_change: Told when something changed, and since when that can be known: scheduler and watches look again.
+        on_change: Told when something changed: scheduler and watches look again.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PipeUpkeep:
         house: RunningHouse,
         catalog: PipeCatalog,
         cancelling: Cancelling,
-        on_change: Callable[[int], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._house = house
         self._catalog = catalog
@@ -84,6 +84,13 @@ class PipeUpkeep:
             for name in {*self._house.states.names, *waiting} - set(known):
                 await self.gone(name, "its folder is gone")
 
+    async def look_for_ever(self) -> None:
+        """Look at the files until cancelled: each second, and soon again where one was being written."""
+        while True:
+            await self.refresh()
+            seconds = self._house.config.scheduler.look_seconds
+            await asyncio.sleep(min(seconds, SETTLE_SECONDS) if self._catalog.unsettled else seconds)
+
     async def refresh(self) -> None:
         """Look now, and take in what has changed; what another look finds meanwhile is taken in before this one."""
         async with self._looking:
@@ -91,7 +98,7 @@ class PipeUpkeep:
             for change in changes:
                 await self._take(change)
             if changes:
-                self._on_change(self._catalog.changed_at)
+                self._on_change()
 
     async def _take(self, change: Change) -> None:
         declared = self._catalog.get(change.name)
@@ -164,7 +171,6 @@ class PipeUpkeep:
             occurrences=0,
             last_decision=None,  # it was about the other schedule
             last_decision_at=None,
-            first_seen_at=row.first_seen_at if row.first_seen_at is not None else now,
         )
         return row.schedule is not None and row.schedule != text
 

@@ -93,12 +93,8 @@ class PipesBuild:
             if isinstance(declared, PipeDefinition):
                 yield declared
 
-    def look_again(self, named_at: int | None = None) -> None:
-        """Have everything that depends on files and wishes look at them again.
-
-        Args:
-            named_at: Since when somebody may know what has changed (ns, of `file_time`); None: since now.
-        """
+    def look_again(self) -> None:
+        """Have everything that depends on files and wishes look at them again."""
         self.faults.keep_only(self.catalog.all())
         self.timetable.wake()
-        self.sources.files.look(named_at)
+        self.sources.look()

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.ledger import pipe_claims, pipe_executions
+from supervisord_py.ledger import pipe_claims
 from supervisord_py.ledger.pipe_claims import Claim
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes.execution import ErrorType, Group, Status, Trigger
 from supervisord_py.pipes.room_requests import PublishedEvent
 from supervisord_py.pipes.running.freezing import Order
 from supervisord_py.pipes.scheduling import events
-from supervisord_py.pipes.scheduling.events import FILE_CHANGED, Event, LoopGuard
+from supervisord_py.pipes.scheduling.events import FILE_CHANGED, Event
 from supervisord_py.pipes.scheduling.schedule import At
 from supervisord_py.pipes.views import Claimed, EventClaims, Suppressed
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from supervisord_py.pipes.definition import PipeDefinition
-    from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.execution import Execution, Outcome
     from supervisord_py.pipes.running.intake import Intake
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
@@ -58,7 +58,6 @@ class Triggering:
         self._intake = intake
         self._pipes = pipes
         self._interval = interval
-        self.guard = LoopGuard(house.config.scheduler.loop_seconds)
 
     # -- due times ---------------------------------------------------------------------------------------------------
 
@@ -99,10 +98,17 @@ class Triggering:
         events.check_published(published.name)
         return await self.publish(published)
 
-    async def publish(self, published: PublishedEvent, cause: int | None = None) -> EventClaims:
-        """Start every enabled pipe that waits for an event, once each."""
+    async def publish(
+        self, published: PublishedEvent, cause: int | None = None, source: Execution | None = None
+    ) -> EventClaims:
+        """Start every enabled pipe that waits for an event, once each; `source` is the execution that caused it."""
         key = published.key or uuid.uuid4().hex
-        event = Event(published.name, published.subject, key, published.source)
+        if source is None and published.source is not None:
+            running = self._house.roster.running(published.source)
+            source = None if running is None else running.execution
+        before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
+        chain = (*before, published.source) if published.source is not None else ()
+        event = Event(published.name, published.subject, key, chain)
         claimed: list[Claimed] = []
         suppressed: list[Suppressed] = []
         for definition in tuple(self._pipes()):
@@ -129,8 +135,8 @@ class Triggering:
         That a pipe does not start itself is nothing to tell: it is so after each run of one that waits for all ends.
         """
         house = self._house
-        why = self.guard.refusal(pipe, event, house.clocks.boot())
-        if why is not None and event.source != pipe:
+        why = events.loop(pipe, event)
+        if why is not None and event.chain[-1] != pipe:
             house.chronicle.say_of_pipe("pipe_event_suppressed", pipe, cause=cause, event_name=event.text, why=why)
             house.states.change(pipe, last_decision=f"not started: {why}", last_decision_at=house.clocks.moment())
         return why
@@ -155,13 +161,14 @@ class Triggering:
         self, definition: PipeDefinition, event: Event, facts: Mapping[str, Any] | None, cause: int | None
     ) -> LiveRun | None:
         house = self._house
-        wanted = events.claim(definition.name, event)
-        claim = Claim(wanted.pipe_name, wanted.event_name, wanted.event_key, house.clocks.moment())
-        context = {"event": event.text, "key": event.key, "data": None if facts is None else dict(facts)}
+        claim = Claim(definition.name, event.text, event.key, house.clocks.moment())
+        data = None if facts is None else dict(facts)
+        context: dict[str, Any] = {"event": event.text, "key": event.key, "data": data}
+        if event.chain:
+            context["chain"] = event.chain
         order = Order(Trigger.EVENT, Group.EVENT, context=context, event=event.text, key=event.key, cause=cause)
         live = await self._intake.take(definition, order, claim=claim, interval=self._interval(definition))
         if live is not None:
-            self.guard.caused(definition.name, event, house.clocks.boot())
             words = f"started by the event {event.text}: execution {live.id}"
             house.states.change(definition.name, last_decision=words, last_decision_at=house.clocks.moment())
         return live
@@ -171,25 +178,15 @@ class Triggering:
     async def ended(self, live: LiveRun, outcome: Outcome, goes_on: bool) -> None:
         """Tell other pipes of an end, and give back what it had claimed where it failed for good."""
         if not goes_on and outcome.status is not Status.CANCELLED and outcome.error_type is not ErrorType.SHUTDOWN:
-            await self.publish(_event_of(live, outcome), live.event)
-        self.guard.ended(live.pipe, self._house.clocks.boot())
-        if not goes_on and outcome.status is not Status.COMPLETED:
-            await self._give_back(live)
+            await self.publish(_event_of(live, outcome), live.event, live.execution)
         it = live.execution
+        if not goes_on and outcome.status is not Status.COMPLETED and it.trigger_event and it.trigger_key:
+            # Let the event start the pipe again, should it be told once more.
+            await pipe_claims.release(self._house.ledger, it.pipe_name, it.trigger_event, it.trigger_key)
         if it.trigger is Trigger.SCHEDULED and outcome.status is Status.CANCELLED and it.started_at is None:
             # Else it would read as if what was decided (its first run, say) had come to pass.
             words = f"execution {live.id} did not run: {outcome.error_message or 'cancelled'}"
             self._house.states.change(live.pipe, last_decision=words, last_decision_at=self._house.clocks.moment())
-
-    async def _give_back(self, live: LiveRun) -> None:
-        """Let the event start the pipe again, should it be told once more."""
-        if live.execution.trigger_event is None:
-            return
-        first: int | None = live.id
-        while first is not None:
-            await pipe_claims.release(self._house.ledger, first)
-            row = await pipe_executions.get(self._house.ledger, first, blobs=False)
-            first = row.retry_of if row is not None else None
 
 
 def _event_of(live: LiveRun, outcome: Outcome) -> PublishedEvent:

@@ -1,32 +1,41 @@
-"""The instants of a `schedule_config`: every so many units, counted from an origin. Pure.
+"""`schedule_config`: the map that user interfaces write, and its due instants. Pure; the calendar is dateutil's.
 
-Law: the origin is `starting`, or else when the pipe was enabled; what the schedule leaves open (weekday, day of the
-month) is the origin's. A day that a month has not got is its last. Readings of the clock that a zone leaves out or
-repeats are as in `wall.py`; minutes and hours are elapsed time.
+The origin is `starting`, or else when the pipe was enabled; what the map leaves open (weekday, day of the month) is the
+origin's. A day that a month has not got is its last. Everything goes by readings of the clock in the zone.
 """
 
 from __future__ import annotations
 
-import calendar
-import math
+import re
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta, tzinfo
-from itertools import count
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import TYPE_CHECKING, Any
 
-from supervisord_py.pipes.scheduling.schedule import Calendar, Frequency
-from supervisord_py.pipes.scheduling.wall import due_at, earliest_reading, instant_of, reading
+from supervisord_py.pipes.scheduling.schedule import Calendar, Every, Frequency, Schedule, ScheduleError
+from supervisord_py.pipes.scheduling.wall import UNITS, WEEKDAYS, checked_zone, did_you_mean, instant, shown, zone_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator, Mapping
 
-_STEP_SECONDS = {Frequency.MINUTES: 60.0, Frequency.HOURS: 3600.0}
-_PERIODS = 9
-"""Periods to look back at: the next, the one that holds the instant, and a week's worth that fall on other weekdays."""
-_LEAPS = 400
-"""Steps of elapsed time to look at: some multiple of any step comes to a wanted weekday within 168."""
-_MONTHS = 12
-_WEEK = 7
+LONGEST_SECONDS = 3660 * 86400.0
+_SECONDS = {each: UNITS.get(each.value, 31 * 86400.0) for each in Frequency}
+_WORDS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months"}
+_ELAPSED = frozenset((Frequency.MINUTES, Frequency.HOURS))
+_MOST = 10**6
+_BOUNDS = {
+    "interval": (1, _MOST),
+    "day_of_month": (1, 31),
+    "at_hour": (0, 23),
+    "at_minute": (0, 59),
+    "max_occurrences": (1, _MOST),
+}
+_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
+_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9, at_minute: 30}`"
+_ABSENT: tuple[object, ...] = ("", "null", "~", [], ())
+_UNUSED: dict[Frequency, tuple[str, ...]] = dict.fromkeys(_ELAPSED, ("day_of_month", "at_hour", "at_minute"))
+_UNUSED |= {Frequency.DAYS: ("day_of_month",), Frequency.WEEKS: ("day_of_month",), Frequency.MONTHS: ("days_of_week",)}
+_SHORTEST_MONTH = 28
+_BACK = timedelta(days=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,115 +50,133 @@ class CalendarRule:
     zone: tzinfo
     begun: int
 
-    def after(self, instant: float) -> float | None:
-        """Return the first due instant after `instant`; None when it is over."""
-        if self.plan.frequency in _STEP_SECONDS:
-            found = self._step_after(max(instant, self.begun - 1.0))
-        else:
-            found = self._day_after(max(instant, self.begun - 1.0))
-        return None if found is None or self._over(found) else found
+    def following(self, instant: float) -> Iterator[float]:
+        """Yield the due instants after `instant`, ascending, until it is over."""
+        last = max(instant, self.begun - 1.0)
+        for found in self._instants(last, 2):
+            if self.plan.ending is not None and found > self.plan.ending:
+                return
+            if found > last:
+                last = found
+                yield found
 
     def latest(self, instant: float) -> float | None:
         """Return the last due instant at or before `instant`; None when it has not begun."""
         upto = instant if self.plan.ending is None else min(instant, self.plan.ending)
-        if upto < self.begun:
-            return None
-        return self._step_upto(upto) if self.plan.frequency in _STEP_SECONDS else self._day_upto(upto)
+        latest = None
+        for found in self._instants(upto, 60) if upto >= self.begun else ():
+            if found > upto:
+                break
+            latest = found if found >= self.begun else None
+        return latest
 
-    def _over(self, instant: float) -> bool:
-        return self.plan.ending is not None and instant > self.plan.ending
+    def _instants(self, near: float, periods: int) -> Iterator[float]:
+        """Yield due instants from some periods before `near` on."""
+        from dateutil import rrule  # type: ignore[import-untyped]  # noqa: PLC0415 - 10 ms that only a map pays
 
-    # Minutes and hours: elapsed time from the origin, on the days wanted.
+        plan, first = self.plan, self._first()
+        every: dict[str, Any] = {"interval": plan.interval}
+        if plan.frequency is Frequency.MONTHS:
+            day = plan.day_of_month or first.day
+            every |= {"bymonthday": tuple(range(min(day, _SHORTEST_MONTH), day + 1)), "bysetpos": -1}
+            first = first.replace(day=1)
+        elif plan.days_of_week:
+            every["byweekday"] = tuple((each - 1) % 7 for each in plan.days_of_week)
+        # Whole periods are left out, or each question would count all instants since the origin.
+        period = timedelta(seconds=_SECONDS[plan.frequency] * plan.interval)
+        behind = self._reading(near) - first - periods * period - (_BACK if plan.days_of_week else timedelta())
+        if plan.frequency is not Frequency.MONTHS and behind > period:
+            first += behind // period * period
+        kinds = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
+        for found in rrule.rrule(kinds[tuple(Frequency).index(plan.frequency)], dtstart=first, **every):
+            yield found.replace(tzinfo=self.zone).timestamp()
 
-    def _step_after(self, instant: float) -> float | None:
-        step = _STEP_SECONDS[self.plan.frequency] * self.plan.interval
-        at = self._grid_begin + step * max(0, math.floor((instant - self._grid_begin) / step) + 1)
-        for _ in range(_LEAPS):
-            if self._wanted(self._day(at)):
-                return at
-            midnight = instant_of(datetime.combine(self._day(at) + timedelta(days=1), time()), self.zone)
-            at = self._grid_begin + step * math.ceil((midnight - self._grid_begin) / step)
+    def _first(self) -> datetime:
+        """Return the reading of the origin, moved to a day that is wanted: then some multiple of it always is."""
+        origin = self._reading(self.begun)
+        days, wanted_days = (origin + timedelta(days=each) for each in range(7)), self.plan.days_of_week
+        wanted = next(each for each in days if not wanted_days or each.isoweekday() % 7 in wanted_days)
+        if self.plan.frequency not in _ELAPSED:
+            return datetime.combine(wanted, time(self.plan.at_hour, self.plan.at_minute))
+        return wanted if wanted == origin else datetime.combine(wanted, time())
+
+    def _reading(self, instant: float) -> datetime:
+        return datetime.fromtimestamp(instant, self.zone).replace(tzinfo=None, microsecond=0)
+
+
+def read_config(
+    config: Mapping[str, object], timezone: str | None, shortest: float
+) -> tuple[Schedule, tuple[str, ...]]:
+    """Return the schedule of a map that is not empty, and sentences for the one who wrote it.
+
+    Raises:
+        ScheduleError: A value is wrong; the detail names its key.
+    """
+    given = {key: value for key, value in config.items() if value is not None and value not in _ABSENT}
+    frequency = _frequency(given.get("frequency"))
+    unused = [key for key in given if key in _UNUSED[frequency]]
+    warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in unused]
+    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _KEYS)}" for key in config if key not in _KEYS]
+    given = {key: value for key, value in given.items() if key not in unused}
+    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else timezone
+    numbers = {key: _number(key, given[key]) for key in _BOUNDS if key in given}
+    plan = Calendar(
+        frequency=frequency,
+        interval=numbers.get("interval", 1),
+        days_of_week=_days_of_week(given.get("days_of_week", ())),
+        day_of_month=numbers.get("day_of_month"),
+        at_hour=numbers.get("at_hour", 0),
+        at_minute=numbers.get("at_minute", 0),
+        timezone=zone,
+        starting=_instant("starting", given, zone),
+        ending=_instant("ending", given, zone),
+        max_occurrences=numbers.get("max_occurrences"),
+    )
+    seconds = plan.interval * _SECONDS[frequency]
+    if not shortest <= seconds <= LONGEST_SECONDS:
+        detail = f"schedule_config: every {plan.interval} {plan.frequency} is not between {shortest:g} s and ten years"
+        raise ScheduleError(detail, hint=_HINT)
+    if plan.starting is not None:
+        rule = CalendarRule(plan, zone_of(zone, UTC), int(plan.starting))
+        if next(rule.following(plan.starting - 1), None) is None:
+            raise ScheduleError("schedule_config: there is no time between starting and ending", hint=_HINT)
+    bounded = plan.days_of_week or plan.starting is not None or plan.ending is not None or plan.max_occurrences
+    return (plan if bounded or frequency not in _ELAPSED else Every(seconds)), tuple(warnings)
+
+
+def _frequency(value: object) -> Frequency:
+    name = str(value).strip().lower()
+    word = _WORDS.get(name, name if name.endswith("s") else f"{name}s")
+    if word in set(Frequency):
+        return Frequency(word)
+    raise ScheduleError(f"schedule_config: frequency {shown(name)} is not one of {', '.join(Frequency)}", hint=_HINT)
+
+
+def _number(key: str, value: object) -> int:
+    (low, high), text = _BOUNDS[key], str(value).strip()
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+        raise ScheduleError(f"schedule_config: {key} {shown(text)} is no whole number in {low}-{high}", hint=_HINT)
+    return int(text)
+
+
+def _days_of_week(value: object) -> tuple[int, ...]:
+    items = value if isinstance(value, list | tuple) else str(value).split(",")
+    return tuple(sorted({_weekday(str(each).strip().lower()) for each in items}))
+
+
+def _weekday(text: str) -> int:
+    for number, name in enumerate(WEEKDAYS):
+        if text in (name, name[:3], str(number)) or (text == "7" and not number):
+            return number
+    detail = f"schedule_config: days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)"
+    raise ScheduleError(detail, hint=_HINT)
+
+
+def _instant(key: str, given: Mapping[str, object], zone: str | None) -> float | None:
+    if key not in given:
         return None
-
-    def _step_upto(self, instant: float) -> float | None:
-        step = _STEP_SECONDS[self.plan.frequency] * self.plan.interval
-        at = self._grid_begin + step * math.floor((instant - self._grid_begin) / step)
-        while at >= self._grid_begin:
-            if self._wanted(self._day(at)):
-                return at
-            midnight = instant_of(datetime.combine(self._day(at), time()), self.zone)
-            at = self._grid_begin + step * (math.ceil((midnight - self._grid_begin) / step) - 1)
-        return None
-
-    @property
-    def _grid_begin(self) -> float:
-        day = self._first_day
-        if day == self._day(self.begun):
-            return self.begun
-        return instant_of(datetime.combine(day, time()), self.zone)
-
-    # Days, weeks, months: readings of the clock on certain dates.
-
-    def _day_after(self, instant: float) -> float:
-        begin = max(0, self._period_of(earliest_reading(instant, self.zone).date()))
-        days = (self._at(day) for period in count(begin) for day in self._dates(period))
-        return next(at for at in days if at > instant)  # there is one: the origin is wanted, so are its multiples
-
-    def _day_upto(self, instant: float) -> float | None:
-        index = self._period_of(self._day(instant)) + 1  # while an evening is repeated, the next day may have begun
-        for period in range(index, max(-1, index - _PERIODS), -1):
-            for day in reversed(self._dates(period)):
-                at = self._at(day)
-                if self.begun <= at <= instant:
-                    return at
-        return None
-
-    def _at(self, day: date) -> float:
-        return due_at(datetime.combine(day, time(self.plan.at_hour, self.plan.at_minute)), self.zone)
-
-    def _period_of(self, day: date) -> int:
-        """Return which period holds that day, or the last one before it; 0 is the origin's."""
-        first = self._first_day
-        if self.plan.frequency is Frequency.DAYS:
-            return (day - first).days // self.plan.interval
-        if self.plan.frequency is Frequency.WEEKS:
-            return (_monday(day) - _monday(first)).days // (_WEEK * self.plan.interval)
-        return (_month(day) - _month(first)) // self.plan.interval
-
-    def _dates(self, period: int) -> tuple[date, ...]:
-        """Return the dates of a period, ascending."""
-        first = self._first_day
-        if self.plan.frequency is Frequency.DAYS:
-            return self._only_wanted((first + timedelta(days=period * self.plan.interval),))
-        if self.plan.frequency is Frequency.WEEKS:
-            monday = _monday(first) + timedelta(days=_WEEK * period * self.plan.interval)
-            days = [monday + timedelta(days=each) for each in range(_WEEK)]
-            if self.plan.days_of_week:
-                return self._only_wanted(day for day in days if day >= first)
-            return (days[first.weekday()],)
-        year, month = divmod(_month(first) + period * self.plan.interval, _MONTHS)
-        last = calendar.monthrange(year, month + 1)[1]
-        return (date(year, month + 1, min(self.plan.day_of_month or first.day, last)),)
-
-    def _only_wanted(self, days: Iterable[date]) -> tuple[date, ...]:
-        return tuple(day for day in days if self._wanted(day))
-
-    def _wanted(self, day: date) -> bool:
-        return not self.plan.days_of_week or day.isoweekday() % _WEEK in self.plan.days_of_week
-
-    @property
-    def _first_day(self) -> date:
-        """The origin's date, or the first one after it that is wanted: so every multiple of it can be wanted, too."""
-        origin = self._day(self.begun)
-        return next(day for day in (origin + timedelta(days=each) for each in range(_WEEK)) if self._wanted(day))
-
-    def _day(self, instant: float) -> date:
-        return reading(instant, self.zone).date()
-
-
-def _monday(day: date) -> date:
-    return day - timedelta(days=day.weekday())
-
-
-def _month(day: date) -> int:
-    return day.year * _MONTHS + day.month - 1
+    try:
+        return instant(str(given[key]).strip(), zone)
+    except ScheduleError as err:
+        hint = f"write `{key}: 2099-01-01T09:00:00Z`, or add `timezone:`"
+        raise ScheduleError(f"schedule_config: {key} {err.detail}", hint=hint) from err

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from supervisord_py.pipes.scheduling.cron_fields import line_of
 from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
 from supervisord_py.pipes.scheduling.wall import DAYS, span_text, utc_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_YEARS_SHOWN = 5
-_TIMED = frozenset((Frequency.DAYS, Frequency.WEEKS, Frequency.MONTHS))
+_UNTIMED = frozenset((Frequency.MINUTES, Frequency.HOURS))
 
 
 def describe(schedule: Schedule, zone: str | None = None) -> str:
@@ -39,14 +37,9 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
 def _cron(expression: str) -> str:
     from cronsim.explain import Expression  # noqa: PLC0415 - pure, and 20 ms that only people's questions pay
 
-    line = line_of(expression)
-    fields = line.six.split()
-    words = str(Expression(fields).explain())
-    words = words[:1].lower() + words[1:]
-    if line.years is None:
-        return words
-    shown = ", ".join(str(each) for each in line.years[:_YEARS_SHOWN])
-    return f"{words} in {shown}{', …' if len(line.years) > _YEARS_SHOWN else ''}"
+    fields = expression.split()
+    words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
+    return words[:1].lower() + words[1:]
 
 
 def _calendar(plan: Calendar) -> Iterator[str]:
@@ -56,7 +49,7 @@ def _calendar(plan: Calendar) -> Iterator[str]:
         yield "on " + " ".join(DAYS[each] for each in plan.days_of_week)
     if plan.day_of_month is not None:
         yield f"on day {plan.day_of_month} or the last of the month"
-    if plan.frequency in _TIMED:
+    if plan.frequency not in _UNTIMED:
         yield f"at {plan.at_hour:02}:{plan.at_minute:02}"
     if plan.starting is not None:
         yield f"from {utc_text(plan.starting)}"

@@ -13,10 +13,11 @@ import hashlib
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.pipes.scheduling.calendar_rule import CalendarRule
-from supervisord_py.pipes.scheduling.cron_rule import CronRule
+from supervisord_py.pipes.scheduling.cron import CronRule
 from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Manual, Schedule
 from supervisord_py.pipes.scheduling.wall import span_text, time_text, zone_of
 
@@ -267,19 +268,19 @@ def _calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: Sche
         return Never(f"max_occurrences reached: {known.occurrences}", over=True)
     rule = rule_of(schedule, known, now.zone)
     watermark = known.watermark or 0.0
-    following = rule.after(watermark)
+    following = next(rule.following(watermark), None)
     if following is None or following > now.wall:
         return _next(following, rule, now)
-    latest = rule.latest(now.wall) or following
+    latest = max(rule.latest(now.wall) or following, following)
     late = now.wall - latest
     if late > limits.catch_up_seconds:
-        then = _next(rule.after(now.wall), rule, now)
+        then = _next(next(rule.following(now.wall), None), rule, now)
         told = f"missed {time_text(latest, rule.zone, now.wall)} by {span_text(late)}, too late to be made good"
         why = f"{told}; {then.why}"
         return Wait(then.until, why, told) if isinstance(then, Wait) else replace(then, why=why)
     if late <= limits.late_seconds and following == latest:
         return Due(latest, 0, f"due at {time_text(latest, rule.zone, now.wall)}")
-    missed = _count(rule, following, latest)
+    missed = 1 + sum(1 for _ in takewhile(lambda at: at <= latest, islice(rule.following(following), _COUNT_MAX - 1)))
     return Due(latest, missed, _made_good(missed, f"{missed}" if missed < _COUNT_MAX else f"over {missed - 1}", late))
 
 
@@ -291,15 +292,6 @@ def _next(at: float | None, rule: Rule, now: Now) -> Wait | Never:
     if at is None:
         return Never("has no time to come", over=True)
     return Wait(at, f"waits for {time_text(at, rule.zone, now.wall)}")
-
-
-def _count(rule: Rule, first: float, last: float) -> int:
-    """Return how many due instants there are from `first` to `last`, both due; at most _COUNT_MAX."""
-    count, at = 1, first
-    while at < last and count < _COUNT_MAX:
-        at = rule.after(at) or last
-        count += 1
-    return count
 
 
 def _made_good(missed: int, number: str, late: float) -> str:

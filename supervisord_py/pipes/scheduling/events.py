@@ -1,22 +1,20 @@
-"""Events that start pipes: which pattern fits, what is claimed, what is a loop, what waits. Pure; `now` is passed in.
+"""Events that start pipes: which pattern fits, and what is a loop. Pure.
 
-Laws. An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key). A
-pipe never starts itself, and an event does not come back to a pipe that had a part in causing it: while the chain of
-executions lasts, and `loop_seconds` after each of its ends. Events for a busy pipe wait in order, a bounded number.
+An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key). A pipe
+never starts itself, and an event does not come back to a pipe that had a part in causing it.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import BadRequestError
 from supervisord_py.pipes.definition import EventPattern
-from supervisord_py.pipes.scheduling.nearest import nearest_name, shown
 from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.scheduling.wall import nearest_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,38 +36,18 @@ class Event:
         name: The word before the colon.
         subject: What it happened to: a pipe, a tool, an absolute path; None where there is none.
         key: Which occurrence: an execution's id, a path with its time and size, what a webhook's caller gives.
-        source: The pipe whose execution caused it; None when nobody knows.
+        chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
     """
 
     name: str
     subject: str | None
     key: str
-    source: str | None = None
-
-    @classmethod
-    def parse(cls, text: str, key: str, source: str | None = None) -> Event:
-        """Return the event of `NAME` or `NAME:SUBJECT`."""
-        name, colon, subject = text.partition(":")
-        return cls(name, subject if colon else None, key, source)
+    chain: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """As patterns and claims name it."""
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Primary key of a claim: who inserts it runs the pipe, nobody else."""
-
-    pipe_name: str
-    event_name: str
-    event_key: str
-
-
-def claim(pipe: str, event: Event) -> Claim:
-    """Return what the pipe claims of the event."""
-    return Claim(pipe, event.text, event.key)
 
 
 def parse_pattern(text: str) -> EventPattern:
@@ -129,6 +107,16 @@ def matches(pattern: EventPattern, event: Event, folder: str) -> bool:
     return event.subject is not None and _glob(pattern.subject, names=True).fullmatch(event.subject) is not None
 
 
+def loop(pipe: str, event: Event) -> str | None:
+    """Return why an event may not start a pipe that had a part in it, or None."""
+    if pipe not in event.chain:
+        return None
+    if event.chain[-1] == pipe:
+        return f"{event.text} is its own doing: a pipe does not start itself"
+    way = " -> ".join((*event.chain[event.chain.index(pipe) :], pipe))
+    return f"{event.text} would go round in a loop ({way}): suppressed"
+
+
 def watch_root(pattern: EventPattern, folder: str) -> str:
     """Return the deepest folder that holds everything a `file_changed` pattern can mean."""
     parts: list[str] = []
@@ -185,92 +173,3 @@ def _glob(pattern: str, *, names: bool = False) -> re.Pattern[str]:
             case _:
                 pieces.append(re.escape(piece))
     return re.compile("".join(pieces), re.DOTALL)
-
-
-@dataclass(slots=True)
-class _Cause:
-    """Which pipes had a part in a pipe's present or last execution, and until when that counts (None: it runs)."""
-
-    pipes: tuple[str, ...]
-    until: float | None = None
-
-
-@dataclass(slots=True)
-class LoopGuard:
-    """Knows who caused whom. `now` is on the clock that counts suspend."""
-
-    loop_seconds: float
-    _causes: dict[str, _Cause] = field(default_factory=dict)
-
-    def refusal(self, pipe: str, event: Event, now: float) -> str | None:
-        """Return why the event may not start the pipe, or None."""
-        if event.source is None:
-            return None
-        if event.source == pipe:
-            return f"{event.text} is its own doing: a pipe does not start itself"
-        chain = self._chain(event.source, now)
-        if pipe not in chain:
-            return None
-        way = " -> ".join((*chain[chain.index(pipe) :], pipe))
-        return f"{event.text} would go round in a loop ({way}): suppressed for {self.loop_seconds:g} s"
-
-    def caused(self, pipe: str, event: Event, now: float) -> None:
-        """Note that the event starts the pipe: when its execution is queued."""
-        self._forget(now)
-        chain = () if event.source is None else self._chain(event.source, now)
-        before = self._causes.get(pipe)
-        if before is not None and before.until is None:  # one runs or waits already: both had their causes
-            chain = (*before.pipes, *(each for each in chain if each not in before.pipes))
-        self._causes[pipe] = _Cause(chain)
-
-    def ended(self, pipe: str, now: float) -> None:
-        """Note the end of an execution of the pipe, however it ended and whatever began it."""
-        self._forget(now)
-        if pipe in self._causes:
-            self._causes[pipe].until = now + self.loop_seconds
-
-    def _chain(self, source: str, now: float) -> tuple[str, ...]:
-        """Return the pipes that led to an event of `source`, `source` last."""
-        cause = self._causes.get(source)
-        if cause is None or (cause.until is not None and cause.until <= now):
-            return (source,)
-        return (*cause.pipes, source)
-
-    def _forget(self, now: float) -> None:
-        over = [pipe for pipe, cause in self._causes.items() if cause.until is not None and cause.until <= now]
-        for pipe in over:
-            del self._causes[pipe]
-
-
-@dataclass(slots=True)
-class Deferred:
-    """Events that wait for a busy pipe, in order."""
-
-    limit: int = 64
-    _waiting: dict[str, deque[Event]] = field(default_factory=dict)
-
-    def defer(self, pipe: str, event: Event) -> bool:
-        """Put an event in line; False when the line is full (nothing was claimed then: the event is refused)."""
-        line = self._waiting.setdefault(pipe, deque())
-        if len(line) >= self.limit:
-            return False
-        line.append(event)
-        return True
-
-    def next(self, pipe: str) -> Event | None:
-        """Take the first event that waits for the pipe."""
-        line = self._waiting.get(pipe)
-        if not line:
-            return None
-        event = line.popleft()
-        if not line:
-            del self._waiting[pipe]
-        return event
-
-    def drop(self, pipe: str) -> tuple[Event, ...]:
-        """Take all: the pipe was disabled or removed."""
-        return tuple(self._waiting.pop(pipe, ()))
-
-    def count(self, pipe: str) -> int:
-        """Return how many wait."""
-        return len(self._waiting.get(pipe, ()))

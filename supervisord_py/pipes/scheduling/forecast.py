@@ -5,7 +5,8 @@ Law: a pipe that does not run by itself is not said to be about to.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, islice, pairwise
+from itertools import count as counting
 from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.pipes.scheduling.describe import describe
@@ -14,6 +15,7 @@ from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, 
 from supervisord_py.pipes.scheduling.wall import span_text, time_text, zone_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import tzinfo
 
     from supervisord_py.pipes.config import SchedulerLimits
@@ -47,23 +49,18 @@ def upcoming(
     decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     if isinstance(decision, Never):
         return ()
-    at: float | None = now.wall if isinstance(decision, Due) else decision.until
-    found: list[float] = []
-    while at is not None and len(found) < min(count, _left(schedule, progress, count)):
-        found.append(at)
-        at = _following(schedule, progress, now.zone, at)
-    return tuple(found)
+    first = now.wall if isinstance(decision, Due) else decision.until
+    left = count
+    if isinstance(schedule, Calendar) and schedule.max_occurrences is not None:
+        left = min(count, schedule.max_occurrences - progress.occurrences)
+    return tuple(islice(chain([first], _following(schedule, progress, now.zone, first)), max(left, 0)))
 
 
 def period(schedule: Schedule, progress: Progress, now: Now) -> float | None:
     """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
     if isinstance(schedule, Every):
         return schedule.seconds
-    found: list[float] = []
-    at = _following(schedule, progress, now.zone, now.wall)
-    while at is not None and len(found) < _LOOK_AHEAD:
-        found.append(at)
-        at = _following(schedule, progress, now.zone, at)
+    found = islice(_following(schedule, progress, now.zone, now.wall), _LOOK_AHEAD)
     return min((later - earlier for earlier, later in pairwise(found)), default=None)
 
 
@@ -121,19 +118,13 @@ def display_zone(schedule: Schedule, machine: tzinfo) -> tzinfo:
     return zone_of(schedule.timezone, machine) if isinstance(schedule, Cron | Calendar) else machine
 
 
-def _left(schedule: Schedule, progress: Progress, count: int) -> int:
-    if isinstance(schedule, Calendar) and schedule.max_occurrences is not None:
-        return schedule.max_occurrences - progress.occurrences
-    return count
-
-
-def _following(schedule: Schedule, progress: Progress, machine: tzinfo, at: float) -> float | None:
+def _following(schedule: Schedule, progress: Progress, machine: tzinfo, at: float) -> Iterator[float]:
     match schedule:
         case Every():
-            return at + schedule.seconds
+            return counting(at + schedule.seconds, schedule.seconds)
         case Cron() | Calendar():
-            return rule_of(schedule, progress, machine).after(at)
+            return rule_of(schedule, progress, machine).following(at)
         case Manual() | At():
-            return None
+            return iter(())
         case _:  # pragma: no cover - the union is closed
             assert_never(schedule)
