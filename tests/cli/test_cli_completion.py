@@ -157,7 +157,7 @@ def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon) -> None:
 
 
 def in_zsh(house: House, line: str) -> list[str]:
-    """Complete a line in a real zsh: the script that it is given, with zsh's own ways of offering replaced by prints."""
+    """Complete a line in a real zsh; what it would offer is printed."""
     words = [word or "''" for word in line.split(" ")]
     script = (
         "compdef() { completer=$1 }\ncompadd() { print -rl -- ${(P)@[-1]} }\n_describe() { print -rl -- ${(P)3} }\n"
