@@ -1,10 +1,18 @@
 """Completion scripts for bash, zsh and fish. They call `pxctl` itself with `_PXCTL_COMPLETE` set.
 
-Own scripts, because a unit's name holds a colon, at which bash cuts words: the words are put together again before they
-are handed over, and what bash holds already of a word is taken off the answers.
+Those of zsh and fish are click's. Bash cuts words at the colon of a unit's name: its script is our own, which puts the
+words together again before they are handed over, and takes what bash holds already of a word off the answers.
 """
 
 from __future__ import annotations
+
+from click.shell_completion import get_completion_class
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import click
+
+SHELLS = ("bash", "zsh", "fish")
 
 BASH = r"""# bash completion for pxctl
 _pxctl_complete() {
@@ -38,56 +46,11 @@ _pxctl_complete() {
 complete -o nosort -F _pxctl_complete pxctl 2>/dev/null || complete -F _pxctl_complete pxctl
 """
 
-ZSH = r"""#compdef pxctl
-_pxctl() {
-    local -a plain described response
-    local kind value about
-    response=("${(@f)$(env COMP_WORDS="${(j: :)${(q)words[1,CURRENT]}}" COMP_CWORD=$((CURRENT - 1)) \
-        _PXCTL_COMPLETE=zsh_complete pxctl 2>/dev/null)}")
-    for kind value about in "${response[@]}"; do
-        case "$kind" in
-            dir) _path_files -/ ;;
-            file) _path_files -f ;;
-            plain)
-                if [[ "$about" == "_" ]]; then
-                    plain+=("$value")
-                else
-                    described+=("$value:$about")
-                fi
-                ;;
-        esac
-    done
-    if (( ${#described} )); then
-        _describe -V unsorted described -U
-    fi
-    if (( ${#plain} )); then
-        compadd -U -V unsorted -a plain
-    fi
-}
-if [[ "${zsh_eval_context[-1]}" == loadautofunc ]]; then
-    _pxctl "$@"
-else
-    compdef _pxctl pxctl
-fi
-"""
 
-FISH = r"""# fish completion for pxctl
-function __pxctl_complete
-    set -l response (env _PXCTL_COMPLETE=fish_complete COMP_WORDS=(commandline -cp | string collect) \
-        COMP_CWORD=(commandline -t | string collect) pxctl 2>/dev/null)
-    for line in $response
-        set -l parts (string split -m 1 "," -- $line)
-        switch $parts[1]
-            case dir
-                __fish_complete_directories (commandline -t)
-            case file
-                __fish_complete_path (commandline -t)
-            case plain
-                echo $parts[2]
-        end
-    end
-end
-complete --no-files --command pxctl --arguments "(__pxctl_complete)"
-"""
-
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+def script(shell: str, command: click.Command) -> str:
+    """Return the script for one of SHELLS: click's own but for bash."""
+    if shell == "bash":
+        return BASH
+    found = get_completion_class(shell)
+    assert found is not None, shell
+    return found(command, {}, "pxctl", "_PXCTL_COMPLETE").source()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
+from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document, until_client_leaves
 from cli.px import DEADLINE, until
 from pxctl.command_line import command as root
@@ -152,6 +154,34 @@ def test_bash_completes_names_with_colons(px: Px, daemon: FakeDaemon) -> None:
     }.items():
         until(partial(bash_offers, px, line, names), f"{line} is completed")
     assert in_bash(px, "pxctl tools s") == ["show", "sync"]
+
+
+def in_zsh(house: House, line: str) -> list[str]:
+    """Complete a line in a real zsh; what it would offer is printed."""
+    words = [word or "''" for word in line.split(" ")]
+    script = (
+        "compdef() { completer=$1 }\ncompadd() { print -rl -- ${(P)@[-1]} }\n_describe() { print -rl -- ${(P)3} }\n"
+        + house("completion", "zsh").text
+        + f"\nwords=({' '.join(words)}); CURRENT={len(words)}; $completer\n"
+    )
+    env = house.px.environment(PATH=f"{house.bin}:{os.environ['PATH']}")
+    done = subprocess.run(["zsh", "-f"], input=script.encode(), env=env, capture_output=True, check=True, timeout=60)
+    assert done.stderr == b""
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="only on macOS is zsh always there")
+def test_zsh_completes_more_than_the_first_word(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
+    house = House(px)
+    for line, names in {
+        "pxctl stop al": ["alpha", "alto"],
+        "pxctl stop tool:al": ["tool:alpha", "tool:alto"],
+        "pxctl run ": ["alpha", "alto", "beta"],
+        "pxctl run alpha r": ["rho=", "rate="],
+    }.items():
+        until(lambda line=line, names=names: in_zsh(house, line) == names, f"{line} is completed")
+    assert [offer.partition(":")[0] for offer in in_zsh(house, "pxctl tools s")] == ["show", "sync"]
 
 
 def all_commands() -> Iterator[tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pxctl.commanding import READS, declare
-from pxctl.completion_scripts import SCRIPTS
+from pxctl.completion_scripts import SHELLS, script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         'eval "$(pxctl completion bash)"    # this shell only',
     ],
 )
-@click.argument("shell", type=click.Choice(list(SCRIPTS)))
+@click.argument("shell", type=click.Choice(SHELLS))
 def command(invocation: Invocation, shell: str) -> None:
     """Print a completion script. Names of tools and units are asked of the running daemon, in at most 0.1 s."""
-    invocation.write(SCRIPTS[shell])
+    invocation.write(script(shell, click.get_current_context().find_root().command))
