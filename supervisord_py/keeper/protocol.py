@@ -27,7 +27,8 @@ that names one is idempotent by it):
              tree is empty and the pipes are drained, or with what is left. Several stops of one key share one ladder;
              the shortest grace wins.
   list       {prefix: str} -> {children: [CHILD]}
-  stat       {keys: [str]} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}  (whole trees; unknown keys absent)
+  stat       {keys: [str], shared_once?: bool} -> {stats: {key: {rss_bytes, cpu_seconds, processes}}}
+             (whole trees; unknown keys absent; shared_once: pages shared by several processes count once)
   annotate   {key, tag: str} -> {}                  replaces the opaque note that the control plane keeps with the child
   rename     {key, new_key, unit, tag} -> {child: CHILD}   a child that runs goes on as `new_key` of `unit`: its output
              from now on and its end are theirs, `started_at` is now. The marks in its environment stay as they were.

@@ -226,7 +226,8 @@ class Verbs:
         asked = [held[key] for key in request.message.get("keys") or () if key in held]
         if any(instance.group is None and instance.tree_alive for instance in asked):
             census.take()
-        return {"stats": {one.key: _measure(one, census.members(one) if one.tree_alive else []) for one in asked}}
+        once = request.message.get("shared_once") is True
+        return {"stats": {one.key: _measure(one, census.members(one) if one.tree_alive else [], once) for one in asked}}
 
     def _annotate(self, request: Request) -> Members:
         self._instance(request).tag = request.text("tag")
@@ -304,9 +305,9 @@ def _unknown(request: Request) -> Members | None:
     raise order.Refusal("unknown_verb", f"there is no verb {request.message.get('verb')!r}")
 
 
-def _measure(instance: Instance, members: list[Process]) -> Members:
+def _measure(instance: Instance, members: list[Process], shared_once: bool) -> Members:
     """Return one entry of `stats`: the whole tree, living members only but for the group's own account of CPU."""
     ticks = sum(row.ticks for row in members) / processes.TICKS_PER_SECOND
     counted = instance.group.cpu_seconds() if instance.group is not None else None
-    resident = sum(processes.resident(row.pid) for row in members)
+    resident = sum((shared_once and processes.proportional(row.pid)) or processes.resident(row.pid) for row in members)
     return {"rss_bytes": resident, "cpu_seconds": counted or ticks, "processes": len(members)}

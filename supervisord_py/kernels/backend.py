@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisord_py.errors import PxError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.cell import CellError, CellStatus
-    from supervisord_py.process.spec import Child, ExitRecord, Identity, ResourceLimit
+    from supervisord_py.process.spec import Child, ExitRecord, ResourceLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +180,6 @@ class SpareView:
     interpreter: str
     pid: int | None
     ready: bool
-
-
-@runtime_checkable
-class NearProcess(Protocol):
-    """A handle of a kernel that runs on this machine, without being a child of the keeper's."""
-
-    @property
-    def process(self) -> Identity | None:
-        """Its process, where that is known."""
 
 
 class KernelHandle(Protocol):

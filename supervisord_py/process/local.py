@@ -218,9 +218,10 @@ class LocalPlacement:
             raise error_of(refusal) from refusal
         return self._read("report", lambda it: messages.stop_report(key, it), reply)
 
-    async def stat(self, keys: Sequence[str]) -> dict[str, TreeStat]:
+    async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
         """Measure whole trees; what is unknown or gone is absent."""
-        return self._read("stats", messages.tree_stats, await self._plain("stat", keys=list(keys)))
+        answer = await self._plain("stat", keys=list(keys), shared_once=shared_once)
+        return self._read("stats", messages.tree_stats, answer)
 
     async def annotate(self, key: str, tag: str) -> None:
         """Replace the opaque note kept with the child."""

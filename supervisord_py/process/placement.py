@@ -59,8 +59,8 @@ class Placement(Protocol):
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left."""
 
-    async def stat(self, keys: Sequence[str]) -> dict[str, TreeStat]:
-        """Measure whole trees."""
+    async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
+        """Measure whole trees; `shared_once`: slower, and a page that several processes share counts once."""
 
     async def annotate(self, key: str, tag: str) -> None:
         """Replace the opaque note kept with the child."""

@@ -152,7 +152,7 @@ class FakePlacement:
     stats: dict[str, TreeStat] = field(default_factory=dict)
     failure: PxError | None = None
 
-    async def stat(self, keys: Sequence[str]) -> dict[str, TreeStat]:
+    async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
         if self.failure is not None:
             raise self.failure
         return {key: self.stats[key] for key in keys if key in self.stats}

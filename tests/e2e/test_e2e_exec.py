@@ -75,6 +75,32 @@ def test_streams_results_and_displays_go_where_programs_expect_them(held: House)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"out\n{'a': 1}\n4\n", b"err\n")
 
 
+def test_output_that_a_full_disk_did_not_take_is_a_failure_that_says_so(require_root: None) -> None:
+    with house() as home:
+        cells = home.home / "state" / "cells"
+        cells.mkdir(parents=True, mode=0o700)
+        cells.parent.chmod(0o700)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "px", cells], check=True)
+        try:
+            home.start()
+            assert execute(home, "full", "mine = 1").returncode == 0
+            for left in (0, 8192):  # not even the record of the end fits; all but the output fits
+                with contextlib.suppress(OSError), (cells / "filler").open("wb", buffering=0) as filler:
+                    while filler.write(b"x" * 4096):
+                        pass
+                os.truncate(cells / "filler", (cells / "filler").stat().st_size - left)
+                ended = execute(home, "full", "mine += 1; print('y' * 100_000)")
+                assert ended.returncode == 1, ended
+                assert b"not kept" in ended.stderr, ended
+                (cells / "filler").unlink()
+            kept = execute(home, "full", "print(mine)")
+            assert (kept.returncode, kept.stdout) == (0, b"3\n"), kept
+            assert home.stop() == 0
+        finally:
+            home.tear_down()
+            subprocess.run(["umount", "-l", cells], check=False)
+
+
 def test_code_comes_from_stdin_or_a_shell(held: House) -> None:
     assert run(held, "exec", "--kernel", "piped", given=b"print('from stdin')\n").stdout == b"from stdin\n"
     shell = execute(held, "shell", "echo $((6 * 7)); echo oh >&2; exit 3", "--bash")

@@ -566,6 +566,28 @@ def test_over_soft_memory_the_kernel_is_replaced_after_the_call_with_a_notice(ti
     assert "recycled" in events, events
 
 
+def test_pages_that_forked_workers_share_count_once(tight: Calls) -> None:
+    """Two workers forked over 60 MB of data: 300 MB if each process is counted whole, 110 MB of real memory."""
+    fork = """
+import os, signal
+data = bytearray(60 << 20)
+data[::4096] = b"x" * len(data[::4096])
+ready, done = os.pipe()
+workers = []
+for _ in range(2):
+    workers.append(os.fork())
+    if workers[-1] == 0:
+        os.write(done, b".")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+"""
+    document = tight.run("forks", fork)
+    assert (document["variables"], document["notices"]) == ("kept", []), document
+    assert tight.value("forks", "len(data)") == str(60 << 20)
+    tight.run("forks", "for pid in workers: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)")
+
+
 @pytest.mark.parametrize("language", ["python", "bash"])
 def test_over_hard_memory_the_cell_is_ended_and_the_limit_is_named(tight: Calls, language: str) -> None:
     eater = "held = []\nwhile True: held.append(bytearray(20 << 20))"

@@ -69,7 +69,7 @@ async def test_a_cell_whose_files_go_while_it_runs_says_that_output_is_lost(
     shutil.rmtree(house.config.cells_dir)
     backend.handle.release()
     cell = (await call).cells[0]
-    assert (cell.status, cell.lossy) == (CellStatus.OK, True)
+    assert (cell.status, cell.lossy) == (CellStatus.ERROR, True)
     assert "Output of this cell is lost" in cell.notices[0]
     assert (await _cell(house, "say hello")).text == "hello"
 
@@ -80,7 +80,7 @@ async def test_where_no_folder_can_be_made_the_cell_runs_and_says_that_nothing_i
     shutil.rmtree(cells)
     cells.write_text("in the way")
     cell = await _cell(house, "say hello")
-    assert (cell.status, cell.lossy) == (CellStatus.OK, True)
+    assert (cell.status, cell.lossy) == (CellStatus.ERROR, True)
     assert str(cells) in cell.notices[0]
 
 
@@ -143,8 +143,8 @@ def test_bytes_that_the_end_counts_and_that_are_not_there_are_told(tmp_path: Pat
     writer = writer_of(tmp_path)
     writer.write("stdout", b"0123456789")
     finish(writer)
-    assert not show(log_of(tmp_path), OutputLimits()).lossy
+    assert show(log_of(tmp_path), OutputLimits()).unkept is None
     os.truncate(log_of(tmp_path).out_path, 4)
     shown = show(log_of(tmp_path), OutputLimits())
-    assert shown.lossy
-    assert "6 bytes of output are lost" in shown.notices[0]
+    assert shown.unkept is not None
+    assert "6 bytes of output are lost" in shown.unkept

@@ -133,14 +133,15 @@ class CellWork:
             self._life.busy = False
             self._life.judged.set()
         is_over = self._life.is_over
-        rss, result = await asyncio.gather(  # the keeper measures while we read
-            self._house.memory.measure(self._life),
+        over_memory, result = await asyncio.gather(  # the keeper measures while we read
+            self._house.memory.is_over(self._life),
             self._house.cells_house.finish(sent, judged, end, duration, kernel_is_over=is_over),
         )
         if end.gone is not None and not is_over:
             self._house.pool.run_task(self._seal_later(sent, result))
-        judged = replace(judged, error=result.error) if judged.error is not None else judged
-        return CellOutcome(result, judged, end, self._house.memory.is_over(rss))
+        if judged.error is not None or result.status is not judged.status:
+            judged = replace(judged, status=result.status, error=result.error)
+        return CellOutcome(result, judged, end, over_memory)
 
     async def _see_end(
         self, run: CellRun, sent: Dispatched, deadline: float, audience: Audience | None

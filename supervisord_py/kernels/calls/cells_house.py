@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from supervisord_py.kernels.calls import cut_off_cells
-from supervisord_py.kernels.cell import CellStatus, Variables
+from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.hosting.launching import folder_of_cells
 from supervisord_py.kernels.hosting.session_register import unknown
 from supervisord_py.kernels.output import sweep
@@ -84,18 +85,22 @@ class CellsHouse:
         """Return the answer of a cell, and close its row; also its files, where its kernel is over and cannot."""
         output = await self._shown(sent)
         reply = end.reply
-        unkept = self._unkept(sent, reply) if output.end is None and not output.lossy else None
+        if output.end is None and output.unkept is None:
+            output = replace(output, unkept=self._unkept(sent, reply))
+        status, error = judged.status, judged.error
+        if output.unkept is not None and status is CellStatus.OK:  # nobody must take what there is for all of it
+            status, error = CellStatus.ERROR, CellError("OutputNotKept", output.unkept)
         result = cell_result(
             sent.id,
             sent.title,
             output,
-            status=judged.status,
-            error=judged.error,
+            status=status,
+            error=error,
             duration_seconds=duration_seconds,
             execution_count=reply.execution_count if reply else None,
             steps=end.steps,
-            lossy=unkept is not None or bool(reply and reply.lossy),
-            notices=(*judged.notices, *filter(None, [unkept])),
+            lossy=bool(reply and reply.lossy),
+            notices=judged.notices,
         )
         at = time.time()
         if duration_seconds is None and output.end is not None:
@@ -114,14 +119,14 @@ class CellsHouse:
                 return show(log, limits)
             return await asyncio.to_thread(show, log, limits)
         except OSError as error:
-            return CellOutput(lossy=True, notices=(f"Its output cannot be read: {error}.",))
+            return CellOutput(unkept=f"Its output cannot be read: {error}.")
 
     def _unkept(self, sent: Dispatched, reply: Reply | None) -> str | None:
         """Say that the kernel ended a cell of whose end nothing is on disk; None where it never told of one."""
         if reply is None or reply.lossy or reply.status is CellStatus.ABORTED:
             return None
         folder = self._config().cells_dir / sent.session
-        return f"Output of this cell is lost: its files in {folder} were removed, or could not be written."
+        return f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
 
     async def seal(self, sent: Dispatched, result: CellResult) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""

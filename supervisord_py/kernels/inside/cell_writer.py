@@ -35,11 +35,12 @@ _ALWAYS = frozenset(("begin", "error", "capped", "end"))
 class _File:
     """One file to append to: opened when first needed, and again after `close`."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("failed", "fd", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.fd = -1
+        self.failed = False
 
     def open(self, create: int = os.O_CREAT) -> int:
         """Return the descriptor.
@@ -67,7 +68,7 @@ class _File:
             while done < len(data):
                 done += os.write(self.fd, memoryview(data)[done:])
         except OSError:
-            pass  # a full disk, a limit, a folder that is gone: what is missing is counted
+            self.failed = True  # a full disk, a limit, a folder that is gone: what is missing is counted
         return done
 
     def close(self) -> None:
@@ -187,7 +188,8 @@ class CellWriter:
             if self._ended:
                 return
             if self.lost_bytes:
-                self._record("capped", lost_bytes=self.lost_bytes)
+                by_disk = {"disk": True} if self._out.failed or self._log.failed else {}
+                self._record("capped", lost_bytes=self.lost_bytes, **by_disk)
             self._record(
                 "end",
                 status=status,

@@ -102,9 +102,13 @@ class Status(Record):
 
 @dataclass(frozen=True, slots=True)
 class Capped(Record):
-    """The stream output is cut: `lost_bytes` are missing at its end, of a bash cell perhaps some more."""
+    """The stream output is cut: `lost_bytes` are missing at its end, of a bash cell perhaps some more.
+
+    `by_disk`: the disk did not take them; else it was the cap.
+    """
 
     lost_bytes: int
+    by_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +201,7 @@ _KINDS: dict[str, Callable[[Place, Any], Record]] = {
     "clear": lambda place, said: Clear(place, said.get("wait") is True),
     "error": _raised,
     "status": lambda place, said: Status(place, dict(said["event"])),
-    "capped": lambda place, said: Capped(place, int(said["lost_bytes"])),
+    "capped": lambda place, said: Capped(place, int(said["lost_bytes"]), said.get("disk") is True),
     "end": _end,
     "late": lambda place, _: Late(place),
 }
@@ -217,12 +221,13 @@ def as_event(record: Record) -> dict[str, Any] | None:
             return {"event": "status", "status": event}
         case Clear(wait=wait):
             return {"event": "clear", "wait": wait}
-        case Capped(lost_bytes=lost):
-            return {"event": "notice", "text": capped_words(lost)}
+        case Capped():
+            return {"event": "notice", "text": capped_words(record)}
         case _:
             return None
 
 
-def capped_words(lost_bytes: int) -> str:
+def capped_words(capped: Capped) -> str:
     """Say that output is missing."""
-    return f"the complete output is cut: {lost_bytes} bytes at its end were not kept (its cap, or a full disk)"
+    why = "the disk is full or does not work" if capped.by_disk else "its cap"
+    return f"the complete output is cut: {capped.lost_bytes} bytes at its end were not kept ({why})"

@@ -52,7 +52,7 @@ class CellOutput:
         text, outputs, truncated, artifact, total_bytes, total_lines, shown_bytes: See CellResult.
         error: What was raised.
         end: Its end record; None where it runs, or its writer was killed.
-        lossy: Something that was printed is on disk no more.
+        unkept: Says that something which was printed is not on disk, for another reason than the cap.
         notices: Output that is not kept, outputs that are not listed.
     """
 
@@ -65,7 +65,7 @@ class CellOutput:
     shown_bytes: int = 0
     error: CellError | None = None
     end: End | None = None
-    lossy: bool = False
+    unkept: str | None = None
     notices: tuple[str, ...] = ()
 
 
@@ -85,7 +85,7 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
     try:
         return _show(log, limits, most_outputs)
     except OutputGoneError as error:
-        return CellOutput(lossy=True, notices=(error.detail,))
+        return CellOutput(unkept=error.detail)
 
 
 def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
@@ -99,24 +99,28 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
     return CellOutput(
         shown.text,
         shown.outputs,
-        shown.truncated or found.lost_bytes > 0,
+        shown.truncated or found.capped is not None,
         log.cell_id if total else None,
         total,
         stream.total_lines(total),
         shown.shown_bytes,
         what_was_raised(found.end.error if found.end else None, found.error),
         found.end,
-        missing > 0,
-        tuple(_notices(found, rich, missing)),
+        _unkept(found, missing),
+        tuple(_notices(found, rich)),
     )
 
 
-def _notices(found: Survey, rich: RichOutputs, missing: int) -> list[str]:
-    notices = []
+def _unkept(found: Survey, missing: int) -> str | None:
     if missing:
-        notices.append(f"{missing} bytes of output are lost: they were removed from disk while the cell ran")
-    if found.lost_bytes:
-        notices.append(capped_words(found.lost_bytes))
+        return f"{missing} bytes of output are lost: they were removed from disk while the cell ran"
+    return capped_words(found.capped) if found.capped is not None and found.capped.by_disk else None
+
+
+def _notices(found: Survey, rich: RichOutputs) -> list[str]:
+    notices = []
+    if found.capped is not None and not found.capped.by_disk:
+        notices.append(capped_words(found.capped))
     if rich.dropped:
         notices.append(f"{rich.dropped} of {rich.count} rich outputs are not listed: only the first and the last are")
     return notices
@@ -267,6 +271,6 @@ def cell_result(
         duration_seconds if duration_seconds is not None or end is None else end.duration,
         execution_count if execution_count is not None or end is None else end.execution_count,
         tuple(steps),
-        lossy or output.lossy,
-        (*output.notices, *notices),
+        lossy or output.unkept is not None,
+        (*filter(None, [output.unkept]), *output.notices, *notices),
     )

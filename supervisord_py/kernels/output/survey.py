@@ -27,7 +27,7 @@ class Survey:
         latest: `{display_id: offset of its last update}`.
         displayed: Ids that were displayed, cleared ones included.
         error: What was raised last.
-        end, lost_bytes: As the records say.
+        end, capped: As the records say.
     """
 
     visible_from: int = 0
@@ -36,7 +36,7 @@ class Survey:
     displayed: set[str] = field(default_factory=set)
     error: CellError | None = None
     end: End | None = None
-    lost_bytes: int = 0
+    capped: Capped | None = None
 
     def is_shown(self, record: Display) -> bool:
         """Say whether a display has a place of its own; an update only has where its id was never displayed here."""
@@ -79,8 +79,8 @@ def _note(found: Survey, record: Record) -> None:
             found.displayed.add(name)
         case Raised(error=error):
             found.error = error
-        case Capped(lost_bytes=lost):
-            found.lost_bytes = lost
+        case Capped():
+            found.capped = record
         case End():
             found.end = record
         case _:
