@@ -1,4 +1,4 @@
-"""`KEY=VALUE` becomes JSON, led by the tool's input schema. Pure: texts and a schema in, a value out.
+"""`KEY=VALUE` becomes JSON, led by the tool's input schema: texts and a schema in, a value out.
 
 Law: what the schema allows and the text can mean becomes that; what cannot be coerced stays a string, so that the
 daemon says with a JSON pointer what does not fit. Nothing is guessed where the schema says nothing.
@@ -7,11 +7,14 @@ daemon says with a JSON pointer what does not fit. Nothing is guessed where the 
     xs=1,2,3       an array where the schema wants one; repeated keys and JSON work, too
     a.b=1          nested, unless the schema has a property called "a.b"
     key:=[1, {}]   JSON as it stands
+    key=@FILE      the file: as a data URL or in base64 where the schema says so, else its text, coerced as if typed
 """
 
 from __future__ import annotations
 
+import binascii
 import json
+import os
 import re
 
 TYPE_CHECKING = False
@@ -123,16 +126,54 @@ def _put(target: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _value_of(path: tuple[str, ...], given: list[Assignment], schema: Any, root: Mapping[str, Any]) -> Any:
     if len(given) == 1:
-        return given[0].value if given[0].text is None else coerce(given[0].text, schema, root)
+        return _value(given[0], schema, root)
     arrays = [one for one in _variants(schema, root) if "array" in _types(one)]
     if _is_open(schema, root):
         arrays.append({})
     if not arrays:
         raise CannotRead(f"{'.'.join(path)} is given {len(given)} times, and it is no array")
-    return [
-        one.value if one.text is None else coerce(one.text, _item_schema(arrays[0], at), root)
-        for at, one in enumerate(given)
-    ]
+    return [_value(one, _item_schema(arrays[0], at), root) for at, one in enumerate(given)]
+
+
+def _value(one: Assignment, schema: Any, root: Mapping[str, Any]) -> Any:
+    if one.text is None:
+        return one.value
+    if not one.text.startswith("@"):
+        return coerce(one.text, schema, root)
+    path = os.path.expanduser(one.text[1:])
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CannotRead(
+            f"{one.key}: cannot read {path}: {why} (for a text that begins with @: {one.key}:='\"@…\"')"
+        ) from error
+    variants = _variants(schema, root)
+    if any(_takes_file(variant) for variant in variants):
+        return _encoded(path, content, variants)
+    for variant in variants:
+        items = _variants(_item_schema(variant, 0), root) if "array" in _types(variant) else []
+        if any(_takes_file(item) for item in items):
+            return [_encoded(path, content, items)]
+    try:
+        return coerce(content.decode(), schema, root)
+    except UnicodeDecodeError as error:
+        raise CannotRead(f"{one.key}: {path} is no text in UTF-8, and the schema asks for no other form") from error
+
+
+def _takes_file(variant: Mapping[str, Any]) -> bool:
+    return variant.get("format") == "data-url" or variant.get("contentEncoding") == "base64"
+
+
+def _encoded(path: str, content: bytes, variants: Sequence[Mapping[str, Any]]) -> str:
+    """Return a file in base64, with its type in front where a data URL is asked for (RFC 2397)."""
+    import mimetypes  # noqa: PLC0415 - reads the system's tables of types; only files need them
+
+    text = binascii.b2a_base64(content, newline=False).decode()
+    if not any(variant.get("format") == "data-url" for variant in variants):
+        return text
+    return f"data:{mimetypes.guess_type(path)[0] or 'application/octet-stream'};base64,{text}"
 
 
 def coerce(text: str, schema: Any, root: Mapping[str, Any]) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pxctl.coerce import CannotRead, build_input, coerce, parse_assignment, read_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
@@ -203,3 +206,34 @@ def test_json_deeper_than_anybody_needs_is_refused() -> None:
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(CannotRead):
         read_json(b"\xff\xfe\xfd", "it")
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "value"),
+    [
+        ({"type": "string"}, b"some text\n", "some text\n"),
+        ({}, b"@x", "@x"),
+        ({"type": ["array", "null"]}, b" [1, 2]\n", [1, 2]),
+        ({"type": "integer"}, b"5", 5),
+        ({"type": "string", "contentEncoding": "base64"}, b"\xff", "/w=="),
+        ({"$ref": "#/$defs/f"}, b"\xff", "data:application/octet-stream;base64,/w=="),
+        ({"type": "array", "items": {"$ref": "#/$defs/f"}}, b"", ["data:application/octet-stream;base64,"]),
+    ],
+)
+def test_a_file_is_given_as_the_schema_says(tmp_path: Path, schema: Any, content: bytes, value: Any) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    root = {"properties": {"k": schema}, "$defs": {"f": {"type": "string", "format": "data-url"}}}
+    assert build_input([f"k=@{path}"], {}, root) == {"k": value}
+
+
+@pytest.mark.parametrize("path", ["nowhere", ".", ""])
+def test_a_file_that_cannot_be_read_is_an_error(path: str) -> None:
+    with pytest.raises(CannotRead, match=f"k: cannot read {path}: "):
+        build_input([f"k=@{path}"], {}, {})
+
+
+def test_a_file_that_is_no_text_is_an_error_where_text_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\xff")
+    with pytest.raises(CannotRead, match="no text in UTF-8"):
+        build_input([f"k=@{tmp_path / 'file'}"], {}, {"properties": {"k": {"type": "string"}}})

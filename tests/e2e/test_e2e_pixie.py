@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import json
 import re
@@ -200,6 +201,30 @@ def test_pinned_warm_is_a_pin(home: House) -> None:
     pixie(home, "warmed", pinned_warm=True)
     until(lambda: any(t["name"] == "warmed" for t in home.get("/api/tools")["tools"]), "it is in the catalog")
     assert home.status("warmed")["pinned"] is True
+
+
+@pytest.mark.parametrize("transport", ["json", "multipart"])
+def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -> None:
+    paper = {"key": "paper", "label": "Paper", "type": "file", "required": False}
+    papers = {**paper, "key": "papers", "multiple": True}
+    name = f"reads-{transport}"
+    pixie(home, name, input_transport=transport, inputs=[*INPUTS, paper, papers])
+    data, text = home.home / "d.csv", home.home / "word.txt"
+    data.write_bytes(b"a,b\n1,\xff\n")
+    text.write_text("spoken")
+    done = home.pxctl("run", name, f"paper=@{data}", f"papers=@{data}", f"word=@{text}")
+    assert done.returncode == 0, done.stderr
+    log = json.loads(done.stdout)["log"]
+    if transport == "json":
+        inputs = log["body"]["inputs"]
+        url = "data:text/csv;base64," + base64.b64encode(data.read_bytes()).decode()
+        assert (inputs["paper"], inputs["papers"], inputs["word"]) == (url, [url], "spoken")
+    else:
+        assert 'name="paper"; filename="paper-0.csv"\r\nContent-Type: text/csv\r\n\r\na,b\n1,\xff\n' in log["value"]
+        assert 'name="word"\r\n\r\nspoken' in log["value"]
+    missing = home.pxctl("run", name, f"paper=@{data}.gone")
+    assert missing.returncode == 2
+    assert "d.csv.gone" in missing.stderr
 
 
 def test_multipart_transport(home: House) -> None:

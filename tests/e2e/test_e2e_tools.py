@@ -52,6 +52,34 @@ def test_two_requests_to_a_cold_tool_start_it_once(shared: House) -> None:
     assert "x-px-cold-start" not in shared.run("wanted").headers
 
 
+@pytest.mark.parametrize("mode", ["handover", "port"])
+def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
+    """503 (and 500) mean not yet, 200 means ready; a tool without the path (404) is ready when it accepts."""
+    name = f"says-{mode}"
+    loading = ECHO.replace(
+        "    def do_GET(self):",
+        "    def do_GET(self):\n"
+        "        if self.path == '/healthz' and not os.path.exists('loaded'):\n"
+        "            open('asked', 'a').write('x')\n"
+        "            return self.answer({'loading': True}, 500 if os.path.getsize('asked') % 2 else 503)",
+    )
+    folder = shared.tool(name, loading, listen=mode)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(shared.run, name, {"n": 1})
+        until(lambda: (folder / "asked").exists() and (folder / "asked").stat().st_size > 3, "it is asked again")
+        assert shared.status(name)["state"] == "starting"
+        assert not answer.done()
+        (folder / "loaded").touch()
+        assert answer.result(DEADLINE).json()["n"] == 1
+    without = ECHO.replace("/healthz", "/elsewhere")
+    shared.tool(f"{name}-nowhere", without, listen=mode)
+    assert shared.run(f"{name}-nowhere", {"n": 2}).json()["n"] == 2
+    shared.tool(f"{name}-never", loading, listen=mode, start_timeout_seconds=0.5)
+    never = shared.run(f"{name}-never").json()
+    assert never["reason"] == "readiness_timeout"
+    assert "GET /healthz answered 50" in never["detail"]
+
+
 def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:
     shared.tool(
         "typed",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
-from supervisord_py.ledger import instances
 from supervisord_py.tools.serving import startup
-from supervisord_py.tools.serving.ports import Reservation
 from tools.tool_house import watched_until
 
 if TYPE_CHECKING:
@@ -42,24 +39,8 @@ async def test_listen_fds_are_understood(house: ToolHouse) -> None:
     assert answer["listen"] == expected
 
 
-async def test_a_tool_that_binds_with_reuse_starts_at_the_first_try(house: ToolHouse) -> None:
-    house.add("stubborn-port", env={"REUSES": "1"})
-    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
-    assert len(await house.said("spawned")) == 1
-
-
-async def test_a_tool_that_binds_without_reuse_gets_another_port_without_the_reservation(house: ToolHouse) -> None:
-    house.add("stubborn-port")
-    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
-    # Without the reservation a stranger may be given the port before the tool binds it; then a third one is tried.
-    tries = len(await house.said("spawned"))
-    assert 2 <= tries <= startup.PORT_ATTEMPTS
-    rows = await instances.latest(house.ledger, "tool:stubborn-port", limit=5)
-    assert [row.reason for row in rows] == [None, *["replaced"] * (tries - 1)]
-
-
 async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener that answers 200 on the reserved port, but is not the child's, is never taken for the tool."""
+    """A listener that answers 200 on the port, but is not the child's, is never taken for the tool."""
     import asyncio
 
     async def stranger(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -69,12 +50,7 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
     server = await asyncio.start_server(stranger, "127.0.0.1", 0)
     taken = server.sockets[0].getsockname()[1]
 
-    class Taken(Reservation):
-        def __init__(self) -> None:
-            self._socket = socket.socket()
-            self.port = taken
-
-    monkeypatch.setattr(startup, "Reservation", Taken)
+    monkeypatch.setattr(startup, "free_port", lambda: taken)
     house.add("shapes", listen="port", env={"FAULT": "never"})
     async with server:
         with pytest.raises(StartFailedError, match="not the tool's own"):

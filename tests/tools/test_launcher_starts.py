@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -122,11 +121,6 @@ async def test_a_tool_that_never_serves_is_stopped_with_evidence(house: ToolHous
         await house.ask("shapes")
 
 
-async def test_an_unhealthy_tool_that_accepts_is_ready(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "unhealthy"})
-    assert (await house.ask("shapes", {"number": 3}))["echo"] == {"number": 3}
-
-
 async def test_running_out_of_memory_at_the_start_names_the_limit(house: ToolHouse) -> None:
     house.add("shapes", env={"FAULT": "eats"}, max_memory_mb=64)
     with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: memory") as caught:
@@ -141,24 +135,6 @@ async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> 
     (house.tools / "shapes" / "gate").touch()
     await eventually(lambda: house.state("shapes").state == "ready")
     assert len(await house.said("starting", "tool:shapes")) == 1
-
-
-async def test_connections_in_the_backlog_hear_of_the_failure(house: ToolHouse) -> None:
-    """A client that went to the port directly is answered, too."""
-    house.add("shapes", env={"FAULT": "exits_seven"})
-    listener = await house.launcher.listeners.get("shapes")
-    client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", listener.port))
-    with client:
-        client.settimeout(60)
-        client.sendall(b"GET /run HTTP/1.1\r\nHost: x\r\n\r\n")
-        with pytest.raises(StartFailedError):
-            await house.ask("shapes")
-        answer = b""
-        while chunk := await asyncio.to_thread(client.recv, 65536):
-            answer += chunk
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"application/problem+json" in answer
-    assert b"seven it is" in answer
 
 
 async def test_a_missing_interpreter_is_named_before_anything_is_spawned(house: ToolHouse) -> None:

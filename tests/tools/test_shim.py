@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.tools.serving import shim
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -205,50 +203,6 @@ def test_children_of_multiprocessing_find_the_main_module(listening: socket.sock
     assert output(listening, tmp_path, text) == [4, 9]
 
 
-def test_ready_is_said_once_at_the_first_accept(listening: socket.socket, tmp_path: Path, short_tmp: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-        notified.bind(str(short_tmp / "n"))
-        notified.settimeout(PATIENCE)
-        program = tmp_path / "main.py"
-        lines = f"""
-            import socket, sys
-            with socket.socket() as sock:
-                sock.bind(("127.0.0.1", {port_of(listening)}))
-                sock.listen()
-                print("listening", flush=True)
-                for _ in range(2):
-                    sock.accept()[0].close()
-        """
-        program.write_text(textwrap.dedent(lines))
-        with child(listening, program, env={"NOTIFY_SOCKET": str(short_tmp / "n")}) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "listening\n"
-            notified.settimeout(0)
-            with pytest.raises(BlockingIOError):
-                notified.recv(100)
-            notified.settimeout(PATIENCE)
-            for _ in range(2):
-                socket.create_connection(("127.0.0.1", port_of(listening)), timeout=PATIENCE).close()
-            assert process.wait(PATIENCE) == 0
-        assert notified.recv(100) == b"READY=1"
-        notified.settimeout(0)
-        with pytest.raises(BlockingIOError):
-            notified.recv(100)
-
-
-@pytest.mark.parametrize("where", ["@nobody-listens-here", "/nowhere/at/all", ""])
-def test_a_daemon_that_is_away_is_no_trouble(listening: socket.socket, tmp_path: Path, where: str) -> None:
-    text = f"""
-        import json, socket
-        sock = socket.socket()
-        sock.bind(("127.0.0.1", {port_of(listening)}))
-        client = socket.create_connection(("127.0.0.1", {port_of(listening)}))
-        sock.accept()
-        print(json.dumps("fine"))
-    """
-    assert output(listening, tmp_path, text, env={"NOTIFY_SOCKET": where}) == "fine"
-
-
 def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socket, tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text("\nraise ValueError('mine')\n")
     with child(listening, "main.py", cwd=tmp_path) as process:
@@ -282,48 +236,3 @@ def test_a_signal_ends_the_program_as_it_would_without(listening: socket.socket,
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == -signal.SIGTERM
-
-
-# What the children prove from outside, once more inside this process, where a debugger and coverage can look.
-
-
-def test_arguments_are_taken_apart() -> None:
-    assert shim._take(["--px-fd", "3", "--px-port", "8", "--", "main.py", "--", "x"]) == (3, 8, "main.py", ["--", "x"])
-    with pytest.raises(SystemExit):
-        shim._take(["--px-fd", "3", "--px-port", "8", "main.py"])
-
-
-def test_substitution_inside_this_process(
-    listening: socket.socket, monkeypatch: pytest.MonkeyPatch, short_tmp: Path
-) -> None:
-    for name in ("bind", "listen", "accept"):
-        monkeypatch.setattr(socket.socket, name, getattr(socket.socket, name))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-        notified.bind(str(short_tmp / "n"))
-        notified.settimeout(PATIENCE)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(short_tmp / "n"))
-        shim._substitute(shim._Handover(listening.fileno(), port_of(listening)))
-        with socket.socket() as sock, socket.socket() as other, socket.socket(socket.AF_UNIX) as path:
-            sock.settimeout(PATIENCE)
-            sock.bind(("0.0.0.0", port_of(listening)))  # noqa: S104 - the address that is not bound after all
-            assert sock.getsockname() == listening.getsockname()
-            sock.listen(1)
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            path.bind(str(short_tmp / "s"))
-            path.listen()
-            with socket.create_connection(listening.getsockname()), sock.accept()[0]:
-                assert notified.recv(100) == b"READY=1"
-            with socket.create_connection(other.getsockname()), other.accept()[0]:
-                pass
-
-
-def test_a_program_becomes_main_inside_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["shim"])
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    program = tmp_path / "main.py"
-    program.write_text("import sys\nseen = (__name__, sys.argv, sys.path[0])\n")
-    shim._run(str(program), ["--port", "1"])
-    expected = ("__main__", [str(program), "--port", "1"], str(tmp_path))
-    assert sys.modules["__main__"].__dict__["seen"] == expected

@@ -1,4 +1,4 @@
-"""Listening sockets, reserved ports and notification sockets, each against the real kernel."""
+"""Listening sockets, ports and notification sockets, each against the real kernel."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import pytest
 from supervisord_py.errors import StartFailedError
 from supervisord_py.tools.serving import listeners as listeners_module
 from supervisord_py.tools.serving import ports
-from supervisord_py.tools.serving.listeners import Listeners, answer_waiting
+from supervisord_py.tools.serving.listeners import Listeners
 from supervisord_py.tools.serving.notify import NotifySocket
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -96,40 +95,18 @@ async def test_no_descriptor_left_is_a_clear_error(store: FdStore, monkeypatch: 
     assert (caught.value.extra["stage"], caught.value.extra["errno"]) == ("listen", 24)
 
 
-async def test_those_who_wait_are_answered_and_the_mute_are_let_go(store: FdStore) -> None:
+async def test_those_who_wait_are_refused_after_a_failed_start(store: FdStore) -> None:
     listeners = Listeners(store, 16)  # type: ignore[arg-type]
     listener = await listeners.get("a")
-    clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(3)]
-    clients[0].sendall(b"POST /run HTTP/1.1\r\nHost: x\r\n\r\n")
-    clients[1].close()
-    waiting: list[socket.socket] = []
-    # The last step of a handshake may come after the client's connect has returned.
-    async with asyncio.timeout(60):
-        while len(waiting) < 3:
-            waiting += listeners.take_waiting("a")
-            await asyncio.sleep(0)
-    assert listeners.take_waiting("a") == listeners.take_waiting("unknown") == []
-    answering = asyncio.create_task(answer_waiting(waiting, StartFailedError("it broke", unit="tool:a")))
-    answer = await asyncio.to_thread(clients[0].recv, 65536)
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b"it broke" in answer
-    clients[0].close()
-    await answering
-    assert await asyncio.to_thread(clients[2].recv, 10) == b""
-    clients[2].close()
+    with socket.create_connection(("127.0.0.1", listener.port)) as client:
+        listeners.refuse_waiting("a")
+        listeners.refuse_waiting("never heard of")
+        client.settimeout(60)
+        with pytest.raises(ConnectionResetError):
+            client.recv(10)
+    with socket.create_connection(("127.0.0.1", listener.port)):
+        pass
     await listeners.drop("a")
-
-
-def test_a_reserved_port_is_bound_by_who_reuses_and_by_nobody_else() -> None:
-    reservation = ports.Reservation()
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("127.0.0.1", reservation.port))
-    with socket.socket() as child:
-        child.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        child.bind(("127.0.0.1", reservation.port))
-        child.listen()
-        assert ports.is_listener_of(os.getpid(), reservation.port)
-        reservation.let_go()
 
 
 def test_listeners_of_a_tree_are_found_in_grandchildren_too() -> None:
@@ -172,7 +149,7 @@ async def test_ready_and_more_time_are_understood(short_tmp: Path) -> None:
     assert notify.path.stat().st_mode & 0o777 == 0o600
     assert notify.path.parent.stat().st_mode & 0o777 == 0o700
     more: list[float] = []
-    notify.listen(os.getpid(), more.append)
+    notify.listen(more.append)
     say(notify.path, b"STATUS=half way\nEXTEND_TIMEOUT_USEC=2500000\nEXTEND_TIMEOUT_USEC=soon\nWATCHDOG=1")
     await eventually(lambda: more)
     assert (more, notify.status, notify.is_ready.is_set()) == ([2.5], "half way", False)
@@ -181,28 +158,6 @@ async def test_ready_and_more_time_are_understood(short_tmp: Path) -> None:
     notify.remove()
     assert not notify.path.exists()
     notify.close()
-
-
-async def test_a_stranger_is_not_believed(short_tmp: Path, require: Callable[[bool, str], None]) -> None:
-    require(hasattr(socket, "SO_PASSCRED"), "needs SO_PASSCRED")
-    notify = NotifySocket.create(short_tmp, "12345678.abc")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as other:
-        notify.listen(other.pid)
-        say(notify.path, b"STATUS=lies\nREADY=1")
-        code = (
-            "import socket; channel = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); "
-            f"channel.sendto(b'STATUS=truth', {str(notify.path)!r}); input()"
-        )
-        own = {**os.environ, "PX_INSTANCE": "12345678.abc"}
-        with subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, env=own, start_new_session=True
-        ) as kin:
-            await eventually(lambda: notify.status)
-            assert notify.status == "truth"
-            assert not notify.is_ready.is_set()
-            kin.communicate(b"\n")
-        other.communicate(b"\n")
-    notify.remove()
 
 
 async def test_a_second_life_of_the_path_replaces_the_first(short_tmp: Path) -> None:

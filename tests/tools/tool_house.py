@@ -48,7 +48,7 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
 
 def watched_until(monkeypatch: pytest.MonkeyPatch, seen: Callable[[ReadinessWatch], Any]) -> None:
     """Have the time that a start may take be over once `seen`, however long that takes, and not before."""
-    watch = ReadinessWatch._watch
+    watch = ReadinessWatch.watch
 
     async def watched(self: ReadinessWatch, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
         async def end() -> None:
@@ -62,7 +62,7 @@ def watched_until(monkeypatch: pytest.MonkeyPatch, seen: Callable[[ReadinessWatc
             ending.cancel()
             await asyncio.wait([ending])
 
-    monkeypatch.setattr(ReadinessWatch, "_watch", watched)
+    monkeypatch.setattr(ReadinessWatch, "watch", watched)
 
 
 def listens_elsewhere(watch: ReadinessWatch) -> bool:

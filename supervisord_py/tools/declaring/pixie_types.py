@@ -194,8 +194,11 @@ def _boolean(_declared: PixieInput) -> dict[str, Any]:
     return {"type": "boolean"}
 
 
-def _file(_declared: PixieInput) -> dict[str, Any]:
-    return {"type": ["string", "array"], "items": {"type": "string"}}
+def _file(declared: PixieInput) -> dict[str, Any]:
+    """`format` tells a client how a file is to be given: one, or each of several."""
+    one = {"type": "string", "format": "data-url"}
+    schema: dict[str, Any] = {"type": ["string", "array"], "items": one}
+    return schema if declared.settings.get("multiple") else schema | {"format": "data-url"}
 
 
 def _tags(_declared: PixieInput) -> dict[str, Any]:

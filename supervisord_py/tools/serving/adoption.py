@@ -113,7 +113,7 @@ class Adoption:
             instance.ready_at = child.started_at
             instance.upstream = Upstream(instance.port)
             if instance.notify is not None:
-                instance.notify.listen(child.identity.pid)
+                instance.notify.listen()
             instance.life = adopter.run_task(self._lives.watch(instance))
         else:
             instance.life = adopter.run_task(self._lives.resume(instance))
@@ -126,7 +126,7 @@ class Adoption:
         path = socket_path(self._around.config.run_dir, instance.key)
         if fd is not None:
             os.set_inheritable(fd, False)
-            instance.notify = NotifySocket(socket.socket(fileno=fd), path, instance.key)
+            instance.notify = NotifySocket(socket.socket(fileno=fd), path)
         elif instance.ready_at is None:
             instance.notify = NotifySocket.create(self._around.config.run_dir, instance.key)
 

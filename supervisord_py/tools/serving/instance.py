@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.spec import Child, ExitRecord, Reason, StopReport
     from supervisord_py.tools.serving.failure import Ended
     from supervisord_py.tools.serving.notify import NotifySocket
-    from supervisord_py.tools.serving.ports import Reservation
     from supervisord_py.tools.serving.upstream import Upstream
     from supervisord_py.tools.serving.visit import Visit
     from supervisord_py.tools.spec import ToolSpec
@@ -69,7 +68,6 @@ class Instance:
     failure: PxError | None = None
     notify: NotifySocket | None = None
     upstream: Upstream | None = None
-    reservation: Reservation | None = None
     life: asyncio.Task[None] | None = None
     visits: set[Visit] = field(default_factory=set)
     over: asyncio.Event = field(default_factory=asyncio.Event)

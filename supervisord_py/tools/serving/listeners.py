@@ -1,14 +1,12 @@
 """One listening socket for each known tool, for as long as the tool is known (DESIGN D8).
 
 Law: the socket outlives every instance and the control plane too (the keeper has a duplicate), so the port is stable,
-nobody else can take it, and requests wait in its backlog instead of being refused. Connections are taken from that
-backlog by an instance, or by us when it is certain that no instance lives (`answer_waiting`), never by both.
+nobody else can take it, and requests wait in its backlog instead of being refused. Only an instance accepts from it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
+import contextlib
 import os
 import socket
 import sys
@@ -19,12 +17,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.errors import PxError
     from supervisord_py.process.placement import Placement
-
-_HEAD_BYTES = 64 * 1024
-_ANSWER_SECONDS = 2.0
-_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +131,14 @@ class Listeners:
         if listener is not None:
             listener.socket.listen(self._backlog)
 
+    def refuse_waiting(self, tool: str) -> None:
+        """Refuse what waits in the backlog, after a start that failed: the kernel resets it at a shutdown(2)."""
+        listener = self._held.get(tool)
+        if listener is not None:
+            with contextlib.suppress(OSError):  # not on macOS: there they wait for the next start
+                listener.socket.shutdown(socket.SHUT_RDWR)
+            listener.socket.listen(self._backlog)
+
     async def drop(self, tool: str) -> None:
         """Forget the socket: the tool has disappeared."""
         listener = self._held.pop(tool, None)
@@ -150,56 +151,3 @@ class Listeners:
         for listener in self._held.values():
             listener.socket.close()
         self._held.clear()
-
-    def take_waiting(self, tool: str) -> list[socket.socket]:
-        """Accept what waits in the backlog now. Only to be called while no instance of the tool lives."""
-        listener = self._held.get(tool)
-        taken: list[socket.socket] = []
-        if listener is None:
-            return taken
-        listener.socket.setblocking(False)
-        while len(taken) < _AT_ONCE:
-            try:
-                taken.append(listener.socket.accept()[0])
-            except OSError:
-                break
-        return taken
-
-
-async def answer_waiting(waiting: list[socket.socket], problem: PxError) -> None:
-    """Answer connections out of the backlog with a problem document, all at once, each within two seconds."""
-    body = json.dumps(problem.problem()).encode()
-    head = (
-        f"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n"
-    )
-    answer = head.encode() + b"Connection: close\r\nRetry-After: 1\r\n\r\n" + body
-    async with asyncio.TaskGroup() as group:
-        for connection in waiting:
-            group.create_task(_answer_one(connection, answer))
-
-
-async def _answer_one(connection: socket.socket, answer: bytes) -> None:
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            reader, writer = await asyncio.open_connection(sock=connection, limit=_HEAD_BYTES)
-            await _read_request(reader)
-            writer.write(answer)
-            await writer.drain()
-            writer.write_eof()
-            while await reader.read(_HEAD_BYTES):
-                pass  # closing with unread input would reset the connection and lose the answer
-    except (OSError, TimeoutError):
-        pass  # it went away, or never asked anything
-    finally:
-        if writer is None:
-            connection.close()
-        else:
-            writer.close()
-
-
-async def _read_request(reader: asyncio.StreamReader) -> None:
-    try:
-        await reader.readuntil(b"\r\n\r\n")
-    except (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
-        return

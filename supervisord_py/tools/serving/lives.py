@@ -19,7 +19,6 @@ from supervisord_py.process.spec import Reason
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving import warm_events as ev
 from supervisord_py.tools.serving.drift import schema_drift
-from supervisord_py.tools.serving.listeners import answer_waiting
 from supervisord_py.tools.serving.startup import Startup, Surroundings, close_notify
 from supervisord_py.tools.serving.upstream import Upstream
 
@@ -162,8 +161,7 @@ class Lives:
         await self._clear(instance)
         await self._put_away(instance)
         if instance.failure is not None:
-            waiting = self._around.listeners.take_waiting(instance.spec.name)
-            self._pool.run_task(answer_waiting(waiting, instance.failure))
+            self._around.listeners.refuse_waiting(instance.spec.name)
         if instance.ended is not None:
             self._say_ended(instance, instance.ended)
         self._pool.gone(instance)  # no await since the event: who hears it reads the state after this

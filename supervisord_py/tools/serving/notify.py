@@ -1,16 +1,13 @@
 """A private NOTIFY_SOCKET for each instance: the tool may say READY=1 itself (sd_notify(3)).
 
-Law: only a word from the instance's own tree counts. The sender is known by its credentials (unix(7), SO_PASSCRED);
-a sender that has already gone cannot be placed and is believed, because the socket is 0600 in a 0700 directory.
-The keeper has a duplicate, so that a word said while the control plane is away waits for the next one.
+Whoever can reach it is believed: it is 0600 in a 0700 directory, and each instance has its own. The keeper has a
+duplicate, so that a word said while the control plane is away waits for the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,9 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MESSAGE_BYTES = 4096
-_CREDENTIALS = struct.Struct("3i")
-_PASSCRED: int | None = getattr(socket, "SO_PASSCRED", None)
-_SCM_CREDENTIALS: int | None = getattr(socket, "SCM_CREDENTIALS", None)
 
 
 def stored_name(key: str) -> str:
@@ -33,31 +27,15 @@ def socket_path(run_dir: Path, key: str) -> Path:
     return run_dir / "n" / key.rpartition(".")[2]
 
 
-def _is_of_tree(pid: int, leader: int, key: str) -> bool:
-    if pid == leader:
-        return True
-    try:
-        if os.getsid(pid) == leader:
-            return True
-        with open(f"/proc/{pid}/environ", "rb") as environment:
-            return f"PX_INSTANCE={key}".encode() in environment.read().split(b"\0")
-    except OSError:
-        return not os.path.exists(f"/proc/{pid}")
-
-
 class NotifySocket:
     """The receiving end. `listen` reads for as long as the instance lives: a full queue would block its senders."""
 
-    def __init__(self, receiving: socket.socket, path: Path, key: str) -> None:
+    def __init__(self, receiving: socket.socket, path: Path) -> None:
         receiving.setblocking(False)
-        if _PASSCRED is not None:
-            receiving.setsockopt(socket.SOL_SOCKET, _PASSCRED, 1)
         self.path = path
         self.status = ""
         self.is_ready = asyncio.Event()
         self._socket = receiving
-        self._key = key
-        self._leader: int | None = None
         self._on_extend: Callable[[float], None] | None = None
 
     @classmethod
@@ -74,7 +52,7 @@ class NotifySocket:
             path.unlink(missing_ok=True)
             receiving.bind(str(path))
             path.chmod(0o600)
-            return cls(receiving, path, key)
+            return cls(receiving, path)
         except OSError:
             receiving.close()
             raise
@@ -83,27 +61,18 @@ class NotifySocket:
         """Return the descriptor, to deposit a duplicate of it."""
         return self._socket.fileno()
 
-    def listen(self, leader: int, on_extend: Callable[[float], None] | None = None) -> None:
-        """Begin to take words from the tree of `leader`. `on_extend` gets seconds of EXTEND_TIMEOUT_USEC."""
-        self._leader = leader
+    def listen(self, on_extend: Callable[[float], None] | None = None) -> None:
+        """Begin to take words. `on_extend` gets seconds of EXTEND_TIMEOUT_USEC."""
         self._on_extend = on_extend
         asyncio.get_running_loop().add_reader(self._socket.fileno(), self._receive)
 
     def _receive(self) -> None:
         for _ in range(64):  # bounded: a chatterbox must not keep the loop from everybody else
             try:
-                message, ancillary, _, _ = self._socket.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
+                message = self._socket.recv(_MESSAGE_BYTES)
             except OSError:
                 return
-            if self._is_believed(ancillary):
-                self._take(message)
-
-    def _is_believed(self, ancillary: list[tuple[int, int, bytes]]) -> bool:
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == _SCM_CREDENTIALS and self._leader is not None:
-                pid = _CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0]
-                return _is_of_tree(pid, self._leader, self._key)
-        return _PASSCRED is None
+            self._take(message)
 
     def _take(self, message: bytes) -> None:
         for line in message.decode(errors="replace").splitlines():

@@ -1,9 +1,4 @@
-"""Ports for tools that bind by themselves, and who listens where in a tree of processes.
-
-A reservation is a socket that is bound but does not listen, with SO_REUSEADDR: on Linux a second socket with that
-option may bind and listen on the same port, while everybody who asks the kernel for a free port is given another.
-It keeps chance away, not intent; so the listener that appears is verified to belong to the child's tree.
-"""
+"""Ports for tools that bind by themselves, and who listens where in a tree of processes."""
 
 from __future__ import annotations
 
@@ -37,22 +32,11 @@ class Listening:
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
-class Reservation:
-    """A port on 127.0.0.1 that nobody is given by chance until it is let go."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(("127.0.0.1", 0))
-        except OSError:
-            self._socket.close()
-            raise
-        self.port: int = self._socket.getsockname()[1]
-
-    def let_go(self) -> None:
-        """Free the port for a child that binds without SO_REUSEADDR, or for good."""
-        self._socket.close()
+def free_port() -> int:
+    """Return a port on 127.0.0.1 that is free at this moment; whoever listens there later is looked at."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def tree_of(leader: int) -> tuple[int, ...]:

@@ -1,15 +1,15 @@
 """Watching a start from its first millisecond: ready is whatever says so first, an early exit ends the watch at once.
 
-- READY=1 on the instance's NOTIFY_SOCKET. The shim says it at the first `accept` on the handed-over socket.
-- An answer to `GET /healthz`. Where the listening socket is ours (handover, fd) the question waits in the backlog, and
-  any HTTP answer proves that the tool accepts from it. Where the tool binds by itself it must be a 200 from a listener
-  that belongs to the child's tree.
+- READY=1 on the instance's NOTIFY_SOCKET, said by the tool itself.
+- An answer to `GET /healthz`: 200. A 5xx means not yet, and it is asked again. Any other answer is that of a tool
+  without the path (404): it accepts, so it is ready. Where the tool binds by itself, the listener that answers must
+  belong to the child's tree.
+
+Where the listening socket is ours (handover, fd), the question waits in its backlog until the tool accepts; a port is
+tried after 2 ms, then at intervals that grow by 1.3 up to 50 ms.
 
 A question that a notification has overtaken is still heard out for a while: hanging up on a tool in the middle of its
 answer would put a traceback of our making into its log.
-
-Nothing here polls in steps of 100 ms: a backlog does not need polling at all, and a port is tried after 2 ms, then at
-intervals that grow by 1.3 up to 50 ms.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisord_py.tools.serving.ports import Listening, is_listener_of, listening_of
-from supervisord_py.tools.serving.race import first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 
     RunTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
+T = TypeVar("T")
+
 FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3
 LONGEST_DELAY = 0.05
@@ -40,22 +40,12 @@ _ONE_QUESTION_SECONDS = 5.0
 _STATUS_LINE_BYTES = 8192
 _ANSWER_BYTES = 65536
 _ONE_ANSWER_SECONDS = 1.0
-_HTTP_OK = 200
-
-
-class ReadyBy(StrEnum):
-    """What said that the instance is ready."""
-
-    NOTIFIED = "notified"
-    ACCEPTED = "accepted"
-    HEALTHZ = "healthz"
+_SERVER_ERROR = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """It may take work."""
-
-    by: ReadyBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +146,11 @@ class ReadinessWatch:
         if self._scope is not None and self._scope.when() is not None and not self._scope.expired():
             self._scope.reschedule(asyncio.get_running_loop().time() + seconds)
 
-    async def watch_backlog(self, timeout_seconds: float) -> ReadyOutcome:
-        """Watch an instance that has our listening socket."""
-        return await self._watch(timeout_seconds, owns_port=False)
-
-    async def watch_port(self, timeout_seconds: float) -> ReadyOutcome:
-        """Watch an instance that binds its port by itself."""
-        return await self._watch(timeout_seconds, owns_port=True)
-
-    async def _watch(self, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
+    async def watch(self, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
+        """Watch until the start is decided; `owns_port` when the instance binds its port by itself."""
         try:
             async with asyncio.timeout(timeout_seconds) as self._scope:
-                probe = self._probe_port() if owns_port else self._probe_backlog()
-                return await first_of(self._exited(), self._notified(), probe)
+                return await first_of(self._exited(), self._notified(), self._healthy(owns_port=owns_port))
         except TimeoutError:
             listening = await asyncio.to_thread(listening_of, self._leader)
             return NotInTime(timeout_seconds, listening, self._last_answer, self._notify.status)
@@ -182,17 +164,24 @@ class ReadinessWatch:
 
     async def _notified(self) -> ReadyOutcome:
         await self._notify.is_ready.wait()
-        return Ready(ReadyBy.NOTIFIED)
+        return Ready()
 
-    async def _probe_backlog(self) -> ReadyOutcome:
-        delay = FIRST_DELAY
+    async def _healthy(self, *, owns_port: bool) -> ReadyOutcome:
+        delay, is_ours = FIRST_DELAY, not owns_port
         while True:
             try:
-                self._last_answer = await self._ask()
-            except OSError:
-                self._last_answer = None  # the tool has shut the shared socket down; its exit will tell
-            if self._last_answer is not None:
-                return Ready(ReadyBy.HEALTHZ if self._last_answer == _HTTP_OK else ReadyBy.ACCEPTED)
+                # In a backlog of ours a question may wait for as long as the tool loads.
+                async with asyncio.timeout(_ONE_QUESTION_SECONDS if owns_port else None):
+                    answer = await self._ask()
+            except (OSError, TimeoutError):
+                pass  # nobody listens yet, or the tool has shut the shared socket down; its exit will tell
+            else:
+                is_ours = is_ours or await asyncio.to_thread(is_listener_of, self._leader, self._port)
+                if not is_ours:
+                    return Stolen(self._port)
+                self._last_answer = answer
+                if answer is not None and answer < _SERVER_ERROR:
+                    return Ready()
             await asyncio.sleep(delay)
             delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
 
@@ -202,18 +191,19 @@ class ReadinessWatch:
         self._question = self._run_task(ask_healthz(self._port, answered))
         return await answered
 
-    async def _probe_port(self) -> ReadyOutcome:
-        delay, is_ours = FIRST_DELAY, False
-        while True:
-            await asyncio.sleep(delay)
-            delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
-            try:
-                async with asyncio.timeout(_ONE_QUESTION_SECONDS):
-                    answer = await self._ask()
-            except (OSError, TimeoutError):
-                continue
-            if not is_ours and not (is_ours := await asyncio.to_thread(is_listener_of, self._leader, self._port)):
-                return Stolen(self._port)
-            self._last_answer = answer
-            if answer == _HTTP_OK:
-                return Ready(ReadyBy.HEALTHZ)
+
+async def first_of(*contestants: Coroutine[Any, Any, T]) -> T:
+    """Run all at once and return the first result; the others are cancelled and have ended when this returns.
+
+    Raises:
+        Exception: what the first one raised, if it failed instead.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(contestant) for contestant in contestants]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return next(task for task in tasks if task in done).result()

@@ -6,8 +6,7 @@ of this package is imported, because the interpreter is the tool's.
     python shim.py --px-fd N --px-port P -- main.py [arguments of the tool]
 
 An AF_INET `bind` to port P does not bind: descriptor N, a socket that listens on that port since the tool is known,
-takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would. The first `accept`
-says READY=1 on NOTIFY_SOCKET: whoever accepts can answer, while one who merely listens may still be loading.
+takes the place of the new one (dup2(2)). The tool's own `listen` and `accept` go on as they would.
 
 Status flags (O_NONBLOCK) live in the open file description, which every holder shares: the blocking mode that the
 tool had asked for is set again after each substitution. Descriptor N itself does not survive exec.
@@ -36,12 +35,11 @@ _PROGRAM = 5
 
 
 class _Handover:
-    """The listening socket of the tool, and what has been told about it."""
+    """The listening socket of the tool."""
 
     def __init__(self, fd: int, port: int) -> None:
         self.fd = fd
         self.port = port
-        self.told = False
         with socket.socket(fileno=os.dup(fd)) as listening:
             self.address: object = listening.getsockname()
 
@@ -53,21 +51,6 @@ class _Handover:
             return bool(sock.getsockname() == self.address)
         except OSError:
             return False
-
-    def tell_ready(self) -> None:
-        """Send READY=1 once; a daemon that is away loses nothing but a few milliseconds."""
-        self.told = True
-        where = os.environ.get("NOTIFY_SOCKET")
-        if not where:
-            return
-        if where.startswith("@"):
-            where = "\0" + where[1:]
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
-                channel.settimeout(0)
-                channel.sendto(b"READY=1", where)
-        except OSError:
-            pass
 
 
 def _wants(sock: socket.socket, address: object, port: int) -> bool:
@@ -83,7 +66,7 @@ def _wants(sock: socket.socket, address: object, port: int) -> bool:
 
 def _substitute(handover: _Handover) -> None:
     """Patch `socket.socket`. Every pure-Python server goes through it; natively binding ones see EADDRINUSE."""
-    real_bind, real_listen, real_accept = socket.socket.bind, socket.socket.listen, socket.socket.accept
+    real_bind, real_listen = socket.socket.bind, socket.socket.listen
 
     def bind(self: socket.socket, address: Any) -> None:
         if not _wants(self, address, handover.port):
@@ -98,13 +81,7 @@ def _substitute(handover: _Handover) -> None:
         if not handover.is_ours(self):
             real_listen(self, *backlog)
 
-    def accept(self: socket.socket) -> tuple[socket.socket, Any]:
-        accepted = real_accept(self)
-        if not handover.told and handover.is_ours(self):
-            handover.tell_ready()
-        return accepted
-
-    for name, patched in (("bind", bind), ("listen", listen), ("accept", accept)):
+    for name, patched in (("bind", bind), ("listen", listen)):
         setattr(socket.socket, name, patched)
 
 

@@ -4,9 +4,8 @@ The three ways to listen (CONTRACT §5):
 
 - *handover*: descriptor 3 is the tool's listening socket, and the shim puts it in the place of the tool's own bind;
 - *fd*: descriptor 3 is the same socket, announced as LISTEN_FDS=1 (sd_listen_fds(3));
-- *port*: the tool binds by itself. Its port is reserved meanwhile and its listener verified; another port is tried a
-  few times when it turns out to be somebody else's, the second time without the reservation, for tools that bind
-  without SO_REUSEADDR.
+- *port*: the tool binds by itself. Its listener is verified once, and another port is tried once when the first turns
+  out to be somebody else's.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from supervisord_py.tools.declaring.interpreter import argv_for, find_interprete
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving.notify import NotifySocket
 from supervisord_py.tools.serving.notify import stored_name as notify_name
-from supervisord_py.tools.serving.ports import Reservation
+from supervisord_py.tools.serving.ports import free_port
 from supervisord_py.tools.serving.readiness import (
     ExitedEarly,
     NotInTime,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
-PORT_ATTEMPTS = 3
+PORT_ATTEMPTS = 2
 _IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _CPU_SLACK_SECONDS = 2
 
@@ -158,19 +157,13 @@ class Startup:
         instance.ready_at = time.time()
 
     async def _with_ports(self, instance: Instance) -> ReadyOutcome:
-        for attempt in range(PORT_ATTEMPTS):
-            instance.reservation = _reserve(instance.spec)
-            instance.port = instance.reservation.port
-            if attempt:
-                await self._sweep(instance)
-                instance.key = self._around.placement.new_key()
-                instance.reservation.let_go()
-            try:
-                outcome_ = await self._attempt(instance)
-            finally:
-                instance.reservation.let_go()
-            if not await self._deserves_another(instance, outcome_):
+        for left in reversed(range(PORT_ATTEMPTS)):
+            instance.port = _free_port(instance.spec)
+            outcome_ = await self._attempt(instance)
+            if not left or not await self._deserves_another(instance, outcome_):
                 break
+            await self._sweep(instance)
+            instance.key = self._around.placement.new_key()
         return outcome_
 
     async def _deserves_another(self, instance: Instance, outcome_: ReadyOutcome) -> bool:
@@ -210,15 +203,13 @@ class Startup:
             raise StartFailedError(f"{instance.spec.unit} has no process to watch.", unit=instance.spec.unit)
         leader = Watched(instance.key, instance.pid, instance.port, instance.notify)
         watch = ReadinessWatch(self._around.placement, leader, self._around.run_task)
-        instance.notify.listen(instance.pid, watch.extend)
+        instance.notify.listen(watch.extend)
         return watch
 
     @staticmethod
     async def watch_over(watch: ReadinessWatch, instance: Instance, seconds: float) -> ReadyOutcome:
         """Watch in the way that the instance's listen mode asks for."""
-        if instance.spec.listen is ListenMode.PORT:
-            return await watch.watch_port(seconds)
-        return await watch.watch_backlog(seconds)
+        return await watch.watch(seconds, owns_port=instance.spec.listen is ListenMode.PORT)
 
     async def _open_notify(self, instance: Instance) -> None:
         try:
@@ -263,12 +254,12 @@ def _refused_by_the_system(spec: ToolSpec, error: OSError) -> StartFailedError:
     )
 
 
-def _reserve(spec: ToolSpec) -> Reservation:
+def _free_port(spec: ToolSpec) -> int:
     try:
-        return Reservation()
+        return free_port()
     except OSError as error:
         raise StartFailedError(
-            f"No port could be reserved for {spec.unit}: {error.strerror}.",
+            f"No port could be found for {spec.unit}: {error.strerror}.",
             hint="Raise the limit on open files (`ulimit -n`) and see `pxctl doctor`.",
             unit=spec.unit,
             reason=Reason.SPAWN_FAILED.value,
