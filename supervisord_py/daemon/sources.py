@@ -16,6 +16,7 @@ from supervisord_py.daemon.removed_settings import removed_words
 from supervisord_py.daemon.schema import KEYS, SECRETS, typed
 from supervisord_py.daemon.toml_lines import error_line, key_lines
 from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings
+from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,6 +78,8 @@ def parse_toml(where: str, text: str) -> Layer | Problem:
     """Turn the text of one file into a layer, or into the problem that it has. Pure."""
     try:
         tree = tomllib.loads(text)
+    except RecursionError:
+        return Problem(Origin(OriginKind.FILE, where), "", "no valid TOML: nested too deeply")
     except tomllib.TOMLDecodeError as error:
         reason = str(error).split(" (at ", 1)[0]
         origin = Origin(OriginKind.FILE, where, error_line(error, text))
@@ -104,7 +107,7 @@ def _dropins(folder: Path) -> Sequence[Path]:
 def _read_file(path: Path, reading: Reading) -> None:
     whole = Origin(OriginKind.FILE, str(path))
     try:
-        content = path.read_bytes()
+        content = read_bounded(path)
     except OSError as error:
         reading.problems.append(Problem(whole, "", f"cannot be read: {error.strerror}"))
         return

@@ -6,7 +6,7 @@ Law: appending never waits and never fails; an id is written once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.ledger.rows import from_json, select, to_json
 
@@ -17,27 +17,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
 
 CHAIN_MAX = 100
-
-
-class EventFacts(Protocol):
-    """An event to be kept; `process.events.Event` is one."""
-
-    @property
-    def id(self) -> int: ...  # as in EventRow
-    @property
-    def time(self) -> float: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def event(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def instance(self) -> str | None: ...
-    @property
-    def cause(self) -> int | None: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +39,8 @@ class EventJournal:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def append(self, event: EventFacts) -> None:
-        """Queue an event to be written."""
+    def append(self, event: Any) -> None:
+        """Queue an event to be written: anything with the members of EventRow."""
         sql = """INSERT INTO events (id, time, unit, event, reason, instance, cause, facts)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
         facts = to_json(event.facts)
