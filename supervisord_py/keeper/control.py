@@ -12,7 +12,6 @@ import signal
 import socket
 
 from supervisord_py.keeper import spawn
-from supervisord_py.keeper.backoff import Backoff
 from supervisord_py.keeper.channel import Channel
 from supervisord_py.keeper.spawn import Plan, SpawnError
 
@@ -35,7 +34,28 @@ START_SECONDS = 60.0
 """A control plane that has not said hello by then never will."""
 LEAVE_SECONDS = 5.0
 """How long one that is to be replaced may take to finish its answers."""
+BACKOFF_RESET_SECONDS = 60.0
+"""A life of at least this proves health."""
 MARK_CONTROL = "PX_CONTROL"
+
+
+class Backoff:
+    """The pauses between unplanned ends, in seconds: each one doubles the next, up to `cap`."""
+
+    __slots__ = ("_cap", "_initial", "failures")
+
+    def __init__(self, initial: float, cap: float) -> None:
+        self._initial = max(0.0, initial)
+        self._cap = max(self._initial, cap)
+        self.failures = 0
+
+    def after_end(self, lived: float) -> float:
+        """Return the pause after an unplanned end of a life that lasted `lived` seconds."""
+        if lived >= BACKOFF_RESET_SECONDS:
+            self.failures = 0
+        self.failures += 1
+        # The exponent is bounded: 2.0 ** 2000 would overflow after a night of failures.
+        return min(self._cap, self._initial * 2.0 ** min(self.failures - 1, 60))
 
 
 class Control:
@@ -74,7 +94,7 @@ class Control:
         self._environ = {**environ, MARK_CONTROL: boot.daemon_id}
         self._receive = receive
         self._ended = ended
-        self._backoff = Backoff(boot.backoff_initial_seconds, boot.backoff_max_seconds, boot.backoff_reset_seconds)
+        self._backoff = Backoff(boot.backoff_initial_seconds, boot.backoff_max_seconds)
         self._period = boot.watchdog_seconds or notifier.watchdog_seconds / 2
         self._channel: Channel | None = None
         self._pidfd = self._report = -1

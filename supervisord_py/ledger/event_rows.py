@@ -91,25 +91,6 @@ async def latest(ledger: Ledger, unit: str | None = None, limit: int = 100) -> l
     return found[::-1]
 
 
-async def latest_of_instance(ledger: Ledger, unit: str, instance: str, event: str) -> EventRow | None:
-    """Return the newest event of one kind about one instance."""
-    where = "WHERE unit = ? AND instance = ? AND event = ? ORDER BY id DESC LIMIT 1"
-    found = await _query(ledger, where, (unit, instance, event))
-    return found[0] if found else None
-
-
-async def last_time(ledger: Ledger, event: str, *, before: float) -> float:
-    """Return when an event of one kind happened last before a moment.
-
-    Where none is kept, the oldest event of all answers: it was later than any that was pruned. 0 without events.
-    """
-    found = await _query(
-        ledger, "WHERE unit IS NULL AND event = ? AND time < ? ORDER BY id DESC LIMIT 1", (event, before)
-    )
-    found = found or await _query(ledger, "ORDER BY id LIMIT 1", ())
-    return found[0].time if found else 0.0
-
-
 async def get(ledger: Ledger, number: int) -> EventRow | None:
     """Return one event."""
     found = await _query(ledger, "WHERE id = ?", (number,))

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.api.context import DaemonFacts
-from supervisord_py.daemon import upkeep
+from supervisord_py.daemon import steering as upkeep
 from supervisord_py.daemon.settings import load_settings
 from supervisord_py.daemon.sources import Sources
-from supervisord_py.daemon.steering import Steering
-from supervisord_py.daemon.wishes import Wishes
+from supervisord_py.daemon.steering import Steering, Wishes
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.files import Recovery
 from supervisord_py.ledger.retention import Pruned, RetentionLimits

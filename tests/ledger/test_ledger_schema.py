@@ -1,4 +1,4 @@
-"""Schema and damage: old files load for ever, newer ones are refused, broken ones are set aside and an empty one is begun."""
+"""Schema and damage: old files load for ever, newer ones are refused, broken ones are set aside."""
 
 from __future__ import annotations
 
