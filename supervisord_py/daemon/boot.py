@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 STOP_MARGIN_SECONDS = 3.0
 """What an orderly stop gets beyond the grace of tools and kernels: KILL, drained pipes, ledger closed."""
+WATCHDOG_SECONDS = 10.0
+"""Interval at which the keeper asks the control plane for a sign of life."""
 
 _CONTROL_FDS = ("--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5")
 
@@ -73,13 +75,11 @@ def boot_document(paths: Paths, settings: Settings, flags: Flags, held: Held) ->
         "pxd_argv": [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *flags.words()],
         "log_segment_bytes": logs.segment_bytes,
         "log_total_bytes": logs.total_bytes,
-        "log_spill_bytes": logs.spill_bytes,
         "stop_seconds": max(daemon.stop_seconds, longest_grace(settings) + STOP_MARGIN_SECONDS),
-        "watchdog_seconds": daemon.watchdog_seconds,
+        "watchdog_seconds": min(WATCHDOG_SECONDS, daemon.control_hang_seconds / 2),
         "control_hang_seconds": daemon.control_hang_seconds,
         "backoff_initial_seconds": daemon.backoff_initial_seconds,
         "backoff_max_seconds": daemon.backoff_max_seconds,
-        "backoff_reset_seconds": daemon.backoff_reset_seconds,
         "cgroup": daemon.cgroup,
         "platform": daemon.platform,
     }

@@ -14,29 +14,30 @@ import select
 import signal
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.daemon import boot, last_good
+from supervisord_py.daemon import boot
 from supervisord_py.daemon.house import Blueprint, House
 from supervisord_py.daemon.log import configure_log
-from supervisord_py.daemon.loop_trouble import LoopTrouble
 from supervisord_py.daemon.paths import Scope, resolve_paths
-from supervisord_py.daemon.problems import SettingsError
-from supervisord_py.daemon.settings import load_settings
+from supervisord_py.daemon.settings import load_settings, recall_valid
 from supervisord_py.daemon.sockets import adopt_socket
-from supervisord_py.daemon.sources import Sources
-from supervisord_py.daemon.wishes import Wish
+from supervisord_py.daemon.sources import SettingsError, Sources
+from supervisord_py.daemon.steering import Wish
 from supervisord_py.errors import EXIT_FAILED, EXIT_OK, PxError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from supervisord_py.daemon.log import LevelGate
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.daemon.settings import Loaded
+
+QUIET_SECONDS = 10.0
+"""The same complaint of the loop is not logged again for this long; how often it came is said with the next one."""
 
 _log = structlog.get_logger(__name__)
 
@@ -84,6 +85,24 @@ class Guard:
         argv = boot.keeper_argv(boot.boot_fd(document), "--sweep")
         _log.warning("sweeping", daemon_id=document["daemon_id"])
         os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
+
+
+class LoopTrouble:
+    """The loop's exception handler: an accept without descriptors, say, complains in bursts."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Log a complaint of the loop, unless the same one was logged a moment ago."""
+        message, error = str(context.get("message", "")), context.get("exception")
+        key = f"{message.splitlines()[0] if message else ''} {type(error).__name__}"
+        told_at, unsaid = self._told.get(key, (float("-inf"), 0))
+        if loop.time() - told_at < QUIET_SECONDS:
+            self._told[key] = (told_at, unsaid + 1)
+            return
+        self._told[key] = (loop.time(), 0)
+        _log.error("loop_trouble", detail=message, error=repr(error) if error else None, unsaid=unsaid)
 
 
 def run(argv: Sequence[str], started_at: float) -> int:
@@ -181,7 +200,7 @@ def _settings(flags: boot.Flags, paths: Paths) -> tuple[Loaded, str | None]:
     try:
         return _load(flags, paths), None
     except SettingsError as error:
-        kept = last_good.recall(paths.run_dir)
+        kept = recall_valid(paths.run_dir)
         if kept is None:
             raise
         return kept, f"the settings cannot be loaded, those that worked last are in force: {error.detail}"

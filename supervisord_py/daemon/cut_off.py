@@ -1,8 +1,7 @@
 """What was cut off before this start: by the death of an earlier keeper, or by an end in haste.
 
-Law: the start after a loss says what was lost, whoever noticed it first: the earlier control plane, which saw its
-keeper die; this one, which finds rows that nobody holds; or our keeper, which swept what it found. What an earlier
-start has said already is not said again.
+Rows that nobody holds any more are closed here and nowhere else; they and what the keeper swept are what was lost. All
+control planes of one keeper say it; it is published once a row.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.api.context import CutOff
-from supervisord_py.ledger import event_rows, instances, runs
+from supervisord_py.ledger import instances, runs
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.instances import InstanceRow
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from supervisord_py.tools.serving.launcher import Launcher
 
 _log = structlog.get_logger(__name__)
-_STARTED = "control_started"
 _SPARES = "kernel-spare:"
 
 
@@ -38,7 +36,7 @@ class Losses:
 
     Attributes:
         interrupted: What was cut off before this start, for the API.
-        rows: The lives that ended so, those included that were being stopped: whose tools now show it.
+        rows: The lives that ended so, whose units now show it.
     """
 
     interrupted: tuple[CutOff, ...]
@@ -54,61 +52,25 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
         caps: What our keeper said of itself and of what it swept.
         held: Keys that our keeper holds.
     """
-    before = await event_rows.last_time(ledger, _STARTED, before=caps.keeper_started_at)
     now = time.time()
-    await _tell_late(ledger, events, now)
-    lost = [row for row in await instances.open_rows(ledger) if row.key not in held]
-    wanted = {row.key: await _stop_reason(ledger, row) for row in lost}
-    closed = await instances.close_interrupted(ledger, held, now, {key: why.value for key, why in wanted.items()})
+    closed = await instances.close_interrupted(ledger, held, now)
     await runs.close_interrupted(ledger, now)
-    rows = {row.key: row for row in await instances.interrupted_since(ledger, before)}
+    rows = {row.key: row for row in await instances.interrupted_since(ledger, caps.keeper_started_at)}
     rows.update((row.key, row) for row in closed)
     pids = {key: pid for key, _, pid in caps.interrupted}
-    found = {
-        row.key: CutOff(row.key, row.unit, pids.get(row.key, row.pid))
-        for row in rows.values()
-        if row.reason == Reason.INTERRUPTED
-    }
+    found = {row.key: CutOff(row.key, row.unit, pids.get(row.key, row.pid)) for row in rows.values()}
     found.update((key, CutOff(key, unit, pid)) for key, unit, pid in _nobodys_rows(caps) if key not in rows)
-    _tell(events, closed, found.values() if caps.control_restarts == 0 else [])
+    for row in closed:
+        events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
+    if told := [found[row.key] for row in closed] if caps.control_restarts else list(found.values()):
+        children = [f"{each.instance} pid {each.pid}" for each in told]
+        _log.warning("interrupted", units=sorted({each.unit for each in told}), children=children)
     return Losses(tuple(found.values()), tuple(rows.values()))
 
 
 def _nobodys_rows(caps: Caps) -> list[tuple[str, str, int]]:
     """Return what was swept, but for kernels that were started ahead: a loss only if given away, and then in a row."""
     return [swept for swept in caps.interrupted if not swept[1].startswith(_SPARES)]
-
-
-async def _tell_late(ledger: Ledger, events: EventStream, now: float) -> None:
-    """Publish the ends that the control plane before this one wrote down, but was killed before it told them."""
-    since = await event_rows.last_time(ledger, _STARTED, before=now)
-    for row in await instances.untold_ends(ledger, since):
-        wanted = await event_rows.latest_of_instance(ledger, row.unit, row.key, "stopping")
-        reason = Reason(row.reason) if row.reason in set(Reason) else Reason.INTERRUPTED
-        event = "died" if wanted is None else "stopped"
-        facts = {"pid": row.pid, "code": row.code, "signal": row.signal, "ended_at": row.ended_at}
-        events.publish(event, row.unit, reason, instance=row.key, cause=None if wanted is None else wanted.id, **facts)
-
-
-async def _stop_reason(ledger: Ledger, row: InstanceRow) -> Reason:
-    """Return why an instance was being stopped when it was cut off, or that nobody wanted it to end."""
-    told = await event_rows.latest_of_instance(ledger, row.unit, row.key, "stopping")
-    return Reason(told.reason) if told is not None and told.reason in set(Reason) else Reason.INTERRUPTED
-
-
-def _tell(events: EventStream, closed: Sequence[InstanceRow], found: Collection[CutOff]) -> None:
-    for row in closed:
-        reason = Reason(row.reason or Reason.INTERRUPTED)
-        event = "interrupted" if reason is Reason.INTERRUPTED else "stopped"
-        events.publish(event, row.unit, reason, instance=row.key, pid=row.pid)
-    told = {each.instance: each for each in found}
-    told.update((row.key, CutOff(row.key, row.unit, row.pid)) for row in closed if row.key not in told)
-    if told:
-        _log.warning(
-            "interrupted",
-            units=sorted({each.unit for each in told.values()}),
-            children=[f"{each.instance} pid {each.pid}" for each in told.values()],
-        )
 
 
 async def remember(ledger: Ledger, launcher: Launcher, losses: Losses) -> None:

@@ -11,46 +11,47 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
+import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import structlog
+from aiohttp import web
 
 from supervisord_py import __version__
 from supervisord_py.api.context import ApiContext, DaemonFacts, TcpAccess
 from supervisord_py.api.server import build_app, build_runner
-from supervisord_py.daemon import cut_off, front_door, kernel_wiring, last_good, pipe_wiring, upkeep, wiring
+from supervisord_py.daemon import cut_off, kernel_wiring, pipe_wiring, steering, wiring
+from supervisord_py.daemon.bearer_token import TOKEN_NAME, read_or_make_token
 from supervisord_py.daemon.boot import daemon_id
-from supervisord_py.daemon.steering import Steering
-from supervisord_py.daemon.wishes import Wish, Wishes
-from supervisord_py.errors import KeeperLostError, PxError
+from supervisord_py.daemon.settings import keep_valid, parse_listen
+from supervisord_py.daemon.sockets import BACKLOG
+from supervisord_py.daemon.steering import Steering, Wish, Wishes
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.ledger import instances
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement, RestartScope
-from supervisord_py.process.spec import Reason
 from supervisord_py.tools.declaring.catalog import Catalog
 from supervisord_py.tools.serving.launcher import Launcher
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
-
-    from aiohttp import web
 
     from supervisord_py.daemon.log import LevelGate
     from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.schema import Settings
     from supervisord_py.daemon.settings import Loaded
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.ledger.retention import RetentionLimits
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.process.messages import ControlEvent
 
+TCP_BACKLOG = 128
 LOSS_SECONDS = 2.0
 """How long it may take to write down that the keeper is lost; then the clean-up begins anyway."""
 
@@ -145,7 +146,7 @@ class House:
         placement.on_lost(lambda: self.wishes.make(Wish.KEEPER_LOST))
         if self._plan.fallen_back is not None:
             self.steering.degrade("config", self._plan.fallen_back, "pxctl config check")
-        upkeep.tell_troubles(placement, self.ledger, self.events, self.steering)
+        steering.tell_troubles(placement, self.ledger, self.events, self.steering)
         held = [child.key for child in placement.children()]
         losses = await cut_off.close(self.ledger, self.events, placement.caps, held)
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
@@ -166,14 +167,14 @@ class House:
             kill_rung=placement.caps.kill_rung,
             memory_rung=placement.caps.memory_rung,
         )
-        last_good.keep(self._plan.paths.run_dir, self._plan.loaded)
+        keep_valid(self._plan.paths.run_dir, self._plan.loaded)
 
     async def live(self) -> Wish:
         """Serve until somebody wishes for an end; return the wish. What dies in the background ends this loudly."""
         self.placement.on_control_event(self._told_by_keeper)
         async with asyncio.TaskGroup() as tasks:
             endless = (
-                tasks.create_task(upkeep.prune_for_ever(self.ledger, self._retention), name="prune"),
+                tasks.create_task(steering.prune_for_ever(self.ledger, self._retention), name="prune"),
                 tasks.create_task(self._reload_for_signals(), name="reload"),
             )
             wish = await self.wishes.stronger_than(Wish.NONE)
@@ -242,21 +243,21 @@ class House:
         socket_path = str(self._plan.listening.getsockname())
         listener = None
         if self._tcp is not None:  # as it was opened: a reload changes nothing of that
-            token_file = front_door.token_file(self._plan.loaded.settings, self._plan.paths)
-            listener = pipe_wiring.Listener(*self._tcp, str(token_file))
+            file = token_file(self._plan.loaded.settings, self._plan.paths)
+            listener = pipe_wiring.Listener(*self._tcp, str(file))
         return pipe_wiring.pipes_config(loaded.settings, self._plan.paths, socket=socket_path, listener=listener)
 
     async def _open_doors(self, losses: cut_off.Losses) -> None:
         settings, paths = self._plan.loaded.settings, self._plan.paths
         try:
-            tcp = front_door.open_tcp(settings, paths)
+            tcp = open_tcp(settings, paths)
         except PxError as error:
             self.steering.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
             tcp = None
         listening, access = tcp or (None, None)
         self._tcp = None if access is None or listening is None else listening.getsockname()[:2]
         self._runner = build_runner(self._application(access, losses), shutdown_seconds=settings.api.drain_seconds)
-        await front_door.open_doors(self._runner, self._plan.listening, listening)
+        await open_doors(self._runner, self._plan.listening, listening)
 
     def _application(self, access: TcpAccess | None, losses: cut_off.Losses) -> web.Application:
         settings, paths = self._plan.loaded.settings, self._plan.paths
@@ -376,14 +377,50 @@ class House:
             await self.placement.shutdown()
 
     async def _record_loss(self) -> None:
-        """Write down, quickly, that everything the keeper held is cut off; the clean-up must not wait for a disk."""
+        """Say, quickly, that the keeper is lost: the clean-up must not wait for a disk. The next start tells it."""
         _log.critical("keeper_lost", children=[child.unit for child in self.placement.children()])
         try:
             async with asyncio.timeout(LOSS_SECONDS):
-                lost = await instances.close_interrupted(self.ledger, (), time.time())
-                self.events.publish("keeper_lost", children=len(lost))
-                for row in lost:
-                    self.events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
+                self.events.publish("keeper_lost", children=len(self.placement.children()))
                 await self._last_page()
         except (PxError, TimeoutError) as error:
             _log.error("loss_not_recorded", error=error)
+
+
+def open_tcp(settings: Settings, paths: Paths) -> tuple[socket.socket, TcpAccess] | None:
+    """Bind the loopback port and get its token; None when no port is wanted.
+
+    Raises:
+        ConfigError: The token file cannot be used.
+        ConflictError: The port cannot be had.
+    """
+    if settings.api.listen is None:
+        return None
+    host, port = parse_listen(settings.api.listen)
+    token = read_or_make_token(token_file(settings, paths))
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise ConflictError(
+            f"cannot listen on {settings.api.listen}: {error.strerror}",
+            hint="choose another port in [api] listen, then `pxctl daemon restart`",
+        ) from error
+    return listening, TcpAccess(token, listening.getsockname()[1])
+
+
+def token_file(settings: Settings, paths: Paths) -> Path:
+    """Return where the token of the loopback port lies; absolute."""
+    wanted = settings.api.token_file
+    folder = paths.config_file.parent
+    return (folder / Path(wanted).expanduser() if wanted else paths.state_dir / TOKEN_NAME).absolute()
+
+
+async def open_doors(runner: web.AppRunner, unix: socket.socket, tcp: socket.socket | None) -> None:
+    """Serve on both sockets; the runner closes them. Serving calls listen(2) again, which sets the backlog anew."""
+    await runner.setup()
+    await web.SockSite(runner, unix, backlog=BACKLOG).start()
+    if tcp is not None:
+        await web.SockSite(runner, tcp, backlog=TCP_BACKLOG).start()

@@ -1,27 +1,33 @@
 """The control plane's own log: human lines on a terminal, JSON otherwise, native fields to journald when there.
 
 An event is a snake_case fact with bound facts beside it; what a library logs goes the same way. The log may lose lines
-(a full disk, a closed terminal), but it never stops the daemon.
+(a full disk, a closed terminal), but it never stops the daemon. Objects are never rendered by repr: texts, numbers,
+paths, enums, errors and collections of them pass; values under names that smell of secrets, and the values of
+environments, never do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
+import math
 import os
 import re
+import socket
+import struct
 import sys
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 
-from supervisord_py.daemon.journal import PRIORITIES, Journal, stderr_is_journal
-from supervisord_py.daemon.presentable import presentable
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import MutableMapping
 
     from structlog.typing import Processor
 
@@ -191,3 +197,139 @@ def _json(event: Mapping[str, Any]) -> str:
 
 def _value(fact: Any) -> str:
     return fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
+
+
+# -- what may be shown -------------------------------------------------------------------------------------------
+
+HIDDEN = "[hidden]"
+MAX_DEPTH = 6
+MAX_TEXT = 16 * 1024
+MAX_ITEMS = 200
+
+_SECRET = re.compile(r"token|secret|passw|authorization|api[_-]?key|credential|cookie|private[_-]?key", re.IGNORECASE)
+_ABOUT_A_SECRET = re.compile(r"(_file|_path|_bytes|_seconds)$", re.IGNORECASE)
+_ENVIRONMENTS = frozenset({"env", "environ", "environment"})
+
+
+def presentable(name: str, value: Any, depth: int = 0) -> Any:
+    """Return `value`, a fact called `name`, as JSON values without secrets."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if _SECRET.search(name) and not _ABOUT_A_SECRET.search(name):
+        return HIDDEN
+    text = _as_text(value)
+    if text is not None:
+        return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    return _collection(name, value, depth)
+
+
+def _as_text(value: Any) -> str | None:
+    match value:
+        case str() | PurePath():
+            return str(value)
+        case bytes() | bytearray():
+            return bytes(value).decode("utf-8", "replace")
+        case BaseException():
+            return f"{type(value).__name__}: {value}"
+        case _:
+            return None
+
+
+def _collection(name: str, value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping) and name.lower() in _ENVIRONMENTS:
+        return sorted(str(key) for key in value)
+    if depth >= MAX_DEPTH and isinstance(value, Mapping | list | tuple | AbstractSet):
+        return "…"
+    if isinstance(value, Mapping):
+        items = list(value.items())[:MAX_ITEMS]
+        return {str(key): presentable(str(key), each, depth + 1) for key, each in items}
+    if isinstance(value, list | tuple | AbstractSet):
+        return [presentable(name, each, depth + 1) for each in list(value)[:MAX_ITEMS]]
+    return f"<{type(value).__name__}>"
+
+
+# -- journald: one datagram an entry, own fields kept (JOURNAL_NATIVE_PROTOCOL) -----------------------------------
+
+JOURNAL_SOCKET = "/run/systemd/journal/socket"
+MAX_VALUE = 32 * 1024
+"""Bytes of one field; a longer value is cut, so that an entry stays far below the socket's buffer (EMSGSIZE)."""
+
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+
+
+def stderr_is_journal(stream: str | None, fd: int = 2) -> bool:
+    """Say whether `fd` is the connection that JOURNAL_STREAM (`device:inode`) names, as systemd.exec(5) wants it."""
+    if not stream:
+        return False
+    try:
+        seen = os.fstat(fd)
+    except OSError:
+        return False
+    return stream == f"{seen.st_dev}:{seen.st_ino}"
+
+
+def encode_entry(fields: Mapping[str, str]) -> bytes:
+    """Serialise one entry: name, newline, the length as 64 bits little-endian, value, newline; so for each. Pure."""
+    parts = []
+    for name, text in fields.items():
+        value = text.encode("utf-8", "replace")[:MAX_VALUE]
+        parts += [name.encode("ascii"), b"\n", struct.pack("<Q", len(value)), value, b"\n"]
+    return b"".join(parts)
+
+
+class Journal:
+    """A connection to journald that survives journald's own restarts.
+
+    Never fails and never blocks: what journald does not take is dropped and counted, and the next entry says how many.
+    """
+
+    def __init__(self, path: str = JOURNAL_SOCKET) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self.dropped = 0
+
+    def write(self, fields: Mapping[str, str]) -> bool:
+        """Send one entry; returns False when it was dropped."""
+        told = dict(fields) | ({"PX_DROPPED_ENTRIES": str(self.dropped)} if self.dropped else {})
+        if not self._send(encode_entry(told)):
+            self.dropped += 1
+            return False
+        self.dropped = 0
+        return True
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, entry: bytes) -> bool:
+        for _ in range(2):
+            try:
+                self._connected().send(entry)
+            except OSError as error:
+                if error.errno in {errno.EAGAIN, errno.EMSGSIZE, errno.ENOBUFS}:
+                    return False
+                # journald was restarted or is away: its old socket is dead for ever, so connect once more.
+                self.close()
+            else:
+                return True
+        return False
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            fresh = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            fresh.settimeout(0.0)
+            with contextlib.suppress(OSError):
+                fresh.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * 1024 * 1024)
+            try:
+                fresh.connect(self._path)
+            except OSError:
+                fresh.close()
+                raise
+            self._socket = fresh
+        return self._socket

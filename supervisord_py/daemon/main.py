@@ -139,11 +139,11 @@ def _load(flags: Flags, paths: Paths) -> Loaded:
 
 def _inherited() -> socket.socket | None:
     """Return the socket of systemd or launchd; none of its descriptors goes on to children."""
-    from supervisord_py.daemon import launchd, sockets  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import sockets  # noqa: PLC0415 - as above
 
     found = sockets.inherited_socket(os.environ, os.getpid())
     if found is None and "XPC_SERVICE_NAME" in os.environ:  # launchd(8) sets it for every job
-        fd = launchd.launchd_socket(launchd.system_activate)
+        fd = sockets.launchd_socket(sockets.system_activate)
         found = sockets.adopt_socket(fd) if fd is not None else None
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
@@ -173,7 +173,7 @@ def _raise_open_files() -> None:
 
 def _check(flags: Flags, *, as_json: bool) -> int:
     """Say what is wrong with the settings; returns the exit code."""
-    from supervisord_py.daemon.problems import SettingsError  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.sources import SettingsError  # noqa: PLC0415 - as above
 
     paths = _paths(flags)
     try:

@@ -2,6 +2,15 @@
 
 REMOVED: dict[tuple[str, str], str] = {
     # [daemon], [logs], [api], [ledger]
+    ("daemon", "watchdog_seconds"): "the keeper asks every 10 s; control_hang_seconds says how long it waits",
+    ("daemon", "backoff_reset_seconds"): "a control plane that lived for 60 s starts without delay",
+    ("logs", "spill_bytes"): "1 MiB of a unit's output is held in memory while the disk takes none",
+    ("api", "stream_buffer_bytes"): "a follower may lag by 1 MiB",
+    ("api", "idempotency_body_bytes"): "answers up to 1 MiB are kept for replay",
+    ("ledger", "events_keep"): "100,000 events are kept, for keep_days at most",
+    ("ledger", "runs_keep"): "100,000 runs are kept, for keep_days at most",
+    ("ledger", "cells_keep"): "20,000 cells are kept, for keep_days at most",
+    ("ledger", "sessions_keep"): "1,000 ended sessions are kept, for keep_days at most",
     # [tools]
     # [pipes]
     ("pipes", "loop_seconds"): "an event never comes back to a pipe that had a part in it, however late",

@@ -38,9 +38,6 @@ class DaemonSection(Section):
     stop_seconds: PositiveSeconds = Field(
         default=10.0, description="how long an orderly stop may take before the keeper kills"
     )
-    watchdog_seconds: Seconds = Field(
-        default=10.0, description="interval at which the keeper asks for a sign of life; 0 is never"
-    )
     control_hang_seconds: PositiveSeconds = Field(
         default=30.0, description="silence after which the control plane is replaced"
     )
@@ -48,9 +45,6 @@ class DaemonSection(Section):
         default=0.1, description="first delay before the control plane is restarted"
     )
     backoff_max_seconds: PositiveSeconds = Field(default=30.0, description="longest such delay")
-    backoff_reset_seconds: PositiveSeconds = Field(
-        default=60.0, description="time up after which the delay is the first again"
-    )
     cgroup: Literal["auto", "off"] = Field(default="auto", description="whether cgroups are used where they can be")
     platform: Literal["auto", "portable"] = Field(
         default="auto", description="portable: only what every platform offers"
@@ -68,9 +62,6 @@ class LogsSection(Section):
     )
     total_bytes: Annotated[int, Field(ge=128 * KIB)] = Field(
         default=64 * MIB, description="beyond it the oldest segments go"
-    )
-    spill_bytes: Annotated[int, Field(ge=4 * KIB)] = Field(
-        default=MIB, description="held in memory while the disk refuses"
     )
 
 
@@ -242,15 +233,11 @@ class ApiSection(Section):
     token_file: str | None = Field(
         default=None, description="its bearer token; beside the ledger by default, made when missing"
     )
-    stream_buffer_bytes: Annotated[int, Field(ge=4 * KIB)] = Field(
-        default=MIB, description="lag of a follower before a gap"
-    )
     stream_heartbeat_seconds: PositiveSeconds = Field(default=15.0, description="longest silence on a followed stream")
     stream_resume_seconds: Seconds = Field(
         default=5.0, description="how long a call told as server-sent events waits for a client that was cut off"
     )
     idempotency_seconds: Seconds = Field(default=86400.0, description="how long an answer may be replayed")
-    idempotency_body_bytes: Count = Field(default=MIB, description="largest answer that is kept for replay")
     drain_seconds: Seconds = Field(
         default=5.0, description="what requests in flight get when the control plane is replaced"
     )
@@ -259,11 +246,7 @@ class ApiSection(Section):
 class LedgerSection(Section):
     """`[ledger]`: how much is remembered."""
 
-    events_keep: PositiveCount = Field(default=100_000, description="events kept")
-    runs_keep: PositiveCount = Field(default=100_000, description="runs kept")
-    cells_keep: PositiveCount = Field(default=20_000, description="cells of kernels kept, with their code")
-    sessions_keep: PositiveCount = Field(default=1_000, description="sessions of kernels kept that have ended")
-    keep_days: PositiveCount = Field(default=90, description="days after which all of these are forgotten")
+    keep_days: PositiveCount = Field(default=90, description="days after which all of it is forgotten")
 
 
 class Settings(Section):

@@ -7,27 +7,40 @@ when a stronger source hides it; and all mistakes are reported at once.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import json
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from supervisord_py.daemon.merge import Layer, Origin, merge, nearest
-from supervisord_py.daemon.problems import Problem, SettingsError
 from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings
-from supervisord_py.daemon.sources import Sources, read_sources
+from supervisord_py.daemon.sources import (
+    Layer,
+    Origin,
+    OriginKind,
+    Problem,
+    SettingsError,
+    Sources,
+    merge,
+    nearest,
+    read_sources,
+)
 from supervisord_py.pipes.agents.redaction import pattern_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from pydantic_core import ErrorDetails
 
-    from supervisord_py.daemon.merge import Key
     from supervisord_py.daemon.schema import KernelsSection, PipesSection
+    from supervisord_py.daemon.sources import Key
 
+VALID_NAME = "settings.valid.json"
 _CHOICE = re.compile(r"'([^']*)'")
 """A choice in pydantic's words for all of them: `'a', 'b' or 'c'`."""
 _SHOWN = 60
@@ -40,7 +53,6 @@ class _Pair:
 
     Attributes:
         factor: So many times `low` must fit into `high`.
-        strict: They must not be equal.
     """
 
     section: str
@@ -49,16 +61,14 @@ class _Pair:
     low_words: str = "must not be above {}"
     high_words: str = "must not be below {}"
     factor: int = 1
-    strict: bool = False
 
     def holds(self, low: float, high: float) -> bool:
         """Say whether values of the two agree."""
-        return low * self.factor < high or (low * self.factor == high and not self.strict)
+        return low * self.factor <= high
 
 
 _PAIRS = (
     _Pair("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
-    _Pair("daemon", "watchdog_seconds", "control_hang_seconds", "must be below {}", "must be above {}", strict=True),
     _Pair("logs", "segment_bytes", "total_bytes", "must fit twice into {}", "must hold at least two segments of {}", 2),
     _Pair("kernels", "timeout_min_seconds", "timeout_seconds"),
     _Pair("kernels", "timeout_seconds", "timeout_max_seconds"),
@@ -105,11 +115,37 @@ def load_settings(sources: Sources) -> Loaded:
     settings = Settings.model_validate(merged.tree)
     if disagreements := list(contradictions(settings, merged.origins)):
         raise SettingsError(disagreements)
-    effective = tuple(
-        Effective(".".join(key), getattr(getattr(settings, key[0]), key[1]), merged.origins.get(key, Origin()))
+    return Loaded(settings, _effective(settings, merged.origins, Origin()), tuple(reading.warnings))
+
+
+def _effective(settings: Settings, origins: Mapping[Key, Origin], otherwise: Origin) -> tuple[Effective, ...]:
+    return tuple(
+        Effective(".".join(key), getattr(getattr(settings, key[0]), key[1]), origins.get(key, otherwise))
         for key in KEYS
     )
-    return Loaded(settings, effective, tuple(reading.warnings))
+
+
+def keep_valid(folder: Path, loaded: Loaded) -> None:
+    """Write down settings that are in force, for a control plane that starts again while pxd.toml is broken.
+
+    A crash at such a moment must not end the children. Secrets are among them: the file is ours alone. A disk that
+    refuses costs only this.
+    """
+    fresh = folder / f"{VALID_NAME}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(loaded.settings.model_dump(), file, default=SecretStr.get_secret_value)
+        fresh.replace(folder / VALID_NAME)
+
+
+def recall_valid(folder: Path) -> Loaded | None:
+    """Return what `keep_valid` wrote, or None when there is nothing that this version understands."""
+    try:
+        settings = Settings.model_validate_json((folder / VALID_NAME).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return Loaded(settings, _effective(settings, {}, Origin(OriginKind.FILE, str(folder / VALID_NAME))))
 
 
 def layer_problems(layer: Layer) -> list[Problem]:

@@ -90,9 +90,7 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         tools_dir=paths.tools_dir,
         examples_dir=EXAMPLES,
         max_body_bytes=settings.tools.max_body_bytes,
-        idempotency_body_bytes=settings.api.idempotency_body_bytes,
         idempotency_keep_seconds=settings.api.idempotency_seconds,
-        stream_buffer_bytes=settings.api.stream_buffer_bytes,
         stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
         stream_resume_seconds=settings.api.stream_resume_seconds,
         drain_seconds=settings.api.drain_seconds,
@@ -104,12 +102,12 @@ def retention_limits(settings: Settings) -> RetentionLimits:
     """Return how much the ledger keeps."""
     age = settings.ledger.keep_days * DAY_SECONDS
     return RetentionLimits(
-        events=TableLimit(settings.ledger.events_keep, age),
-        runs=TableLimit(settings.ledger.runs_keep, age),
-        instances=TableLimit(settings.ledger.runs_keep, age),
+        events=TableLimit(100_000, age),
+        runs=TableLimit(100_000, age),
+        instances=TableLimit(100_000, age),
         idempotency_seconds=settings.api.idempotency_seconds,
-        kernel_cells=TableLimit(settings.ledger.cells_keep, age),
-        kernel_sessions=TableLimit(settings.ledger.sessions_keep, age),
+        kernel_cells=TableLimit(20_000, age),
+        kernel_sessions=TableLimit(1_000, age),
     )
 
 

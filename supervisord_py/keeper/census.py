@@ -1,7 +1,8 @@
-"""Who belongs to which instance right now: by cgroup where there is one, else by kinship over the process table.
+"""Who belongs to which instance right now: by cgroup where there is one, else by descent and by mark.
 
-One snapshot serves all instances that ask in the same moment. Membership is remembered by identity, so that a process
-stays ours after its parents are gone; the memory is pruned with every snapshot.
+One snapshot of the process table serves all that ask in the same moment. A leader is its instance's; what was ours
+stays ours, by identity, also when its parents are gone; a child is its parent's; an orphan that came back to whoever
+adopts is told by the mark in its environment.
 """
 
 from __future__ import annotations
@@ -9,20 +10,18 @@ from __future__ import annotations
 import os
 
 from supervisord_py.keeper import processes
-from supervisord_py.keeper.kinship import Families
 from supervisord_py.keeper.protocol import MARK_INSTANCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.keeper.instance import Instance
     from supervisord_py.keeper.processes import Process
 
+    Identity = tuple[int, int]
+
 INIT_PID = 1
-NEW_PIDS_MAX = 64
-"""More forks than this between two looks and the whole table is read again."""
-CATCH_UPS = 3
 _MARK = MARK_INSTANCE.encode()
 
 
@@ -50,31 +49,19 @@ class Census:
         """Take a new snapshot of everything."""
         self._last_pid = processes.last_pid()
         self._rows = processes.table()
-        for _ in range(CATCH_UPS):  # what was forked behind the reader's back, while it read
-            if not self._add_new():
-                break
-        self._assign()
+        held = [instance for instance in self._instances.values() if instance.tree_alive and instance.pid]
+        owners = {(pid, start): one.key for one in held for pid, start in one.members.items()}
+        owners |= {instance.identity: instance.key for instance in held}
+        adopter = self._me if self._subreaper else INIT_PID
+        self._families = assign(self._rows, owners, adopter, self._strangers | {self._me}, self._marked)
+        for instance in held:
+            instance.members = {row.pid: row.start_time for row in self._families.get(instance.key, [])}
 
     def catch_up(self) -> None:
-        """Take in what was forked since the last snapshot; cheap when that is little or nothing."""
+        """Take a new snapshot if anything was forked since the last one."""
         newest = processes.last_pid()
-        if newest is None or self._last_pid is None or not 0 <= newest - self._last_pid <= NEW_PIDS_MAX:
+        if newest is None or newest != self._last_pid:
             self.take()
-        elif self._add_new():
-            self._assign()
-
-    def _add_new(self) -> int:
-        """Add the processes forked since the last look; return how many pids were given away meanwhile."""
-        newest = processes.last_pid()
-        if newest is None or self._last_pid is None:
-            return 0
-        given = range(self._last_pid + 1, newest + 1)
-        for pid in given:
-            row = processes.look(pid) if processes.is_process(pid) else None
-            if row is not None:
-                self._rows[pid] = row
-        self._last_pid = newest
-        return len(given)
 
     def members(self, instance: Instance) -> list[Process]:
         """Return the live processes of an instance's tree: now, on the cgroup rung; else as of the last snapshot."""
@@ -103,58 +90,58 @@ class Census:
     def descendants(self) -> list[Process]:
         """Return every live descendant of this process but the strangers, in a new snapshot; the keeper's last look."""
         self.take()
-        nobodys = self._strangers | {self._me}
-        return [row for row in self._rows.values() if row.alive and row.pid not in nobodys and self._descends(row)]
+        ours = assign(self._rows, {}, self._me, self._strangers | {self._me}, lambda _: "")
+        return [row for row in ours.get("", []) if row.alive]
 
-    def _descends(self, row: Process) -> bool:
-        seen: set[int] = set()
-        while row.ppid not in seen:
-            if row.ppid == self._me:
-                return True
-            if row.ppid in self._strangers or row.ppid not in self._rows:
-                return False
-            seen.add(row.ppid)
-            row = self._rows[row.ppid]
-        return False
-
-    def _assign(self) -> None:
-        held = [instance for instance in self._instances.values() if instance.tree_alive and instance.pid]
-        known = {(pid, start): one.key for one in held for pid, start in one.members.items()}
-        families = Families(
-            {instance.identity: instance.key for instance in held},
-            known,
-            adopter=self._me if self._subreaper else INIT_PID,
-            strangers=frozenset(self._strangers | {self._me}),
-            trace=self._trace,
-            certain=self._subreaper,
-        )
-        self._families = families.assign(self._rows)
-        for instance in held:
-            instance.members = {row.pid: row.start_time for row in self._families.get(instance.key, [])}
-
-    def _trace(self, row: Process) -> str | None:
-        """Find what an orphan bears: our mark in its environment, or one of our pipes among its standard streams."""
+    def _marked(self, row: Process) -> str | None:
+        """Return the key of the instance whose mark is in the environment of an orphan."""
         if not row.alive:
             return None
         mark = processes.environment(row.pid).get(_MARK, b"").decode("ascii", "replace")
         if mark in self._instances:
             return mark
-        for key, instance in self._instances.items():
-            if instance.born == mark:
-                return key
-        return self._by_pipe(row.pid) if self._subreaper else None
+        return next((key for key, instance in self._instances.items() if instance.born == mark), None)
 
-    def _by_pipe(self, pid: int) -> str | None:
-        held = set()
-        for number in (1, 2):
-            try:
-                held.add(os.stat(f"/proc/{pid}/fd/{number}").st_ino)
-            except OSError:
-                continue
-        if not held:
-            return None
-        for instance in self._instances.values():
-            for outlet in instance.outlets:
-                if outlet.fd >= 0 and os.fstat(outlet.fd).st_ino in held:
-                    return instance.key
-        return None
+
+def assign(
+    rows: Mapping[int, Process],
+    owners: Mapping[Identity, str],
+    adopter: int,
+    strangers: set[int],
+    orphan: Callable[[Process], str | None],
+) -> dict[str, list[Process]]:
+    """Return the processes of each key, zombies included, in no order. Pure but for `orphan`.
+
+    Args:
+        rows: The process table, by pid.
+        owners: Key by identity of each leader, reaped or not, and of every process assigned before.
+        adopter: pid that orphans come back to: the keeper, or 1 where there is no subreaper.
+        strangers: pids that are nobody's.
+        orphan: Says the key of a child of the adopter, or None; it may be slow.
+    """
+    found: dict[int, str | None] = dict.fromkeys(strangers)
+    for start in rows:
+        # Climb to the first ancestor whose owner is known, then note it for all on the way down.
+        way: list[int] = []
+        key: str | None = None
+        pid = start
+        while pid in rows and pid not in way:
+            if pid in found:
+                key = found[pid]
+                break
+            way.append(pid)
+            row = rows[pid]
+            key = owners.get(row.identity)
+            if key is not None:
+                break
+            if row.ppid == adopter:
+                key = orphan(row)
+                break
+            pid = row.ppid
+        found.update(dict.fromkeys(way, key))
+    families: dict[str, list[Process]] = {}
+    for pid, row in rows.items():
+        key = found.get(pid)
+        if key is not None:
+            families.setdefault(key, []).append(row)
+    return families

@@ -27,7 +27,7 @@ class Boot:
     """The boot document. Durations in seconds, sizes in bytes; descriptors are -1 where there is none."""
 
     __slots__ = (
-        "backoff_initial_seconds", "backoff_max_seconds", "backoff_reset_seconds", "cgroup", "control_argv",
+        "backoff_initial_seconds", "backoff_max_seconds", "cgroup", "control_argv",
         "control_hang_seconds", "daemon_id", "listen_fd", "lock_fd", "log_dir", "log_segment_bytes", "log_spill_bytes",
         "log_total_bytes", "platform", "pxd_argv", "run_dir", "socket_owned", "socket_path", "state_dir",
         "stop_seconds", "watchdog_seconds",
@@ -49,13 +49,12 @@ class Boot:
         self.lock_fd = _fd(document, "lock_fd")
         self.log_segment_bytes = int(document.get("log_segment_bytes", 8 << 20))
         self.log_total_bytes = int(document.get("log_total_bytes", 64 << 20))
-        self.log_spill_bytes = int(document.get("log_spill_bytes", 256 << 10))
+        self.log_spill_bytes = int(document.get("log_spill_bytes", 1 << 20))
         self.stop_seconds = float(document.get("stop_seconds", 10))
         self.watchdog_seconds = float(document.get("watchdog_seconds", 0))
         self.control_hang_seconds = float(document.get("control_hang_seconds", 30))
         self.backoff_initial_seconds = float(document.get("backoff_initial_seconds", 0.2))
         self.backoff_max_seconds = float(document.get("backoff_max_seconds", 30))
-        self.backoff_reset_seconds = float(document.get("backoff_reset_seconds", 60))
         self.cgroup: str = document.get("cgroup", "auto")
         self.platform: str = document.get("platform", "auto")
 

@@ -10,22 +10,21 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 
 from supervisord_py.keeper import spawn
-from supervisord_py.keeper.backoff import Backoff
 from supervisord_py.keeper.channel import Channel
 from supervisord_py.keeper.spawn import Plan, SpawnError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, MutableMapping
     from typing import Any
 
     from supervisord_py.keeper.channel import Receive
     from supervisord_py.keeper.context import Boot, Rungs
     from supervisord_py.keeper.journal import Journal
     from supervisord_py.keeper.loop import Loop, Timer
-    from supervisord_py.keeper.notify import Notifier
 
 CHANNEL_FD = 3
 LISTEN_FD = 4
@@ -35,7 +34,28 @@ START_SECONDS = 60.0
 """A control plane that has not said hello by then never will."""
 LEAVE_SECONDS = 5.0
 """How long one that is to be replaced may take to finish its answers."""
+BACKOFF_RESET_SECONDS = 60.0
+"""A life of at least this proves health."""
 MARK_CONTROL = "PX_CONTROL"
+
+
+class Backoff:
+    """The pauses between unplanned ends, in seconds: each one doubles the next, up to `cap`."""
+
+    __slots__ = ("_cap", "_initial", "failures")
+
+    def __init__(self, initial: float, cap: float) -> None:
+        self._initial = max(0.0, initial)
+        self._cap = max(self._initial, cap)
+        self.failures = 0
+
+    def after_end(self, lived: float) -> float:
+        """Return the pause after an unplanned end of a life that lasted `lived` seconds."""
+        if lived >= BACKOFF_RESET_SECONDS:
+            self.failures = 0
+        self.failures += 1
+        # The exponent is bounded: 2.0 ** 2000 would overflow after a night of failures.
+        return min(self._cap, self._initial * 2.0 ** min(self.failures - 1, 60))
 
 
 class Control:
@@ -74,7 +94,7 @@ class Control:
         self._environ = {**environ, MARK_CONTROL: boot.daemon_id}
         self._receive = receive
         self._ended = ended
-        self._backoff = Backoff(boot.backoff_initial_seconds, boot.backoff_max_seconds, boot.backoff_reset_seconds)
+        self._backoff = Backoff(boot.backoff_initial_seconds, boot.backoff_max_seconds)
         self._period = boot.watchdog_seconds or notifier.watchdog_seconds / 2
         self._channel: Channel | None = None
         self._pidfd = self._report = -1
@@ -266,3 +286,59 @@ class Control:
         if self._loop.now() - self._answered <= self._boot.control_hang_seconds + self._period:
             self._notifier.watchdog()
         self._watchdog_timer = self._loop.later(self._notifier.watchdog_seconds / 2, self._feed)
+
+
+class Notifier:
+    """The line to the service manager (sd_notify(3)): one datagram a fact, nothing where nobody listens.
+
+    Its variables are taken out of the environment at once: no child may speak for the keeper.
+
+    Attributes:
+        watchdog_seconds: Period in which the service manager wants to hear from us; 0 for never.
+    """
+
+    __slots__ = ("_address", "_reloading", "_said_ready", "watchdog_seconds")
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        address = environ.pop("NOTIFY_SOCKET", "")
+        micros = environ.pop("WATCHDOG_USEC", "")
+        pid = environ.pop("WATCHDOG_PID", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._said_ready = False
+        self._reloading = False
+        mine = pid in ("", str(os.getpid()))
+        self.watchdog_seconds = int(micros) / 1e6 if micros.isdigit() and mine and address else 0.0
+
+    def ready(self) -> None:
+        """The API serves: READY=1, the first time and after a reload."""
+        if not self._said_ready or self._reloading:
+            self._said_ready = True
+            self._reloading = False
+            self._send("READY=1")
+
+    def reloading(self) -> None:
+        """A reload begins; it ends with `ready()`."""
+        self._reloading = True
+        micros = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={micros}")
+
+    def status(self, text: str) -> None:
+        """One line for people."""
+        self._send("STATUS=" + " ".join(text.split()))
+
+    def stopping(self) -> None:
+        """The end begins."""
+        self._send("STOPPING=1")
+
+    def watchdog(self) -> None:
+        """Both loops make progress."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, text: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+                sock.sendto(text.encode(), self._address)
+        except OSError:
+            return  # nobody listens: never a reason to stop serving

@@ -36,8 +36,7 @@ def parse_bsd(record: bytes) -> Process:
     seconds, micros = struct.unpack_from("<QQ", record, 120)
     process = Process(pid, ppid, pgid, 0, seconds * 1_000_000 + micros)
     process.alive = status != SZOMB
-    process.image = record[48:64].split(b"\0", 1)[0]  # no process can change its own: only an exec does
-    process.name = process.image.decode("utf-8", "replace")
+    process.name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
     return process
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import signal
 import time
 
-from supervisord_py.keeper.holding import Hold
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
@@ -39,13 +37,12 @@ class Instance:
         verdict: What the killer wrote down before it signalled.
         exit: The exit record, once the leader is reaped.
         report: Descriptor of the exec report, -1 once it is read.
-        hold: How far its output may run ahead of its follower.
         cpu_limit: Soft and hard RLIMIT_CPU in seconds, if set.
         memory_grace: Seconds between TERM and KILL when it is over its memory limit; 0 kills at once.
     """
 
     __slots__ = (
-        "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "hold", "key", "log", "log_position",
+        "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "key", "log", "log_position",
         "max_rss_bytes", "members", "memory_grace", "memory_in_kernel", "outlets", "pid", "pidfd", "report",
         "start_time", "started_at", "stopping", "tag", "tree_alive", "unit", "verdict",
     )  # fmt: skip
@@ -65,7 +62,6 @@ class Instance:
         self.report = -1
         self.group: Group | None = None
         self.outlets: list[Outlet] = []
-        self.hold = Hold()
         self.members: dict[int, int] = {}
         self.tree_alive = True
         self.stopping = False
@@ -95,7 +91,6 @@ class Instance:
             "log_position": self.log_position,
             "log_instance": self.log_instance,
             "stopping": self.stopping,
-            "held": any(outlet.held for outlet in self.outlets),
             "tree_alive": self.tree_alive,
             "exit": self.exit,
         }

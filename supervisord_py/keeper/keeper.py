@@ -13,11 +13,10 @@ import traceback
 from supervisord_py.keeper import spawn, sweep, system
 from supervisord_py.keeper.census import Census
 from supervisord_py.keeper.context import Rungs
-from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, Control
+from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, Control, Notifier
 from supervisord_py.keeper.ending import Ending
 from supervisord_py.keeper.loop import Loop
-from supervisord_py.keeper.memory import Watchdog, over_memory_event
-from supervisord_py.keeper.notify import Notifier
+from supervisord_py.keeper.memory import Watchdog
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT
 from supervisord_py.keeper.pump import Pump
 from supervisord_py.keeper.registry import Registry
@@ -75,7 +74,7 @@ class Keeper:
         census = Census(self.registry.instances, self.registry.strangers, subreaper=self.rungs.subreaper)
         self.registry.census = census
         self.registry.changed = self._changed
-        self.ladder = Ladder(self.loop, census, self.registry.reap_leader, self.registry.close, self.pump.relax)
+        self.ladder = Ladder(self.loop, census, self.registry.reap_leader, self.registry.close)
         self.watchdog = Watchdog(self.loop, census, self._over_memory)
         self.verbs = Verbs(self)
         self.ending = Ending(self)
@@ -186,8 +185,6 @@ class Keeper:
     def _over_memory(self, instance: Instance, rss_bytes: int, grace: float) -> None:
         limit = instance.max_rss_bytes or 0
         instance.condemn("memory_limit", "watchdog", signal.SIGTERM if grace else signal.SIGKILL, rss_bytes, limit)
-        if grace or not instance.memory_grace:  # it is told once, also when it grows on
-            self._emit(over_memory_event(instance.key, rss_bytes, limit))
         if not grace:
             instance.escalate()
             kill_all(instance, self.registry.census.members(instance))

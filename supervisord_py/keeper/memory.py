@@ -10,8 +10,6 @@ size confirms the sum before anything is killed. One timer serves all; there is 
 
 from __future__ import annotations
 
-import time
-
 from supervisord_py.keeper import processes
 
 TYPE_CHECKING = False
@@ -145,14 +143,3 @@ class Watchdog:
             pss += processes.resident(pid) if share is None else share
         one.confirmed = (total, pss)
         return pss
-
-
-def over_memory_event(key: str, rss_bytes: int, limit_bytes: int) -> dict[str, object]:
-    """Return the event `over_memory` of the protocol."""
-    return {
-        "event": "over_memory",
-        "key": key,
-        "rss_bytes": rss_bytes,
-        "limit_bytes": limit_bytes,
-        "time": time.time(),
-    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from supervisord_py.keeper.holding import Hold
 from supervisord_py.keeper.spawn import RLIMITS, Plan, SpawnError
 
 TYPE_CHECKING = False
@@ -93,18 +92,6 @@ def cpu_limit(message: Mapping[str, Any]) -> tuple[int, int] | None:
         if name == "cpu" and soft >= 0:
             return int(soft), int(hard)
     return None
-
-
-def hold(message: Mapping[str, Any]) -> Hold:
-    """Return how far the output of a SPAWN message's child may run ahead.
-
-    Raises:
-        Refusal: The limit is no positive integer.
-    """
-    limit = message.get("hold_bytes")
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0):
-        raise Refusal("bad_request", "member 'hold_bytes' must be a positive integer, or absent")
-    return Hold(limit)
 
 
 def _stdin(message: Mapping[str, Any], stored: Mapping[str, int], default: int) -> int:

@@ -33,11 +33,9 @@ class Process:
         ticks: CPU clock ticks of itself and its reaped children.
         rss_bytes: Resident bytes.
         name: The command's short name.
-        image: What tells the program it runs from one that it ran before an exec; a fork has its parent's. Empty where
-            it is not ours to read.
     """
 
-    __slots__ = ("alive", "image", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
+    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
 
     def __init__(self, pid: int, ppid: int, pgid: int, sid: int, start_time: int) -> None:
         self.pid = pid
@@ -49,7 +47,6 @@ class Process:
         self.ticks = 0
         self.rss_bytes = 0
         self.name = ""
-        self.image = b""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -66,7 +63,7 @@ def parse_stat(text: bytes) -> Process:
     head, _, rest = text.rpartition(b")")
     number, _, name = head.partition(b" (")
     fields = rest.split()
-    if len(fields) < 26:
+    if len(fields) < 22:
         raise ValueError("not a stat line")
     process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
     threads = int(fields[17])
@@ -74,8 +71,6 @@ def parse_stat(text: bytes) -> Process:
     process.ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
     process.rss_bytes = int(fields[21]) * PAGE_BYTES
     process.name = name.decode("utf-8", "replace")
-    if fields[25] != b"0":  # all that says where code and stack lie is 0 or 1 to who may not trace it
-        process.image = b" ".join(fields[23:26])
     return process
 
 
@@ -128,15 +123,6 @@ def pids() -> Iterator[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             yield int(name)
-
-
-def is_process(pid: int) -> bool:
-    """Say whether `pid` numbers a process and not one of its further threads (whose /proc entry reads alike)."""
-    try:
-        text = slurp(f"/proc/{pid}/status", 4096)
-    except OSError:
-        return False
-    return b"\nTgid:\t%d\n" % pid in text
 
 
 def last_pid() -> int | None:

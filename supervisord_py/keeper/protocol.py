@@ -33,8 +33,6 @@ that names one is idempotent by it):
   rename     {key, new_key, unit, tag} -> {child: CHILD}   a child that runs goes on as `new_key` of `unit`: its output
              from now on and its end are theirs, `started_at` is now. The marks in its environment stay as they were.
              errors "unknown_key", "dead" (ended, or being stopped), "exists"
-  seen       {key, position} -> {}                  whoever follows the child's output has everything before `position`
-             of its unit's log (revision 2)
   release    {key} -> {}                            acknowledges the exit record; the keeper forgets the instance.
                                                     error "alive" while its tree lives
   put_fd     {name, fds: 1} (+1 descriptor) -> {}   keeps a duplicate by name until dropped (replaces an equal name)
@@ -50,17 +48,15 @@ that names one is idempotent by it):
 Events:
   exit         {record: EXIT}      a leader was reaped. Sent again after each hello until released.
   gone         {key}               the tree of an exited leader is empty and its pipes are drained
-  over_memory  {key, rss_bytes, limit_bytes, time}   recorded and sent before the signal
   log_degraded {unit, errno, lost_bytes} / log_recovered {unit, lost_bytes}
   ping         {}                  answer with verb alive
   stop         {signum}            SIGTERM/SIGINT arrived: stop all children in order, then verb shutdown
   reload       {} (SIGHUP) / dump {} (SIGUSR1)
 
 CHILD: {key, unit, pid, start_time, boot_id, started_at, state: "running" | "exited", tag, log_position,
-        stopping: bool, held: bool, exit: EXIT | null}
+        stopping: bool, exit: EXIT | null}
         start_time: clock ticks since boot (field 22 of /proc/PID/stat); started_at: unix seconds;
         log_position: the unit's cumulative output position at the spawn.
-        held: its output is not read at present, because too much of it has not been seen (revision 2).
 EXIT:  {key, unit, pid, start_time, boot_id, started_at, ended_at, code: int | null, signal: int | null,
         user_seconds, system_seconds, max_rss_bytes, log_position, log_end,
         verdict: {reason, by, rss_bytes, limit_bytes, signal, time} | null,
@@ -72,10 +68,7 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         max_rss_bytes: int | null, tag: str,
         memory_grace_seconds: number,    between TERM and KILL of a tree over max_rss_bytes, where the keeper enforces
                                          it; absent = 0, KILL at once. A quarter more ends the grace.
-        stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
-        hold_bytes: int | null}          its pipes are read only while less than this much of what it wrote (with the
-                                         index's records) lies beyond what was `seen`, which begins at log_position;
-                                         a stop grants as much once more; its end is never held back (revision 2)
+        stdin_name: str | null}          a stored descriptor that becomes 0; else /dev/null (revision 2)
         Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir",
         "exec".
 

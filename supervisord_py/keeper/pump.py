@@ -1,7 +1,7 @@
 """Moves children's output from pipes to their units' logs, a bounded piece a turn, so that a flood starves nobody.
 
 A pipe ends when nobody holds its other side. That says nothing about the child: grandchildren inherit pipes, so an exit
-is decided by wait alone, and what is in a pipe at that moment is drained first, held back or not.
+is decided by wait alone, and what is in a pipe at that moment is drained first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from supervisord_py.keeper.holding import Hold
-    from supervisord_py.keeper.instance import Instance
     from supervisord_py.keeper.loop import Loop
     from supervisord_py.keeper.unitlog import Emit
 
@@ -27,25 +25,23 @@ DRAIN_BYTES = 1 << 20
 
 
 class Outlet:
-    """The reading end of one pipe of one instance; `held` while it is not read."""
+    """The reading end of one pipe of one instance."""
 
-    __slots__ = ("_hold", "_pump", "fd", "held", "instance", "log", "stream")
+    __slots__ = ("_pump", "fd", "instance", "log", "stream")
 
-    def __init__(self, pump: Pump, fd: int, stream: int, log: UnitLog, hold: Hold) -> None:
+    def __init__(self, pump: Pump, fd: int, stream: int, log: UnitLog) -> None:
         self._pump = pump
-        self._hold = hold
         self.fd = fd
         self.stream = stream
         self.log = log
         self.instance = log.instance
-        self.held = False
 
-    def pump(self, size: int = PIECE_BYTES) -> int:
-        """Move one piece of at most `size` bytes; return its size, 0 at the end or when there is nothing now."""
+    def pump(self) -> int:
+        """Move one piece; return its size, 0 at the end or when there is nothing now."""
         if self.fd < 0:
             return 0
         try:
-            piece = os.read(self.fd, size)
+            piece = os.read(self.fd, PIECE_BYTES)
         except BlockingIOError:
             return 0
         except OSError:
@@ -54,20 +50,7 @@ class Outlet:
             self._pump.end(self)
             return 0
         self.log.write(self.stream, self.instance, piece)
-        self._hold.took(self.log.position)
         return len(piece)
-
-    def turn(self) -> None:
-        """Move one piece, if there is room for it; the loop calls this when there is one.
-
-        What a full disk would make us lose is left with a child that can be held: what is kept in memory for its log is
-        for what comes at its end.
-        """
-        room = self._hold.room(self.log.position)
-        if room > 0 and not (self._hold.bounded and self.log.degraded):
-            self.pump(min(PIECE_BYTES, room))
-        else:
-            self._pump.hold(self)
 
     def drain(self) -> None:
         """Move all that is in the pipe now."""
@@ -79,7 +62,7 @@ class Outlet:
 class Pump:
     """All units' logs that are in use."""
 
-    __slots__ = ("_emit", "_held", "_log_dir", "_logs", "_loop", "_segment_bytes", "_spill_bytes", "_total_bytes")
+    __slots__ = ("_emit", "_log_dir", "_logs", "_loop", "_segment_bytes", "_spill_bytes", "_total_bytes")
 
     def __init__(
         self, loop: Loop, emit: Emit, log_dir: str, *, segment_bytes: int, total_bytes: int, spill_bytes: int
@@ -91,7 +74,6 @@ class Pump:
         self._total_bytes = total_bytes
         self._spill_bytes = spill_bytes
         self._logs: dict[str, UnitLog] = {}
-        self._held: list[Outlet] = []
 
     def log(self, unit: str) -> UnitLog:
         """Return the unit's log.
@@ -106,42 +88,17 @@ class Pump:
             log = self._logs[unit] = UnitLog(self._loop, self._report, unit, segments, self._spill_bytes)
         return log
 
-    def attach(self, log: UnitLog, stdout: int, stderr: int, hold: Hold) -> list[Outlet]:
+    def attach(self, log: UnitLog, stdout: int, stderr: int) -> list[Outlet]:
         """Read from two pipes from now on, as the next instance of the unit; their descriptors are ours then."""
         log.next_instance()
-        hold.see(log.position)
         outlets = []
         for fd, stream in ((stdout, STDOUT), (stderr, STDERR)):
             os.set_blocking(fd, False)
-            outlet = Outlet(self, fd, stream, log, hold)
+            outlet = Outlet(self, fd, stream, log)
             log.pipes += 1
-            self._loop.watch(fd, outlet.turn)
+            self._loop.watch(fd, outlet.pump)
             outlets.append(outlet)
         return outlets
-
-    def hold(self, outlet: Outlet) -> None:
-        """Read no more from an outlet until `resume`."""
-        self._loop.unwatch(outlet.fd)
-        outlet.held = True
-        self._held.append(outlet)
-
-    def resume(self, outlets: list[Outlet]) -> None:
-        """Read again from those that were held; one for which there is still no room is held in its next turn."""
-        for outlet in outlets:
-            if outlet.held:
-                outlet.held = False
-                self._held.remove(outlet)
-                self._loop.watch(outlet.fd, outlet.turn)
-
-    def saw(self, instance: Instance, position: int) -> None:
-        """Take a follower's word for it that he has everything before a position of the instance's log."""
-        instance.hold.see(min(position, instance.log.position))
-        self.resume(instance.outlets)
-
-    def relax(self, instance: Instance) -> None:
-        """Its end begins: let it write on for a while without a reader."""
-        instance.hold.relax()
-        self.resume(instance.outlets)
 
     def move(self, outlets: list[Outlet], log: UnitLog) -> None:
         """Have the output from now on end in another unit's log, as its next instance; not what is in the pipes."""
@@ -163,9 +120,7 @@ class Pump:
             return
         self._loop.unwatch(outlet.fd)
         os.close(outlet.fd)
-        if outlet.held:
-            self._held.remove(outlet)
-        outlet.fd, outlet.held = -1, False
+        outlet.fd = -1
         outlet.log.pipes -= 1
         self.tidy(outlet.log)
 
@@ -178,7 +133,6 @@ class Pump:
         self._emit(event)
         log = self._logs.get(event["unit"])
         if event["event"] == "log_recovered" and log is not None:
-            self.resume([outlet for outlet in self._held if outlet.log is log])
             self.tidy(log)
 
     def degraded(self) -> list[str]:

@@ -131,14 +131,13 @@ class Registry:
         finally:
             os.close(out_write)
             os.close(err_write)
-        self._enrol(instance, report, self._pump.attach(instance.log, out_read, err_read, instance.hold))
+        self._enrol(instance, report, self._pump.attach(instance.log, out_read, err_read))
 
     def _limit(self, instance: Instance, message: dict[str, Any], plan: Plan) -> None:
         limit = message.get("max_rss_bytes")
         instance.max_rss_bytes = int(limit) if limit else None
         instance.memory_grace = max(0.0, order.number(message, "memory_grace_seconds", 0.0))
         instance.cpu_limit = order.cpu_limit(message)
-        instance.hold = order.hold(message)
         plan.guarded = self._rungs.subreaper
         plan.ignored = self._ignored
         if not any(number == resource.RLIMIT_NOFILE for number, _, _ in plan.rlimits):

@@ -48,20 +48,9 @@ class Stop:
         self.kill_by = 0.0
         self.killed = False
         self.polls = 0
-        self.termed: dict[tuple[int, int], bytes] = {}
-        """Who was asked to end, and what each of them ran then."""
+        self.termed: set[tuple[int, int]] = set()
+        """Who was asked to end."""
         self.waiters: list[Done] = []
-
-    def unheard(self, row: Process) -> bool:
-        """Say whether a process that was asked was, then, a fork that had not come to its exec, and has come to it.
-
-        Its parent's handlers, which it still had, may have taken the signal in and done nothing.
-        """
-        before = self.termed[row.identity]
-        if not before or not row.image or row.image == before:
-            return False
-        born = row.identity[::-1]
-        return any(image == before and identity[::-1] < born for identity, image in self.termed.items())
 
 
 class Ladder:
@@ -72,10 +61,9 @@ class Ladder:
         census: Finds the members of a tree.
         reap: Reaps an instance's leader if it has ended.
         close: Told of an instance whose leader is reaped and whose tree is empty.
-        relax: Told of an instance whose stop begins: its last words are not to wait for a reader.
     """
 
-    __slots__ = ("_census", "_close", "_looked", "_loop", "_reap", "_relax", "_stops", "_timer")
+    __slots__ = ("_census", "_close", "_looked", "_loop", "_reap", "_stops", "_timer")
 
     def __init__(
         self,
@@ -83,13 +71,11 @@ class Ladder:
         census: Census,
         reap: Callable[[Instance], None],
         close: Callable[[Instance], None],
-        relax: Callable[[Instance], None],
     ) -> None:
         self._loop = loop
         self._census = census
         self._reap = reap
         self._close = close
-        self._relax = relax
         self._looked = False
         self._stops: dict[str, Stop] = {}
         self._timer: Timer | None = None
@@ -110,7 +96,6 @@ class Ladder:
         stop = self._stops.get(instance.key)
         if stop is None:
             instance.stopping = True
-            self._relax(instance)
             stop = self._stops[instance.key] = Stop(instance, now + grace, kill_seconds)
         stop.term_until = min(stop.term_until, now + grace)
         stop.waiters.append(done)
@@ -170,9 +155,8 @@ class Ladder:
         # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
         ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
-            if stop.unheard(row) if row.identity in stop.termed else row.ppid not in ending:
-                now = processes.look(row.pid)  # the snapshot may be older than an exec
-                stop.termed[row.identity] = now.image if now and now.identity == row.identity else b""
+            if row.identity not in stop.termed and row.ppid not in ending:
+                stop.termed.add(row.identity)
                 processes.send(row, signal.SIGTERM)
                 processes.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
 

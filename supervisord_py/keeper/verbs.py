@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from supervisord_py.keeper import order, processes
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION
-from supervisord_py.keeper.renaming import rename
 from supervisord_py.keeper.spawn import SpawnError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from supervisord_py.keeper.instance import Instance
     from supervisord_py.keeper.keeper import Keeper
     from supervisord_py.keeper.processes import Process
+    from supervisord_py.keeper.pump import Pump
 
     Message = dict[str, Any]
     Members = dict[str, Any]
@@ -71,7 +72,6 @@ class Verbs:
             "stat": self._stat,
             "annotate": self._annotate,
             "rename": self._rename,
-            "seen": self._seen,
             "release": self._release,
             "put_fd": self._put_fd,
             "take_fd": self._take_fd,
@@ -241,10 +241,6 @@ class Verbs:
         keeper.registry.changed(instance)
         return {"child": instance.document()}
 
-    def _seen(self, request: Request) -> Members:
-        self._keeper.pump.saw(self._instance(request), int(order.number(request.message, "position")))
-        return {}
-
     def _release(self, request: Request) -> Members:
         self._keeper.registry.release(request.text("key"))
         return {}
@@ -311,3 +307,43 @@ def _measure(instance: Instance, members: list[Process], shared_once: bool) -> M
     counted = instance.group.cpu_seconds() if instance.group is not None else None
     resident = sum((shared_once and processes.proportional(row.pid)) or processes.resident(row.pid) for row in members)
     return {"rss_bytes": resident, "cpu_seconds": counted or ticks, "processes": len(members)}
+
+
+def rename(instances: dict[str, Instance], pump: Pump, message: Mapping[str, Any]) -> Instance:
+    """Have a running child go on under another key, unit and log; done already by the same order, nothing changes.
+
+    The process notices nothing. What it printed before is the old unit's.
+
+    Args:
+        instances: The registry's, by key.
+        pump: Takes the output.
+        message: RENAME of the protocol.
+
+    Raises:
+        order.Refusal: There is no such child, it ended or is being stopped, or the new key is taken.
+    """
+    key, new_key, unit = (order.text(message, name) for name in ("key", "new_key", "unit"))
+    present = instances.get(new_key)
+    if present is not None and present.born == key:
+        return present
+    if present is not None:
+        raise order.Refusal("exists", f"key {new_key!r} belongs to another child, of {present.unit}")
+    instance = instances.get(key)
+    if instance is None:
+        raise order.Refusal("unknown_key", f"no child has the key {key!r}")
+    if instance.exit is not None or instance.stopping or instance.report >= 0:
+        raise order.Refusal("dead", f"{instance.unit} has ended, is being stopped, or has not begun")
+    _move_log(instance, pump, unit)
+    instance.key, instance.unit, instance.tag = new_key, unit, order.text(message, "tag")
+    instance.started_at = time.time()
+    instances[new_key] = instances.pop(key)
+    return instance
+
+
+def _move_log(instance: Instance, pump: Pump, unit: str) -> None:
+    try:
+        log = pump.log(unit)
+    except ValueError as error:
+        raise order.Refusal("bad_request", str(error)) from None
+    pump.move(instance.outlets, log)
+    instance.log, instance.log_position = log, log.position

@@ -6,7 +6,7 @@ Law: appending never waits and never fails; an id is written once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.ledger.rows import from_json, select, to_json
 
@@ -17,27 +17,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
 
 CHAIN_MAX = 100
-
-
-class EventFacts(Protocol):
-    """An event to be kept; `process.events.Event` is one."""
-
-    @property
-    def id(self) -> int: ...  # as in EventRow
-    @property
-    def time(self) -> float: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def event(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def instance(self) -> str | None: ...
-    @property
-    def cause(self) -> int | None: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +39,8 @@ class EventJournal:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def append(self, event: EventFacts) -> None:
-        """Queue an event to be written."""
+    def append(self, event: Any) -> None:
+        """Queue an event to be written: anything with the members of EventRow."""
         sql = """INSERT INTO events (id, time, unit, event, reason, instance, cause, facts)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
         facts = to_json(event.facts)
@@ -110,25 +89,6 @@ async def latest(ledger: Ledger, unit: str | None = None, limit: int = 100) -> l
     else:
         found = await _query(ledger, "WHERE unit = ? ORDER BY id DESC LIMIT ?", (unit, limit))
     return found[::-1]
-
-
-async def latest_of_instance(ledger: Ledger, unit: str, instance: str, event: str) -> EventRow | None:
-    """Return the newest event of one kind about one instance."""
-    where = "WHERE unit = ? AND instance = ? AND event = ? ORDER BY id DESC LIMIT 1"
-    found = await _query(ledger, where, (unit, instance, event))
-    return found[0] if found else None
-
-
-async def last_time(ledger: Ledger, event: str, *, before: float) -> float:
-    """Return when an event of one kind happened last before a moment.
-
-    Where none is kept, the oldest event of all answers: it was later than any that was pruned. 0 without events.
-    """
-    found = await _query(
-        ledger, "WHERE unit IS NULL AND event = ? AND time < ? ORDER BY id DESC LIMIT 1", (event, before)
-    )
-    found = found or await _query(ledger, "ORDER BY id LIMIT 1", ())
-    return found[0].time if found else 0.0
 
 
 async def get(ledger: Ledger, number: int) -> EventRow | None:

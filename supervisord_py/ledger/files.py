@@ -1,14 +1,18 @@
 """The files of the ledger: private from the first instant, opened alike everywhere, moved aside when broken.
 
-Law: nobody else can ever read them, under any umask, and nothing that could still be read is deleted.
+Law: nobody else can ever read them, under any umask; a broken file is moved aside, never deleted, and the daemon starts
+with an empty one. Whatever an opening meets is damage, but for what the disk, the permissions or another program did.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from supervisord_py.ledger.migrations import check_version, migrate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +20,33 @@ if TYPE_CHECKING:
 SIDE_FILES = ("-wal", "-shm")
 _PRIVATE = 0o600
 _BUSY_MILLISECONDS = 5000
+_NOT_DAMAGE = frozenset(
+    (
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_AUTH,
+    )
+)
+"""What passes, or is put right, without another file."""
+_PRIMARY_CODE = 0xFF
+
+
+class DamagedError(Exception):
+    """The file is no sound ledger. The message is SQLite's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was done about a damaged ledger: where the file is now, and what SQLite said of it."""
+
+    moved_to: Path
+    detail: str
 
 
 def make_private(path: Path) -> None:
@@ -72,3 +103,40 @@ def move_aside(path: Path, now: float) -> Path:
             side.rename(target.with_name(target.name + suffix))
     path.rename(target)
     return target
+
+
+def open_checked(path: Path) -> sqlite3.Connection:
+    """Open, check and migrate; the writer's connection.
+
+    Raises:
+        DamagedError: The file is damaged.
+        ConfigError: A newer program wrote it.
+        sqlite3.Error: It cannot be opened for another reason.
+    """
+    try:
+        connection = connect(path)
+        try:
+            check_version(connection, str(path))
+            _check(connection)
+            migrate(connection)
+        except BaseException:
+            connection.close()
+            raise
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite quotes the file in its messages, whatever it holds
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & _PRIMARY_CODE in _NOT_DAMAGE:
+            raise
+        raise DamagedError(str(error)) from error
+    return connection
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    found = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found is not None and found[0] != "ok":
+        raise DamagedError(str(found[0]))
+
+
+def begin_anew(path: Path, damage: DamagedError, now: float) -> tuple[sqlite3.Connection, Recovery]:
+    """Move a damaged ledger aside and open an empty one; `now` is Unix seconds, for the name of the file."""
+    moved = move_aside(path, now)
+    make_private(path)
+    return open_checked(path), Recovery(moved, str(damage))

@@ -140,38 +140,26 @@ def ended_of(key: str, ending: Ending) -> Operation:
     return lambda connection: connection.execute(sql, values)
 
 
-async def close_interrupted(
-    ledger: Ledger, alive_keys: Collection[str], now: float, reasons: Mapping[str, str] | None = None
-) -> list[InstanceRow]:
+async def close_interrupted(ledger: Ledger, alive_keys: Collection[str], now: float) -> list[InstanceRow]:
     """Close what an earlier control plane left open and nobody holds any more; each such row once.
 
     Args:
         ledger: Where.
         alive_keys: Keys that the keeper holds, exited ones included: their exit records are still to come.
         now: Unix seconds.
-        reasons: Why they ended, by key, where something else than an interruption is known.
 
     Returns:
         The rows that are closed now, with their reason.
     """
     left = [row for row in await open_rows(ledger) if row.key not in alive_keys]
-    closed = [replace(row, ended_at=now, reason=(reasons or {}).get(row.key, INTERRUPTED)) for row in left]
-    for row in closed:
-        await ended(ledger, row.key, Ending(now, row.reason or INTERRUPTED))
-    return closed
+    for row in left:
+        await ended(ledger, row.key, Ending(now, INTERRUPTED))
+    return [replace(row, ended_at=now, reason=INTERRUPTED) for row in left]
 
 
 async def interrupted_since(ledger: Ledger, moment: float) -> list[InstanceRow]:
     """Return the instances that were recorded as interrupted at or after a moment, oldest first."""
     return await _query(ledger, "WHERE reason = ? AND ended_at >= ? ORDER BY started_at, key", (INTERRUPTED, moment))
-
-
-async def untold_ends(ledger: Ledger, since: float) -> list[InstanceRow]:
-    """Return the instances that ended at or after a moment, whose beginning is among the events but not their end."""
-    told = "EXISTS (SELECT 1 FROM events WHERE events.unit = instances.unit AND instance = key AND event IN"
-    where = f"""WHERE ended_at >= ? AND {told} ('starting', 'spawned', 'adopted'))
-                AND NOT {told} ('stopped', 'died', 'interrupted')) ORDER BY ended_at, key"""
-    return await _query(ledger, where, (since,))
 
 
 async def get(ledger: Ledger, key: str) -> InstanceRow | None:

@@ -100,19 +100,6 @@ AT_OPEN = ("UPDATE idempotency SET status = 0 WHERE status IS NULL",)
 """What a start finds unfinished was cut off: nobody works on it any more."""
 NUMBERED = ("runs", "pipe_executions")
 """Tables whose ids are given out by the open ledger, so that nobody waits for a commit to learn one."""
-TABLES = (
-    "instances",
-    "runs",
-    "events",
-    "pins",
-    "unit_state",
-    "idempotency",
-    "kernel_sessions",
-    "kernel_cells",
-    "pipe_executions",
-    "pipe_scheduler_state",
-    "pipe_claims",
-)
 
 
 def version_of(connection: sqlite3.Connection) -> int:

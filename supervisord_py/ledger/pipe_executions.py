@@ -124,28 +124,16 @@ class Ended:
     first: bool
 
 
-class _IdTakenError(Exception):
-    """Another ledger of the same file gave out this id; `greatest` is the greatest in use."""
-
-    def __init__(self, greatest: int) -> None:
-        super().__init__(f"the ids up to {greatest} are taken")
-        self.greatest = greatest
-
-
 async def add(ledger: Ledger, build: Build, *, change: StateChange | None = None) -> Added:
     """Record an execution, and what its pipe's state becomes by it, together.
 
     Args:
         ledger: Where.
-        build: Makes the row for an id; called again with another one where somebody else took it.
+        build: Makes the row for an id.
         change: Of the pipe's state.
     """
-    while True:
-        row = build(ledger.next_number(TABLE))
-        try:
-            return Added(row, await ledger.write(partial(_add, row, change)))
-        except _IdTakenError as taken:
-            ledger.skip_numbers(TABLE, taken.greatest)
+    row = build(ledger.next_number(TABLE))
+    return Added(row, await ledger.write(partial(_add, row, change)))
 
 
 async def add_claimed(ledger: Ledger, build: Build, claim: Claim, *, change: StateChange | None = None) -> Added | None:
@@ -164,18 +152,12 @@ async def add_claimed(ledger: Ledger, build: Build, claim: Claim, *, change: Sta
     def next_row() -> PipeExecutionRow:
         return build(ledger.next_number(TABLE))
 
-    while True:
-        try:
-            row = await ledger.call(partial(_add_claimed, next_row, claim, change))
-        except _IdTakenError as taken:
-            ledger.skip_numbers(TABLE, taken.greatest)
-        else:
-            return None if row is None else Added(row, Durability.COMMITTED)
+    row = await ledger.call(partial(_add_claimed, next_row, claim, change))
+    return None if row is None else Added(row, Durability.COMMITTED)
 
 
 def _add(row: PipeExecutionRow, change: StateChange | None, connection: sqlite3.Connection) -> None:
-    if not insert(connection, row):
-        raise _IdTakenError(int(connection.execute("SELECT max(id) FROM pipe_executions").fetchone()[0]))
+    insert(connection, row)
     if change is not None:
         write_change(connection, change)
 

@@ -99,8 +99,7 @@ _PLACES_OF_FLAGS = tuple(COLUMNS.index(name) for name in ("incomplete", "invalid
 _QUEUED_AT = COLUMNS.index("queued_at")
 _ALL = ", ".join(f'"{name}"' for name in COLUMNS)
 _LISTED = ", ".join(f'"{name}"' for name in COLUMNS[: -len(BLOBS)])
-_INSERT = f"""INSERT INTO pipe_executions ({_ALL}) VALUES ({", ".join("?" * len(COLUMNS))})
-    ON CONFLICT (id) DO NOTHING"""  # noqa: S608  # names of our own fields
+_INSERT = f"INSERT INTO pipe_executions ({_ALL}) VALUES ({', '.join('?' * len(COLUMNS))})"  # noqa: S608  # names of our own fields
 
 
 def together(operation: Operation, also: Operation | None) -> Operation:
@@ -115,9 +114,9 @@ def together(operation: Operation, also: Operation | None) -> Operation:
     return both
 
 
-def insert(connection: sqlite3.Connection, row: PipeExecutionRow) -> bool:
-    """Insert a row; return False where its id is taken, and it is not inserted."""
-    return connection.execute(_INSERT, [_cell(name, getattr(row, name)) for name in COLUMNS]).rowcount == 1
+def insert(connection: sqlite3.Connection, row: PipeExecutionRow) -> None:
+    """Insert a row."""
+    connection.execute(_INSERT, [_cell(name, getattr(row, name)) for name in COLUMNS])
 
 
 async def whole(ledger: Ledger, where: str, values: Sequence[object]) -> list[PipeExecutionRow]:

@@ -2,7 +2,7 @@
 
 Law: nothing here ever blocks the loop or makes a request wait for a full disk. `write` returns once the row is
 committed, or at once with `DEFERRED` while the disk takes nothing; what is deferred is kept in order and written
-later, and `read` sees it at once. `call` needs its result, so it fails instead of being deferred.
+later, and until then `read` does not see it. `call` needs its result, so it fails instead of being deferred.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from supervisord_py.errors import PxError
-from supervisord_py.ledger import files, recovery
+from supervisord_py.ledger import files
 from supervisord_py.ledger.migrations import AT_OPEN, NUMBERED
 from supervisord_py.ledger.writer import DeferredError, Durability, Job, StoreLimits, Writer, is_retryable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from supervisord_py.ledger.recovery import Recovery
+    from supervisord_py.ledger.files import Recovery
 
 __all__ = ["Durability", "Ledger", "LedgerDegradedError", "LedgerUnavailableError", "StoreLimits"]
 
@@ -85,7 +85,7 @@ class Ledger:
     async def open(cls, path: Path, limits: StoreLimits | None = None) -> Ledger:
         """Open or create the ledger, private to this user, at the present schema version.
 
-        A damaged file is set aside and what can be read carried over; `recovered_from` then says so.
+        A damaged file is moved aside and an empty one begun; `recovered_from` then says so.
 
         Raises:
             ConfigError: A newer version of the program wrote it.
@@ -172,16 +172,13 @@ class Ledger:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     async def read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Run queries; they see every write that has returned, also those that a full disk keeps waiting.
+        """Run queries; they see every write that was committed, not what a full disk keeps waiting.
 
         Raises:
             LedgerDegradedError: The file cannot be read at present.
         """
         if self._closed:
             raise LedgerUnavailableError("the ledger is closed")
-        if self._writer.is_behind:
-            with suppress(DeferredError, TimeoutError, sqlite3.Error):  # then what the file says must do
-                return await self._foreseen(operation)
         try:
             return await self._loop.run_in_executor(self._readers, operation, self._reading)
         except sqlite3.Error as error:
@@ -189,23 +186,11 @@ class Ledger:
                 raise _degraded_error(str(error)) from error
             raise
 
-    async def _foreseen(self, operation: Callable[[sqlite3.Connection], T]) -> T:
-        """Run queries where what waits for the disk can be seen: beside it, in the writer's thread."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._writer.ask(Job(operation, partial(self._done, future), keeps=False))
-        async with asyncio.timeout(self._limits.stall_seconds):
-            return await future
-
     def next_number(self, table: str) -> int:
         """Return a fresh id for one of the numbered tables; asks nobody. From any thread."""
         with self._numbering:
             self._numbers[table] += 1
             return self._numbers[table]
-
-    def skip_numbers(self, table: str, beyond: int) -> None:
-        """Have the next ids be greater: somebody else gave out ids of the same file."""
-        with self._numbering:
-            self._numbers[table] = max(self._numbers[table], beyond)
 
     # -- a disk that takes nothing ---------------------------------------------------------------------------------
 
@@ -251,10 +236,9 @@ def _open(path: Path) -> Opened:
     files.make_private(path)
     recovered: Recovery | None = None
     try:
-        writing = recovery.open_checked(path)
-    except recovery.DamagedError as error:
-        writing, recovered = recovery.recover(path, str(error), time.time())
-        _log.error("ledger_was_damaged", moved_to=str(recovered.moved_to), kept=dict(recovered.kept))
+        writing = files.open_checked(path)
+    except files.DamagedError as error:
+        writing, recovered = files.begin_anew(path, error, time.time())
     with ExitStack() as undo:
         undo.callback(writing.close)
         reading = files.connect(path, read_only=True)

@@ -2,23 +2,19 @@
 
 Law: operations take effect in the order in which they were queued, each whole or not at all, and one that fails alone
 fails only for whoever asked. When the disk takes nothing, what is queued stays in memory (bounded, and what is dropped
-is counted) and is tried again; nobody waits for that: waiters are told `DEFERRED` at once. Questions are answered
-meanwhile as if what waits were written: what was promised is there for whoever asks for it.
+is counted) and is tried again; nobody waits for that: waiters are told `DEFERRED` at once.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import structlog
-
-from supervisord_py.ledger import preview
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,10 +115,8 @@ class Writer:
         self._on_change = on_change
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
-        self._questions: list[Job] = []
         self._closing = False
         self._degraded: str | None = None
-        self._deferred = 0
         self._lost = 0
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
 
@@ -130,11 +124,6 @@ class Writer:
     def degraded(self) -> str | None:
         """Why the disk takes nothing, None while it does."""
         return self._degraded
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the file lacks anything that was deferred."""
-        return self._degraded is not None or self._deferred > 0
 
     @property
     def lost(self) -> int:
@@ -159,21 +148,11 @@ class Writer:
                     self._lost += 1
                 else:
                     self._queue.append(Job(job.operation, None, keeps=True))
-                    self._deferred += 1
             else:
                 self._queue.append(job)
                 self._lock.notify()
                 return
         job.tell(told)
-
-    def ask(self, question: Job) -> None:
-        """Have a question answered as if all that waits for the disk were written; its waiter is told."""
-        with self._lock:
-            if not self._closing:
-                self._questions.append(question)
-                self._lock.notify()
-                return
-        question.tell(DeferredError("the ledger is closing"))
 
     def close(self) -> bool:
         """Write what is queued, end the thread; return whether everything was written in time."""
@@ -192,45 +171,18 @@ class Writer:
                     return  # the last try failed: what is left is counted by `close`
         finally:
             self._connection.close()
-            for question in self._questions:
-                question.tell(DeferredError("the ledger is closed"))
 
     def _next_batch(self) -> list[Job] | None:
-        self._rest()
+        """Wait for work, or while the disk takes nothing for the time of the next try; None: there is nothing more."""
         with self._lock:
+            if self._degraded is None:
+                self._lock.wait_for(lambda: self._queue or self._closing)
+            else:
+                self._lock.wait_for(lambda: self._closing, self._limits.retry_seconds)
             if not self._queue and self._closing:
                 return None
             most = self._limits.batch_max if self._degraded is None else _RETRY_BATCH
             return [self._queue[index] for index in range(min(len(self._queue), most))]
-
-    def _rest(self) -> None:
-        """Wait for work, or for the time of the next try; answer what is asked meanwhile."""
-        end = time.monotonic() + self._limits.retry_seconds
-        while questions := self._asked(end):
-            for question in questions:
-                self._answer(question)
-            if self._queue if self._degraded is None else time.monotonic() >= end:
-                return
-
-    def _asked(self, end: float) -> list[Job]:
-        """Return the questions that came; [] when it is time to write."""
-        with self._lock:
-            if self._degraded is None or self._closing:
-                self._lock.wait_for(lambda: self._queue or self._closing or self._questions)
-            else:
-                self._lock.wait_for(lambda: self._closing or self._questions, max(0.0, end - time.monotonic()))
-            questions, self._questions = self._questions, []
-            return questions
-
-    def _answer(self, question: Job) -> None:
-        with self._lock:
-            waiting = [job.operation for job in self._queue] if self.is_behind else []
-        error: BaseException | None = None
-        try:
-            question.result = preview.ask(self._connection, waiting, question.operation)
-        except Exception as problem:  # it is the asker's
-            error = problem
-        question.tell(error)
 
     def _write(self, batch: list[Job]) -> bool:
         try:
@@ -290,7 +242,6 @@ class Writer:
         with self._lock:
             for _ in batch:
                 self._queue.popleft()
-            self._deferred = max(0, self._deferred - len(batch))
             recovered, self._degraded = self._degraded is not None, None
         for job in batch:
             job.tell(error or job.error)
@@ -305,7 +256,6 @@ class Writer:
             kept = [job for job in waiting if job.keeps]
             self._lost += max(0, len(kept) - self._limits.pending_max)
             self._queue = deque(kept[: self._limits.pending_max])
-            self._deferred = len(self._queue)
         for job in waiting:
             job.tell(DeferredError(why))
         if first:

@@ -1,16 +1,13 @@
-"""One instance's life, as a table: starting, ready, stopping, ended. Pure.
+"""Why an instance ended, and the sentence that says so. Pure.
 
-Law (DESIGN §4.4): users and policies set what is wanted; only observations set what is. A step that the table does not
-name is refused loudly. Every end has one reason of CONTRACT §7: what the killer wrote down before it signalled, else
-what was wanted, else *early_exit* when it never was ready, else how it ended. An exit code alone never names a limit.
+Law: every end has one reason of CONTRACT §7: what the killer wrote down before it signalled, else what was wanted, else
+*early_exit* when it never was ready, else how it ended. An exit code alone never names a limit.
 """
 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from supervisord_py.process.spec import Reason
 
@@ -19,117 +16,6 @@ if TYPE_CHECKING:
 
 _CPU_SLACK_SECONDS = 1.0
 """RLIMIT_CPU is whole seconds, and the kernel rounds: getrlimit(2)."""
-
-
-class Phase(StrEnum):
-    """Where an instance stands."""
-
-    STARTING = "starting"
-    READY = "ready"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-class LifecycleError(RuntimeError):
-    """A step that the table does not know: a defect of the caller. The message tells the life so far."""
-
-
-@dataclass(frozen=True, slots=True)
-class BecameReady:
-    """Observed: it may take work."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopWanted:
-    """Decided: it is to end, and why. The first such reason stands."""
-
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
-    """Observed: it never came to exec."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exited:
-    """Observed: its leader was reaped. `cpu_limit_seconds` is the CPU limit that it ran under, None without one."""
-
-    record: ExitRecord
-    cpu_limit_seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Observed: it is gone, and how it ended will never be known."""
-
-
-Step = BecameReady | StopWanted | SpawnFailed | Exited | Lost
-
-TABLE: dict[tuple[Phase, type[Step]], Phase] = {
-    (Phase.STARTING, BecameReady): Phase.READY,
-    (Phase.STARTING, StopWanted): Phase.STOPPING,
-    (Phase.STARTING, SpawnFailed): Phase.ENDED,
-    (Phase.STARTING, Exited): Phase.ENDED,
-    (Phase.STARTING, Lost): Phase.ENDED,
-    (Phase.READY, StopWanted): Phase.STOPPING,
-    (Phase.READY, Exited): Phase.ENDED,
-    (Phase.READY, Lost): Phase.ENDED,
-    # A stop may be wanted before readiness is seen, or before the spawn has answered.
-    (Phase.STOPPING, BecameReady): Phase.STOPPING,
-    (Phase.STOPPING, StopWanted): Phase.STOPPING,
-    (Phase.STOPPING, SpawnFailed): Phase.ENDED,
-    (Phase.STOPPING, Exited): Phase.ENDED,
-    (Phase.STOPPING, Lost): Phase.ENDED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """What is known and wanted of one instance.
-
-    Attributes:
-        phase: Where it stands.
-        ready: Whether it ever was ready; stays true.
-        wanted: Why it is to end, or None while it is to live.
-        reason: Why it ended; set exactly when the phase is ENDED.
-    """
-
-    phase: Phase = Phase.STARTING
-    ready: bool = False
-    wanted: Reason | None = None
-    reason: Reason | None = None
-
-    def advance(self, step: Step) -> Life:
-        """Return the life after one step.
-
-        Raises:
-            LifecycleError: The table does not know this step in this phase.
-        """
-        phase = TABLE.get((self.phase, type(step)))
-        if phase is None:
-            raise LifecycleError(f"{type(step).__name__} does not fit an instance that is {self}")
-        match step:
-            case BecameReady():
-                return Life(phase, ready=True, wanted=self.wanted)
-            case StopWanted(reason):
-                return Life(phase, self.ready, self.wanted or reason)
-            case SpawnFailed():
-                return self._ended(Reason.SPAWN_FAILED)
-            case Exited(record, limit):
-                return self._ended(outcome(record, self.wanted, self.ready, limit))
-            case Lost():
-                return self._ended(Reason.INTERRUPTED)
-            case _:
-                assert_never(step)
-
-    def _ended(self, reason: Reason) -> Life:
-        return Life(Phase.ENDED, self.ready, self.wanted, reason)
-
-    def __str__(self) -> str:
-        wanted = f", to end for {self.wanted}" if self.wanted else ""
-        ended = f" for {self.reason}" if self.reason else ""
-        return f"{self.phase}{ended} ({'was ready' if self.ready else 'never ready'}{wanted})"
 
 
 def outcome(

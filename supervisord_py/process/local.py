@@ -7,36 +7,152 @@ of each key once.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
 
 from supervisord_py.errors import KeeperLostError, UnknownUnitError
 from supervisord_py.keeper.protocol import PROTOCOL
 from supervisord_py.process import identity, messages
-from supervisord_py.process.calls import Calls, RefusedError
-from supervisord_py.process.exits import Exits
-from supervisord_py.process.local_terms import RestartScope, Timeouts
-from supervisord_py.process.refusals import error_of, start_error, too_old_error
+from supervisord_py.process.messages import error_of, start_error, too_old_error
 from supervisord_py.process.spec import Liveness, StopReport
-from supervisord_py.process.topic import Topic
+from supervisord_py.process.wire import Calls, RefusedError
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from supervisord_py.process.messages import ControlEvent, LogTrouble, OverMemory
+    from supervisord_py.process.messages import ControlEvent, LogTrouble
     from supervisord_py.process.spec import Caps, Child, ChildSpec, ExitRecord, TreeStat
-
-__all__ = ["LocalPlacement", "RestartScope", "Timeouts"]
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
+EARLY_MAX = 4096
+
+
+class RestartScope(StrEnum):
+    """What a restart replaces: the control plane alone, or everything with all children stopped first."""
+
+    CONTROL = "control"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines in seconds.
+
+    Attributes:
+        call: For an answer of the keeper to anything but the two below.
+        spawn: For an answer to `spawn`: exec of a large program from a slow disk.
+        kill: How long the keeper goes on killing after the grace of a stop, before it names what is left.
+        slack: What a stop may take beyond grace and kill until it counts as unanswered.
+    """
+
+    call: float = 15.0
+    spawn: float = 30.0
+    kill: float = 10.0
+    slack: float = 15.0
+
+
+class Topic(Generic[T]):
+    """Calls its listeners for each event; what comes before the first of them waits for it, up to a bound.
+
+    Args:
+        name: For the log.
+        early: How many events wait for the first listener; the oldest are dropped beyond that.
+    """
+
+    def __init__(self, name: str, early: int = EARLY_MAX) -> None:
+        self._name = name
+        self._listeners: list[Callable[[T], None]] = []
+        self._early: deque[T] = deque(maxlen=early)
+
+    def listen(self, callback: Callable[[T], None]) -> None:
+        """Call back from now on; the first listener gets what came before it."""
+        self._listeners.append(callback)
+        while self._early:
+            self.tell(callback, self._early.popleft())
+
+    def emit(self, event: T) -> None:
+        """Pass an event on, or keep it for the first listener."""
+        if not self._listeners:
+            self._early.append(event)
+        for callback in tuple(self._listeners):
+            self.tell(callback, event)
+
+    def tell(self, callback: Callable[[T], None], event: T) -> None:
+        """Call one listener; whatever it raises is logged."""
+        try:
+            callback(event)
+        except Exception:  # a listener's defect must not end the channel that all hang on
+            _log.exception("callback_failed", topic=self._name)
+
+
+class Exits:
+    """Exit records by key, those who wait for one, and those who hear of all.
+
+    A record is kept from its arrival to its release, so the order of `wait` and of the end does not matter; one that
+    comes twice (the keeper repeats until it is released) counts once.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[str, ExitRecord] = {}
+        self._waiters: dict[str, asyncio.Future[ExitRecord]] = {}
+        self._topic: Topic[ExitRecord] = Topic("exit", early=0)
+
+    def get(self, key: str) -> ExitRecord | None:
+        """Return the record of a key, None while it lives or when it is not known."""
+        return self._records.get(key)
+
+    def add(self, record: ExitRecord) -> None:
+        """Take a record; one that is known already changes nothing."""
+        if record.key in self._records:
+            return
+        self._records[record.key] = record
+        if (waiter := self._waiters.pop(record.key, None)) is not None:
+            waiter.set_result(record)
+        self._topic.emit(record)
+
+    async def wait(self, key: str) -> ExitRecord:
+        """Wait for the record of a key. Cancelling one waiter leaves the others."""
+        if (record := self._records.get(key)) is not None:
+            return record
+        if key not in self._waiters:
+            self._waiters[key] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._waiters[key])
+
+    def abandon(self, key: str) -> None:
+        """No record of this key will ever come: whoever waits for it is cancelled."""
+        if (waiter := self._waiters.pop(key, None)) is not None:
+            waiter.cancel()
+
+    def forget(self, key: str) -> None:
+        """Drop the record of a released key."""
+        self._records.pop(key, None)
+
+    def fail(self, error: Exception) -> None:
+        """No record will come any more: every waiter gets the error."""
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.set_exception(error)
+            waiter.exception()  # so that a waiter whose last task was cancelled is not reported as forgotten
+
+    def listen(self, callback: Callable[[ExitRecord], None]) -> None:
+        """Call back once for each record, those at hand first."""
+        for record in tuple(self._records.values()):
+            self._topic.tell(callback, record)
+        self._topic.listen(callback)
 
 
 class LocalPlacement:
-    """`Placement` over the keeper's channel. Make it with `connect`."""
+    """Holds processes, over the keeper's channel: the one way to get any. Make it with `connect`.
+
+    Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
+    """
 
     def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts) -> None:
         self._daemon_id = daemon_id
@@ -48,7 +164,6 @@ class LocalPlacement:
         self._emptied: set[str] = set()
         """Held, and told to be gone with its tree: there is nothing to stop."""
         self._gone: Topic[str] = Topic("gone")
-        self._over_memory: Topic[OverMemory] = Topic("over_memory")
         self._log_trouble: Topic[LogTrouble] = Topic("log_trouble")
         self._control: Topic[ControlEvent] = Topic("control")
         self._lost: Topic[None] = Topic("lost")
@@ -191,10 +306,6 @@ class LocalPlacement:
         """
         await self._plain("signal", key=key, signum=signum, tree=False, group=True)
 
-    async def signal_tree(self, key: str, signum: int) -> None:
-        """Send a signal to every process of the tree."""
-        await self._plain("signal", key=key, signum=signum, tree=True)
-
     async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
 
@@ -240,15 +351,6 @@ class LocalPlacement:
         self._children.pop(key, None)
         self._exits.abandon(key)
         return self._hold(self._read("child", lambda it: messages.child(it["child"]), reply))
-
-    async def seen(self, key: str, position: int) -> None:
-        """Say that all of a child's output before a position is safe with whoever follows it; see `hold_bytes`."""
-        try:
-            await self._ask("seen", key=key, position=position)
-        except RefusedError as refusal:
-            # Gone and released already, or the keeper is too old to have held anything back.
-            if refusal.kind not in {"unknown_key", "unknown_verb"}:
-                raise error_of(refusal) from refusal
 
     async def release(self, key: str) -> None:
         """Acknowledge the exit record; the key is forgotten. An unknown key is released already.
@@ -316,10 +418,6 @@ class LocalPlacement:
         """Call back with the key when the tree of an exited leader is empty and its pipes are drained."""
         self._gone.listen(callback)
 
-    def on_over_memory(self, callback: Callable[[OverMemory], None]) -> None:
-        """Call back when a tree is over its limit, before it is killed."""
-        self._over_memory.listen(callback)
-
     def on_log_degraded(self, callback: Callable[[LogTrouble], None]) -> None:
         """Call back when the disk takes no output of a unit, and when it does again."""
         self._log_trouble.listen(callback)
@@ -379,8 +477,6 @@ class LocalPlacement:
                 self._exited(messages.parse("exit", lambda it: messages.exit_record(it["record"]), event))
             case "gone":
                 self._emptied_of(messages.parse("gone", lambda it: str(it["key"]), event))
-            case "over_memory":
-                self._over_memory.emit(messages.parse("over_memory", messages.over_memory, event))
             case "log_degraded" | "log_recovered":
                 self._log_trouble.emit(messages.parse("log trouble", messages.log_trouble, event))
             case "stop" | "reload" | "dump":

@@ -6,9 +6,18 @@ Law: members that this side does not know are ignored (a newer keeper may say mo
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from supervisord_py.errors import (
+    ConflictError,
+    KeeperLostError,
+    PxError,
+    ShuttingDownError,
+    StartFailedError,
+    UnknownUnitError,
+)
 from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT
 from supervisord_py.process.spec import (
     Caps,
@@ -26,20 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.process.spec import ChildSpec
+    from supervisord_py.process.wire import RefusedError
 
 
 class MessageError(Exception):
     """A message of the keeper lacks something or says something that is not in the protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class OverMemory:
-    """A tree went over its limit; the keeper recorded it and is about to kill it. `time` is Unix seconds."""
-
-    key: str
-    rss_bytes: int
-    limit_bytes: int
-    time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ JsonObject = dict[str, Any]
 
 
 T = TypeVar("T")
-_WITH_ADDITIONS = 2
+_WITH_STDIN = 2
 
 
 def parse(what: str, build: Callable[[JsonObject], T], message: JsonObject) -> T:
@@ -109,19 +109,13 @@ def spawn_members(key: str, spec: ChildSpec) -> JsonObject:
         "max_rss_bytes": spec.max_rss_bytes,
         "memory_grace_seconds": spec.memory_grace_seconds,
         "tag": spec.tag,
-        **_additions(spec),
+        **({} if spec.stdin_name is None else {"stdin_name": spec.stdin_name}),
     }
-
-
-def _additions(spec: ChildSpec) -> JsonObject:
-    """Return what only a keeper of revision 2 understands; nothing where it is not asked for."""
-    wanted = {"stdin_name": spec.stdin_name, "hold_bytes": spec.hold_bytes}
-    return {name: value for name, value in wanted.items() if value is not None}
 
 
 def revision_for(spec: ChildSpec) -> int:
     """Return which revision of the protocol a keeper must know to do this and not something less."""
-    return _WITH_ADDITIONS if _additions(spec) else 1
+    return _WITH_STDIN if spec.stdin_name is not None else 1
 
 
 def marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -154,7 +148,6 @@ def child(message: JsonObject) -> Child:
         tag=str(message["tag"]),
         log_position=int(message["log_position"]),
         exit=None if message["exit"] is None else exit_record(message["exit"]),
-        held=message.get("held") is True,
     )
 
 
@@ -196,11 +189,6 @@ def tree_stats(reply: JsonObject) -> dict[str, TreeStat]:
     }
 
 
-def over_memory(event: JsonObject) -> OverMemory:
-    """Read the event `over_memory`."""
-    return OverMemory(str(event["key"]), int(event["rss_bytes"]), int(event["limit_bytes"]), float(event["time"]))
-
-
 def log_trouble(event: JsonObject) -> LogTrouble:
     """Read the events `log_degraded` and `log_recovered`."""
     recovered = event["event"] == "log_recovered"
@@ -234,3 +222,66 @@ def _reason(word: str) -> Reason:
 
 def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
+
+
+# -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------
+
+_HINTS = {
+    "exec": "check the program: is it installed, executable, and its `#!` line right?",
+    "chdir": "check that the working directory exists and may be entered",
+    "rlimit": "lower the limit: it is above the hard limit of the daemon",
+    "fork": "too many processes or too little memory: see `pxctl status` and `ulimit -u`",
+    "fds": "too few file descriptors: raise `ulimit -n` (LimitNOFILE= of the systemd unit)",
+    "cgroup": "see `pxctl doctor` for the state of cgroup delegation",
+}
+_NO_ENTRY = 2
+_NO_ACCESS = 13
+_EXEC_HINTS = {
+    _NO_ENTRY: "install it, or set `python` or `command` in tool.json to a program that is there",
+    _NO_ACCESS: "make it executable (`chmod +x`), or name another program in tool.json",
+}
+
+
+def start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
+    """Return the error of a spawn that was refused: which program, at which stage, why, and what to do."""
+    if refusal.kind != "spawn_failed":
+        return error_of(refusal, unit=spec.unit)
+    stage, number = str(refusal.members.get("stage")), refusal.members.get("errno")
+    why = os.strerror(number) if isinstance(number, int) else refusal.detail
+    subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
+    hint = _EXEC_HINTS.get(number) if stage == "exec" and isinstance(number, int) else None
+    return StartFailedError(
+        f"cannot start {spec.unit}: {subject}, stage {stage}: {why}",
+        hint=hint or _HINTS.get(stage),
+        unit=spec.unit,
+        reason=Reason.SPAWN_FAILED.value,
+        stage=stage,
+        errno=number,
+    )
+
+
+def too_old_error(spec: ChildSpec) -> StartFailedError:
+    """Return the error of a start that needs what the keeper, from before an upgrade, cannot do."""
+    return StartFailedError(
+        f"cannot start {spec.unit}: the keeper is older than this control plane and cannot feed a child",
+        hint="run `pxctl daemon restart --all` to replace both",
+        unit=spec.unit,
+        reason=Reason.SPAWN_FAILED.value,
+        stage="keeper",
+        errno=None,
+    )
+
+
+def error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
+    """Return the error of any other refusal."""
+    match refusal.kind:
+        case "unknown_key":
+            return UnknownUnitError(refusal.detail, unit=unit)
+        case "exists" | "dead" | "alive":
+            return ConflictError(refusal.detail, unit=unit)
+        case "shutdown":
+            return ShuttingDownError(refusal.detail, unit=unit)
+        case "protocol":
+            return KeeperLostError(refusal.detail, hint="run `pxctl daemon restart --all` to replace both")
+        case _:
+            return PxError(f"the keeper refused: {refusal.detail}", unit=unit, refusal=refusal.kind)

@@ -86,9 +86,6 @@ class ChildSpec:
         tag: Opaque text that the keeper keeps with the child for a later control plane.
         stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
             read (/dev/null). It may be dropped after the spawn.
-        hold_bytes: Its output is read only while less than this lies beyond what was told to be `seen`; then it waits
-            in write(2). A stop grants as much once more. Well below a third of what its log keeps, so that nothing is
-            thrown away unseen. None: read always.
     """
 
     unit: str
@@ -104,7 +101,6 @@ class ChildSpec:
     nice: int = 0
     tag: str = ""
     stdin_name: str | None = None
-    hold_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +140,6 @@ class Child:
 
     Attributes:
         exit: Set once the leader was reaped (its tree may still live).
-        held: It waits for its follower (`hold_bytes`), as of when the keeper said so.
     """
 
     key: str
@@ -154,7 +149,6 @@ class Child:
     tag: str
     log_position: int
     exit: ExitRecord | None = None
-    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,19 +86,6 @@ async def test_nothing_was_cut_off(start: Start) -> None:
     assert await start.told() == []
 
 
-async def test_what_the_earlier_control_plane_wrote_down_is_said(start: Start) -> None:
-    await start.lived("k")
-    await instances.close_interrupted(start.ledger, (), LOST)
-    losses, logs = await start.close()
-    assert losses.interrupted == (CutOff("k", "tool:x", 7),)
-    assert [(each["event"], each["log_level"], each["units"]) for each in logs] == [
-        ("interrupted", "warning", ["tool:x"])
-    ]
-    assert await start.told() == [], "it has published that itself"
-    standing = (await start.remember(losses)).standing("x")
-    assert (standing.state, standing.reason) == ("cold", "interrupted")
-
-
 async def test_what_nobody_holds_is_closed_and_said_once_with_what_the_keeper_swept(start: Start) -> None:
     await start.lived("open")
     await start.lived("held", "tool:held")
@@ -109,34 +96,20 @@ async def test_what_nobody_holds_is_closed_and_said_once_with_what_the_keeper_sw
     assert [row.key for row in await instances.open_rows(start.ledger)] == ["held"]
 
 
-async def test_what_an_earlier_start_has_said_is_not_said_again(start: Start) -> None:
-    await start.lived("old")
-    await instances.close_interrupted(start.ledger, (), LOST)
-    start.happened(LOST + 1, "control_started")
-    losses, logs = await start.close()
-    assert (losses.interrupted, logs) == ((), [])
-
-
 async def test_another_control_plane_of_the_same_keeper_knows_it_but_does_not_shout_again(start: Start) -> None:
-    await start.lived("k")
+    await start.lived("old", "tool:old")
     await instances.close_interrupted(start.ledger, (), LOST)
-    start.happened(NOW + 1, "control_started")
+    await start.lived("k")
+    await start.close()
     losses, logs = await start.close(restarts=1)
-    assert losses.interrupted == (CutOff("k", "tool:x", 7),)
+    assert losses.interrupted == (CutOff("k", "tool:x", 7),), "what was lost before this keeper was said before"
     assert logs == []
+    standing = (await start.remember(losses)).standing("x")
+    assert (standing.state, standing.reason) == ("cold", "interrupted")
     await start.lived("new", "tool:new", NOW)
     losses, logs = await start.close(restarts=1)
     assert {each.instance for each in losses.interrupted} == {"k", "new"}
     assert [each["units"] for each in logs] == [["tool:new"]]
-
-
-async def test_what_was_being_stopped_ended_for_that_reason(start: Start) -> None:
-    await start.lived("k")
-    start.happened(LOST, "stopping", "tool:x", Reason.SHUTDOWN, instance="k")
-    losses, _ = await start.close()
-    assert losses.interrupted == ()
-    assert await start.told() == [("stopped", "shutdown")]
-    assert (await start.remember(losses)).standing("x").reason == "shutdown"
 
 
 @pytest.mark.parametrize("newer", ["row", "live", "failed"])
@@ -152,29 +125,6 @@ async def test_a_tool_that_has_something_newer_to_show_shows_that(start: Start, 
     losses, _ = await start.close()
     assert len(losses.rows) == 1
     assert (await start.remember(losses)).standing("x").reason == "early_exit"
-
-
-async def test_an_end_that_was_written_down_but_not_told_is_told_once(start: Start) -> None:
-    """A control plane killed between the ledger's row and the event: `why` and followers must still hear of it."""
-    for key, event in (("wanted", "stopping"), ("unwanted", "ready")):
-        await start.lived(key)
-        start.happened(PREVIOUS + 1, "spawned", "tool:x", instance=key)
-        start.happened(PREVIOUS + 2, event, "tool:x", Reason.STOPPED if key == "wanted" else None, instance=key)
-        await instances.ended(start.ledger, key, Ending(LOST, "stopped" if key == "wanted" else "signal", signal=11))
-    await start.close()
-    assert await start.told() == [("died", "signal"), ("stopped", "stopped")]
-    start.happened(NOW + 2, "control_started")
-    await start.close()
-    assert len([each for each in await start.told() if each[0] in {"died", "stopped"}]) == 2
-
-
-async def test_an_end_that_was_told_is_not_told_again(start: Start) -> None:
-    await start.lived("k")
-    start.happened(PREVIOUS + 1, "spawned", "tool:x", instance="k")
-    await instances.ended(start.ledger, "k", Ending(LOST, "exit", code=0))
-    start.happened(LOST, "died", "tool:x", Reason.EXIT, instance="k")
-    await start.close()
-    assert await start.told() == []
 
 
 async def test_a_kernel_that_was_started_ahead_is_nobodys_loss(start: Start) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.daemon.bearer_token import TOKEN_NAME, read_or_make_token
-from supervisord_py.daemon.front_door import open_tcp
+from supervisord_py.daemon.house import open_tcp
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.schema import Settings
 from supervisord_py.errors import ConfigError, ConflictError

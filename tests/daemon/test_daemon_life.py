@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Self
@@ -17,17 +16,12 @@ import pytest
 
 from e2e.house import BIN, House, alive, marked, server, until
 from ports import free_port
-from supervisord_py.daemon import last_good
 from supervisord_py.daemon.lock import read_holder, start_time
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ECHO = server("return {'echo': body}")
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.lstat().st_mode)
 
 
 def facts(house: House, event: str) -> list[dict[str, Any]]:
@@ -62,30 +56,6 @@ def test_it_starts_serves_and_ends_without_a_trace(running: House) -> None:
     assert {entry["wish"] for entry in told if "wish" in entry} == {"stop"}
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_everything_is_private_under_any_umask(home: House, umask: int) -> None:
-    before = os.umask(umask)
-    try:
-        home.start("--set", "api.listen=127.0.0.1:0")
-    finally:
-        os.umask(before)
-    root = home.home
-    until((root / "run" / last_good.NAME).exists, "the last file is there; it is written after the first answer")
-    for folder in ("run", "run/k", "state", "state/logs", "state/cells", "tools", "kernels", "pipes"):
-        assert mode(root / folder) == 0o700, folder
-    files = ["run/pxd.sock", "run/pxd.lock", "state/pxd.lock", "state/pxd.db", "state/api.token"]
-    others = [path for path in (root / "run").iterdir() if not path.is_dir()]
-    for file in [root / name for name in files] + others + list((root / "state").glob("*.*")):
-        assert mode(file) == 0o600, file
-
-
-def test_a_second_daemon_exits_8_and_names_the_first(running: House) -> None:
-    done = subprocess.run([BIN / "pxd"], env=running.environ, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 8
-    assert f"pid {running.pids()[0]}" in done.stderr
-    assert "hint: " in done.stderr
-
-
 def test_another_runtime_directory_gives_no_second_daemon_on_the_same_ledger(running: House, short_tmp: Path) -> None:
     """Sessions of one user may disagree about XDG_RUNTIME_DIR; the state directory decides."""
     environ = {**running.environ, "RUNTIME_DIRECTORY": str(short_tmp / "run")}
@@ -113,42 +83,6 @@ def test_without_any_lock_a_living_socket_is_respected(running: House) -> None:
     assert running.answers()
 
 
-def test_of_ten_parallel_starts_one_lives_and_nine_say_so(home: House) -> None:
-    """Also over a stale socket and a stale lock (S6)."""
-    run = home.home / "run"
-    run.mkdir(mode=0o700)
-    with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(home.socket)
-    (run / "pxd.lock").write_text("1 1\n")
-    starts = [subprocess.Popen([BIN / "pxd"], env=home.environ, stderr=subprocess.DEVNULL) for _ in range(10)]
-    try:
-        until(lambda: len([start for start in starts if start.poll() is not None]) >= 9, "nine have ended")
-        until(home.answers, "one serves")
-        codes = sorted(start.returncode for start in starts if start.poll() is not None)
-        assert codes == [8] * 9
-        (living,) = (start for start in starts if start.poll() is None)
-        assert home.pids()[0] == living.pid
-    finally:
-        for start in starts:
-            if start.poll() is None:
-                start.terminate()
-            start.wait(60)
-
-
-def test_a_killed_control_plane_comes_back_with_everything(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.run("echo").status == 200
-    tool = running.status("echo")["pid"]
-    keeper, control = running.pids()
-    os.kill(control, signal.SIGKILL)
-    until(lambda: not alive(control), "it is dead")
-    assert running.run("echo").status == 200
-    assert running.pids()[0] == keeper
-    assert running.pids()[1] != control
-    assert running.status("echo")["pid"] == tool
-    assert running.get("/api/daemon")["control"]["restarts"] == 1
-
-
 def test_term_to_the_control_plane_alone_replaces_it(running: House) -> None:
     running.tool("echo", ECHO)
     assert running.run("echo").status == 200
@@ -161,19 +95,6 @@ def test_term_to_the_control_plane_alone_replaces_it(running: House) -> None:
     (exited,) = facts(running, "control_exited")
     assert exited["planned"]
     assert exited["code"] in {0, -signal.SIGKILL}, "after its last word it has five seconds to go"
-
-
-def test_restart_all_is_the_same_process_with_nothing_of_the_old(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.run("echo").status == 200
-    tool = running.status("echo")["pid"]
-    keeper, control = running.pids()
-    assert running.request("POST", "/api/daemon/restart?all=1").status == 202
-    until(lambda: not alive(control), "the old control plane is gone")
-    until(running.answers, "the new one serves")
-    assert running.pids()[0] == keeper
-    assert not alive(tool)
-    assert len(facts(running, "keeper_started")) == 2
 
 
 def test_stop_by_the_api_ends_the_daemon(running: House) -> None:
@@ -232,11 +153,11 @@ def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, 
     (short_tmp / "sitecustomize.py").write_text(
         "import os\n"
         f"if os.path.exists({str(fault)!r}):\n"
-        "    from supervisord_py.daemon import upkeep\n"
+        "    from supervisord_py.daemon import steering\n"
         "    async def broken(*_):\n"
         "        raise RuntimeError('a task broke')\n"
-        "    upkeep.FIRST_PRUNE_SECONDS = 0.0\n"
-        "    upkeep.retention.prune = broken\n"
+        "    steering.FIRST_PRUNE_SECONDS = 0.0\n"
+        "    steering.retention.prune = broken\n"
     )
     house = House(home.home, {"PYTHONPATH": str(short_tmp)})
     fault.touch()

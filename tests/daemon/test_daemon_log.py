@@ -17,10 +17,19 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon import journal, log
-from supervisord_py.daemon.journal import Journal, encode_entry, stderr_is_journal
-from supervisord_py.daemon.log import Form, choose_form, configure_log, journal_fields
-from supervisord_py.daemon.presentable import HIDDEN, MAX_TEXT, presentable
+from supervisord_py.daemon import log
+from supervisord_py.daemon.log import (
+    HIDDEN,
+    MAX_TEXT,
+    Form,
+    Journal,
+    choose_form,
+    configure_log,
+    encode_entry,
+    journal_fields,
+    presentable,
+    stderr_is_journal,
+)
 from supervisord_py.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -277,7 +286,7 @@ def test_a_journald_that_was_restarted_is_found_again(short_tmp: Path) -> None:
 
 
 def test_long_values_are_cut() -> None:
-    assert len(encode_entry({"MESSAGE": "ä" * 10**6})) < 2 * journal.MAX_VALUE
+    assert len(encode_entry({"MESSAGE": "ä" * 10**6})) < 2 * log.MAX_VALUE
 
 
 def test_journal_stream_must_name_this_very_stderr(tmp_path: Path) -> None:

@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon.problems import SettingsError
 from supervisord_py.daemon.schema import KEYS, Settings, typed
-from supervisord_py.daemon.settings import Loaded, contradictions, load_settings, parse_listen
-from supervisord_py.daemon.sources import Sources
+from supervisord_py.daemon.settings import (
+    VALID_NAME,
+    Loaded,
+    contradictions,
+    keep_valid,
+    load_settings,
+    parse_listen,
+    recall_valid,
+)
+from supervisord_py.daemon.sources import SettingsError, Sources, key_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,7 +233,6 @@ def test_problems_are_a_document_for_machines(load: Callable[..., Loaded], tmp_p
     ("text", "key"),
     [
         ("[daemon]\nbackoff_initial_seconds = 9\nbackoff_max_seconds = 1\n", "daemon.backoff_max_seconds"),
-        ("[daemon]\nwatchdog_seconds = 30\ncontrol_hang_seconds = 30\n", "daemon.control_hang_seconds"),
         ("[logs]\ntotal_bytes = 200000\n", "logs.total_bytes"),
         ('[api]\nlisten = "0.0.0.0:80"\n', "api.listen"),
         ('[pipes]\ntimezone = "Mars/X"\n', "pipes.timezone"),
@@ -300,3 +306,66 @@ def test_every_setting_says_what_it_means() -> None:
     for section, name in KEYS:
         field = type(Settings.model_fields[section].default).model_fields[name]
         assert field.description, f"{section}.{name}"
+
+
+EVERY_FORM_OF_A_KEY = """\
+top = 1
+
+# [not.a] table
+[tools]  # a comment
+plain = 1
+"quoted key" = 2
+dotted.deep = 3
+many = [
+  1, # one
+  "]",
+]
+inline = { a = 1 }
+
+[ api . tcp ]
+x = 1
+[[arrays]]
+y = 1
+[[arrays]]
+y = 2"""
+
+
+def test_keys_are_found_on_their_lines() -> None:
+    assert key_lines(EVERY_FORM_OF_A_KEY) == {
+        ("top",): 1,
+        ("tools",): 4,
+        ("tools", "plain"): 5,
+        ("tools", "quoted key"): 6,
+        ("tools", "dotted"): 7,
+        ("tools", "dotted", "deep"): 7,
+        ("tools", "many"): 8,
+        ("tools", "inline"): 12,
+        ("api", "tcp"): 14,
+        ("api", "tcp", "x"): 15,
+        ("arrays",): 16,
+        ("arrays", "y"): 17,
+    }
+
+
+@pytest.mark.parametrize(("text", "line"), [("a = 1\n\nb = [1,\n", 3), ("a = 1\na = 2\n", 2), ("\n\n= 1", 3)])
+def test_a_syntax_error_has_its_line(load: Callable[..., Loaded], text: str, line: int) -> None:
+    (told,) = mistakes(load, text)
+    assert f"pxd.toml:{line}: " in told
+
+
+def test_settings_in_force_are_recalled_with_their_secrets(load: Callable[..., Loaded], tmp_path: Path) -> None:
+    assert recall_valid(tmp_path) is None
+    loaded = load('[tools]\npaths = ["/a", "b"]\nmemory_budget_mb = 3\n', PX_KERNELS__GATEWAY_TOKEN="s3cr3t")  # noqa: S106  # of none
+    keep_valid(tmp_path, loaded)
+    recalled = recall_valid(tmp_path)
+    assert recalled is not None
+    assert recalled.settings == loaded.settings
+    assert {str(each.origin) for each in recalled.effective} == {str(tmp_path / VALID_NAME)}
+    assert (tmp_path / VALID_NAME).stat().st_mode & 0o777 == 0o600
+    keep_valid(tmp_path / "none", loaded)  # a disk that refuses costs only the fall-back
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"tools": {"gone": 1}}', '{"tools": {"queue_max": "x"}}'])
+def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
+    (tmp_path / VALID_NAME).write_text(text)
+    assert recall_valid(tmp_path) is None

@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.daemon.launchd import _call, launchd_socket, system_activate
 from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket
+from supervisord_py.daemon.sockets import (
+    _call,
+    adopt_socket,
+    bind_socket,
+    inherited_socket,
+    launchd_socket,
+    system_activate,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

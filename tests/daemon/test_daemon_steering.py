@@ -1,18 +1,16 @@
-"""What the API may ask of the daemon: reload, restart, stop, settings; and what is kept of settings that worked."""
+"""What the API may ask of the daemon: reload, restart, stop, settings."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisord_py.api.context import DaemonFacts, RestartScope
-from supervisord_py.daemon import last_good
-from supervisord_py.daemon.problems import SettingsError
 from supervisord_py.daemon.settings import Loaded, load_settings
-from supervisord_py.daemon.sources import Sources
-from supervisord_py.daemon.steering import Steering
-from supervisord_py.daemon.wishes import Wish, Wishes
+from supervisord_py.daemon.sources import SettingsError, Sources
+from supervisord_py.daemon.steering import Steering, Wish, Wishes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,12 +42,12 @@ def scene(tmp_path: Path) -> Scene:
 
 async def test_a_reload_applies_and_says_what_changed_and_what_needs_more(scene: Scene) -> None:
     scene.file.write_text(
-        '[tools]\nwarm_keep_max = 1\nlisten_backlog = 9\n[logs]\nspill_bytes = 5000\n[daemon]\nlog_level = "debug"\n'
+        '[tools]\nwarm_keep_max = 1\nlisten_backlog = 9\n[logs]\nsegment_bytes = 99999\n[daemon]\nlog_level = "debug"\n'
     )
     report = await scene.steering.reload()
-    assert report.changed == ("daemon.log_level", "logs.spill_bytes", "tools.warm_keep_max", "tools.listen_backlog")
+    assert report.changed == ("daemon.log_level", "logs.segment_bytes", "tools.warm_keep_max", "tools.listen_backlog")
     assert report.needs_restart == (
-        "logs.spill_bytes needs `pxctl daemon restart --all`",
+        "logs.segment_bytes needs `pxctl daemon restart --all`",
         "tools.listen_backlog needs `pxctl daemon restart`",
     )
     assert scene.applied[0].settings.tools.warm_keep_max == 1
@@ -113,25 +111,17 @@ def test_a_later_word_about_a_part_replaces_the_earlier(scene: Scene) -> None:
     assert scene.steering.degradations() == ()
 
 
-async def test_settings_that_worked_are_recalled(scene: Scene, tmp_path: Path) -> None:
-    assert last_good.recall(tmp_path) is None
-    scene.file.write_text('[tools]\npaths = ["/a", "b"]\nwarm_keep_max = 9\nmemory_budget_mb = 3\n')
-    await scene.steering.reload()
-    recalled = last_good.recall(tmp_path)
-    assert recalled is not None
-    assert recalled.settings == scene.steering.loaded.settings
-    assert {str(each.origin) for each in recalled.effective} == {str(tmp_path / last_good.NAME)}
-    assert (tmp_path / last_good.NAME).stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"tools": 5}', '{"tools": {"gone": 1}}', '{"tools": {"queue_max": "x"}}']
-)
-def test_what_cannot_be_recalled_is_nothing(text: str, tmp_path: Path) -> None:
-    (tmp_path / last_good.NAME).write_text(text)
-    assert last_good.recall(tmp_path) is None
-
-
-def test_a_disk_that_refuses_costs_only_the_fall_back(scene: Scene, tmp_path: Path) -> None:
-    last_good.keep(tmp_path / "none", scene.steering.loaded)
-    assert last_good.recall(tmp_path / "none") is None
+async def test_who_waits_hears_the_first_wish_and_then_only_stronger_ones() -> None:
+    wishes = Wishes()
+    first = asyncio.create_task(wishes.stronger_than(Wish.NONE))
+    second = asyncio.create_task(wishes.stronger_than(Wish.STOP))
+    await asyncio.sleep(0)
+    wishes.make(Wish.STOP)
+    assert await first is Wish.STOP
+    await asyncio.sleep(0)
+    assert not second.done()
+    wishes.make(Wish.REPLACE)
+    assert wishes.strongest is Wish.STOP, "a weaker wish is forgotten"
+    wishes.make(Wish.KEEPER_LOST)
+    assert await second is Wish.KEEPER_LOST
+    assert await wishes.stronger_than(Wish.REPLACE) is Wish.KEEPER_LOST

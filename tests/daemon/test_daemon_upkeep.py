@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.api.context import DaemonFacts
-from supervisord_py.daemon import upkeep
+from supervisord_py.daemon import steering as upkeep
 from supervisord_py.daemon.settings import load_settings
 from supervisord_py.daemon.sources import Sources
-from supervisord_py.daemon.steering import Steering
-from supervisord_py.daemon.wishes import Wishes
+from supervisord_py.daemon.steering import Steering, Wishes
 from supervisord_py.errors import PxError
-from supervisord_py.ledger.recovery import Recovery
+from supervisord_py.ledger.files import Recovery
 from supervisord_py.ledger.retention import Pruned, RetentionLimits
 from supervisord_py.process.messages import LogTrouble
 
@@ -93,7 +92,7 @@ def test_a_ledger_in_trouble_likewise(steering: Steering) -> None:
 
 
 def test_a_rebuilt_ledger_is_an_event(steering: Steering, tmp_path: Path) -> None:
-    rooms = Rooms(recovered_from=Recovery(tmp_path / "pxd.db.corrupt", (), "malformed"))
+    rooms = Rooms(recovered_from=Recovery(tmp_path / "pxd.db.corrupt", "malformed"))
     tell(rooms, steering)
     ((event, _, facts),) = rooms.published
     assert event == "ledger_rebuilt"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon import kernel_wiring, last_good, wiring
+from supervisord_py.daemon import kernel_wiring, wiring
 from supervisord_py.daemon.kernel_wiring import GatewayToken, gateway_token, kernels_config
 from supervisord_py.daemon.paths import resolve_paths
-from supervisord_py.daemon.problems import SettingsError
 from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings, shown, typed
 from supervisord_py.daemon.settings import Loaded, load_settings
-from supervisord_py.daemon.sources import Sources
+from supervisord_py.daemon.sources import SettingsError, Sources
 from supervisord_py.errors import ConfigError
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose
@@ -250,15 +248,6 @@ def test_a_secret_is_refused_in_a_command_line(load: Load) -> None:
     told = mistakes(load, flags=(f"kernels.gateway_token={SECRET}",))
     assert "kernels.gateway_token is a secret" in told
     assert "PX_KERNELS__GATEWAY_TOKEN" in told
-
-
-def test_settings_that_worked_last_keep_the_token_in_a_file_of_ours(load: Load, tmp_path: Path) -> None:
-    loaded = load(PX_KERNELS__GATEWAY_TOKEN=SECRET, PX_KERNELS__ENV_DENY="A,B")
-    last_good.keep(tmp_path, loaded)
-    recalled = last_good.recall(tmp_path)
-    assert recalled is not None
-    assert recalled.settings == loaded.settings
-    assert stat.S_IMODE((tmp_path / last_good.NAME).stat().st_mode) == 0o600
 
 
 def test_the_token_may_lie_in_a_file(load: Load, tmp_path: Path) -> None:

@@ -6,14 +6,19 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, alive, marked, server, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ECHO = server("return {'echo': body}")
 
@@ -183,17 +188,76 @@ def test_a_second_sigterm_stops_at_once(running: House) -> None:
     until(lambda: not alive(pid), "the tool is gone")
 
 
-def test_a_broken_ledger_is_moved_aside_and_said(home: House) -> None:
+def no_database(_: bytes) -> bytes:
+    return b"this is no database" * 1000
+
+
+def no_utf8_in_the_schema(content: bytes) -> bytes:
+    """What sqlite then says of the file is no text either."""
+    assert content.count(b"CREATE TABLE runs") == 1
+    return content.replace(b"CREATE TABLE runs", b"CREATE \xff\xfe\xff\xfe\xff runs")
+
+
+def another_schema(_: bytes) -> bytes:
+    """A sound database that says it is a ledger and has none of its tables."""
+    with sqlite3.connect(":memory:") as connection:
+        connection.execute("CREATE TABLE instances (something TEXT)")
+        return connection.serialize()
+
+
+@pytest.mark.parametrize("damaged", [no_database, no_utf8_in_the_schema, another_schema])
+def test_a_broken_ledger_is_moved_aside_and_said(home: House, damaged: Callable[[bytes], bytes]) -> None:
     home.start()
     home.tool("echo", ECHO)
     home.run("echo")
     home.stop()
-    (home.home / "state" / "pxd.db").write_bytes(b"this is no database" * 1000)
+    ledger = home.home / "state" / "pxd.db"
+    ledger.write_bytes(damaged(ledger.read_bytes()))
     for rest in (home.home / "state").glob("pxd.db-*"):
         rest.unlink()
     home.start()
     assert home.run("echo").status == 200
-    assert list((home.home / "state").glob("pxd.db.corrupt*"))
+    [moved] = (home.home / "state").glob("pxd.db.corrupt*")
+    told = [json.loads(line) for line in home.pxctl("events", "--json").stdout.splitlines()]
+    assert [event["moved_to"] for event in told if event["event"] == "ledger_rebuilt"] == [str(moved)]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "huge", "nested"])
+def test_settings_that_are_no_proper_file_are_refused_and_block_nothing(running: House, kind: str) -> None:
+    file = running.home / "pxd.toml"
+    match kind:
+        case "fifo":
+            os.mkfifo(file)
+        case "device":
+            file.symlink_to("/dev/zero")
+        case "huge":
+            file.write_text("#" * (2 << 20))
+        case _:
+            file.write_text("a = " + "[" * 5000)
+    reloaded = running.pxctl("daemon", "reload", seconds=20)
+    assert reloaded.returncode == 2
+    assert "pxd.toml" in reloaded.stderr
+    assert running.request("GET", "/api/health", seconds=5).status in {200, 503}
+    running.stop()
+    started = subprocess.run(
+        [BIN / "pxd"], env=running.environ, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert started.returncode == 78
+    assert "pxd.toml" in started.stderr
+
+
+def test_settings_of_earlier_versions_are_told_and_ignored(home: House) -> None:
+    (home.home / "pxd.toml").write_text("[daemon]\nbackoff_reset_seconds = 60\n")
+    environ = {**home.environ, "PX_DAEMON__BACKOFF_RESET_SECONDS": "60"}
+    argv = [BIN / "pxd", "--check-config", "--set", "daemon.backoff_reset_seconds=60"]
+    checked = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert checked.returncode == 0, checked.stderr
+    places = [f"{home.home}/pxd.toml:2: ", "env PX_DAEMON__BACKOFF_RESET_SECONDS: ", "flag --set daemon."]
+    told = checked.stderr.splitlines()
+    assert len(told) == 3
+    for place, line in zip(places, told, strict=True):
+        assert place in line
+        assert "daemon.backoff_reset_seconds no longer exists" in line
 
 
 def test_a_socket_path_over_the_limit_is_a_clear_error(home: House) -> None:

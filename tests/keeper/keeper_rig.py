@@ -222,7 +222,6 @@ class Rig:
             "control_hang_seconds": 60,
             "backoff_initial_seconds": 0.01,
             "backoff_max_seconds": 0.05,
-            "backoff_reset_seconds": 60,
             "cgroup": "auto",
             "platform": "auto",
             **boot,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.ledger import instances, kernel_cells, kernel_sessions, migrations, retention
+from supervisord_py.ledger import instances, kernel_cells, kernel_sessions, retention
 from supervisord_py.ledger.kernel_cells import CellEnd, Dispatched, KernelCellRow
 from supervisord_py.ledger.kernel_sessions import KernelSessionRow
 from supervisord_py.ledger.retention import Pruned, RetentionLimits, TableLimit
@@ -221,15 +221,6 @@ async def test_a_ledger_of_the_second_version_loads_with_its_kernels(path: Path,
     assert cells[0].error == {"name": "ZeroDivisionError", "value": "division by zero", "traceback": []}
     assert cells[1].steps == ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
     assert [it.id for it in await kernel_cells.open_cells(ledger)] == ["00112233445566ac"]
-
-
-def test_a_damaged_ledger_carries_its_kernels_over() -> None:
-    """`recovery` copies what is listed; a table that is forgotten there would be lost with the first bad page."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrations.migrate(connection)
-    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-    assert {row[0] for row in rows} == set(migrations.TABLES)
-    connection.close()
 
 
 async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_ended(ledger: Ledger) -> None:

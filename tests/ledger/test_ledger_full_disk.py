@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -92,7 +92,7 @@ async def test_a_full_disk_holds_up_nobody_and_loses_nothing(ledger: Ledger) -> 
     assert await ledger.flush() is Durability.DEFERRED
     with pytest.raises(LedgerDegradedError, match="full"):
         await ledger.call(insert("never"))
-    assert await units(ledger) == []  # what is there can still be read
+    assert await units(ledger) == []  # what is there can still be read, what waits is not there yet
     await make_room(ledger)
     await until(lambda: ledger.degraded is None)
     assert await ledger.flush() is Durability.COMMITTED
@@ -106,108 +106,6 @@ def ledger_why(told: list[object]) -> str:
     first = told[0]
     assert isinstance(first, tuple)
     return str(first[1])
-
-
-async def test_what_waits_for_the_disk_is_there_for_whoever_asks(ledger: Ledger) -> None:
-    """What was promised is found: a row that a full disk keeps waiting is seen by every question, in its order."""
-    ledger.post(insert("before"))
-    await broken(ledger)
-    assert await ledger.write(insert("b")) is Durability.DEFERRED
-    ledger.post(insert("c"))
-    ledger.post(lambda it: it.execute("UPDATE pins SET unit = 'd' WHERE unit = 'b'"))
-    ledger.post(insert("c"))  # an error of its own is nobody else's
-    assert await units(ledger) == ["before", "c", "d"]
-    assert await units(ledger) == ["before", "c", "d"]  # nothing of it stayed from the first time
-    with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        await ledger.read(lambda it: it.execute("SELECT * FROM no_table"))
-    mend(ledger)
-    await until(lambda: ledger.degraded is None)
-    assert await units(ledger) == ["before", "c", "d"]
-
-
-async def test_where_sqlite_gives_up_what_waits_the_file_alone_answers(ledger: Ledger) -> None:
-    """No page for it even in memory: SQLite then drops all of what was applied, not one operation."""
-    await ledger.write(insert("written"))
-    await full(ledger)
-    ledger.post(insert("small"))
-    assert await units(ledger) == ["written"]
-    assert await ledger.read(lambda it: it.execute("SELECT count(*) FROM idempotency").fetchone()[0]) == 0
-    await make_room(ledger)
-
-
-async def test_all_that_waited_is_seen_while_it_is_being_written(ledger: Ledger, path: Path) -> None:
-    """The first batch that gets in is not the last: the rest is still seen, and nobody waits for it."""
-    await broken(ledger)
-    for number in range(200):
-        ledger.post(insert(f"{number:03}"))
-    begun, gate = threading.Event(), threading.Event()
-    once = iter([True])
-
-    def stop(_: sqlite3.Connection) -> None:
-        if next(once, False):
-            return  # a question's
-        begun.set()
-        gate.wait(60)
-
-    ledger.post(stop)
-    assert len(await units(ledger)) == 200
-    mend(ledger)
-    assert await asyncio.to_thread(begun.wait, 60)
-    assert ledger.degraded is None  # three batches are in, the fourth waits
-    asking = asyncio.ensure_future(units(ledger))
-    await asyncio.sleep(0)
-    gate.set()
-    assert len(await asking) == 200
-
-
-async def test_questions_that_never_cease_do_not_keep_the_writer_from_trying(ledger: Ledger) -> None:
-    await broken(ledger)
-    ledger.post(insert("a"))
-    mend(ledger)
-    async with asyncio.timeout(60):
-        while ledger.degraded is not None:
-            assert await units(ledger) == ["a"]
-
-
-async def test_those_who_ask_a_writer_that_has_ended_are_told(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger()
-    await ledger.close()
-    told: list[BaseException | None] = []
-    ledger._writer.ask(writer.Job(insert("a"), lambda _, error: told.append(error), keeps=False))
-    assert isinstance(told[0], writer.DeferredError)
-
-
-class Broken:
-    """The writer's connection on a disk that takes no commit."""
-
-    def __init__(self, sound: sqlite3.Connection) -> None:
-        self.sound = sound
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.sound.in_transaction
-
-    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-        if sql == "COMMIT":
-            error = sqlite3.OperationalError("database or disk is full")
-            error.sqlite_errorcode = sqlite3.SQLITE_FULL
-            raise error
-        return self.sound.execute(sql, *values)
-
-
-async def broken(ledger: Ledger) -> None:
-    """Have the disk take nothing from now on."""
-    await ledger.flush()
-    ledger._writer._connection = Broken(ledger._writer._connection)  # type: ignore[assignment]  # as far as it goes
-    with pytest.raises(LedgerDegradedError):
-        await ledger.call(lambda _: None)
-
-
-def mend(ledger: Ledger) -> None:
-    """Let the disk take everything again."""
-    connection = ledger._writer._connection
-    assert isinstance(connection, Broken)
-    ledger._writer._connection = connection.sound
 
 
 async def test_those_who_wait_when_the_disk_gives_out_are_told_at_once(ledger: Ledger) -> None:

@@ -96,36 +96,11 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
     assert [it.key for it in await instances.open_rows(ledger)] == ["held"]
 
 
-async def test_what_was_interrupted_is_found_by_the_time_and_known_reasons_stand(ledger: Ledger) -> None:
+async def test_what_was_interrupted_is_found_by_the_time(ledger: Ledger) -> None:
     for key, now in (("old", 100.0), ("new", 200.0)):
         await instances.insert_starting(ledger, Starting(key, "tool:x", now))
         await instances.close_interrupted(ledger, (), now)
-    await instances.insert_starting(ledger, Starting("wanted", "tool:x", 300.0))
-    (closed,) = await instances.close_interrupted(ledger, (), 300.0, {"wanted": "shutdown"})
-    assert closed == await instances.get(ledger, "wanted")
-    assert closed.reason == "shutdown"
     assert [row.key for row in await instances.interrupted_since(ledger, 200.0)] == ["new"]
-
-
-async def test_the_last_of_a_kind_of_event_and_when(ledger: Ledger) -> None:
-    clock = iter(range(100, 200))
-    events = EventStream(EventJournal(ledger), 0, clock=lambda: float(next(clock)))
-    assert await event_rows.last_time(ledger, "told", before=1e9) == 0.0
-    for event, unit, key in (
-        ("first", None, None),
-        ("told", None, None),
-        ("told", "tool:x", "k"),
-        ("told", None, None),
-    ):
-        events.publish(event, unit, instance=key)
-    await ledger.flush()
-    assert await event_rows.last_time(ledger, "told", before=1e9) == 103.0
-    assert await event_rows.last_time(ledger, "told", before=103.0) == 101.0
-    assert await event_rows.last_time(ledger, "pruned", before=103.0) == 100.0, "the oldest one is later than it was"
-    found = await event_rows.latest_of_instance(ledger, "tool:x", "k", "told")
-    assert found is not None
-    assert found.time == 102.0
-    assert await event_rows.latest_of_instance(ledger, "tool:x", "other", "told") is None
 
 
 async def test_closing_says_what_it_would_close_also_on_a_full_disk(ledger: Ledger) -> None:

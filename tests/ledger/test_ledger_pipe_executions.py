@@ -195,23 +195,6 @@ async def test_one_execution_of_a_pipe_runs_and_the_holder_is_named(ledger: Ledg
     await run(ledger, second)
 
 
-async def test_two_daemons_on_one_file_exclude_each_other(open_ledger: OpenLedger) -> None:
-    """D6: each has its own writer, its own ids, its own mind; the file knows better."""
-    one, two = await open_ledger(), await open_ledger()
-    ours = [await pipe_executions.add(ledger, of()) for ledger in (one, two, one, two)]
-    ids = [it.row.id for it in ours]
-    assert len(set(ids)) == 4, "an id was given twice"
-    assert [(await whole(two, number)).id for number in ids] == ids
-    starts = [pipe_executions.mark_running(it, number, Running(NOW)) for it, number in ((one, ids[0]), (two, ids[1]))]
-    results = await asyncio.gather(*starts, return_exceptions=True)
-    assert sorted(type(it).__name__ for it in results) == ["ConflictError", "Durability"]
-    [running] = await pipe_executions.open_rows(one)
-    [refused] = [it for it in results if isinstance(it, ConflictError)]
-    assert refused.extra["execution"] == running.id
-    with pytest.raises(ConflictError, match="it is running"):
-        await pipe_executions.mark_running(two, running.id, Running(NOW))
-
-
 async def test_what_the_state_becomes_comes_with_the_row_or_not_at_all(
     open_ledger: OpenLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,18 +236,19 @@ async def test_what_is_written_with_a_row_is_there_with_it_or_not_at_all(ledger:
     assert (await whole(ledger, number)).progress is None, "nobody takes over what is over"
 
 
-async def test_an_event_starts_a_pipe_once_however_often_and_wherever_it_is_told(open_ledger: OpenLedger) -> None:
-    one, two = await open_ledger(), await open_ledger()
+async def test_an_event_starts_a_pipe_once_however_often_it_is_told(ledger: Ledger) -> None:
     claim = Claim("report", "pipe_completed", "mail:7", NOW)
-    told = [pipe_executions.add_claimed(it, of(), claim) for it in (one, two, one, two)]
+    told = [pipe_executions.add_claimed(ledger, of(), claim) for _ in range(4)]
     added = [it for it in await asyncio.gather(*told) if it is not None]
     assert len(added) == 1
-    assert [it.id for it in await pipe_executions.queued_rows(one)] == [added[0].row.id]
-    await pipe_claims.release(one, "report", "pipe_completed", "mail:7")
-    again = await pipe_executions.add_claimed(two, of(), claim, change=StateChange(pipe_name="report", notified=True))
+    assert [it.id for it in await pipe_executions.queued_rows(ledger)] == [added[0].row.id]
+    await pipe_claims.release(ledger, "report", "pipe_completed", "mail:7")
+    again = await pipe_executions.add_claimed(
+        ledger, of(), claim, change=StateChange(pipe_name="report", notified=True)
+    )
     assert again is not None
-    assert await pipe_executions.add_claimed(one, of("mail"), replace(claim, pipe_name="mail")) is not None
-    assert (await pipe_state.everything(one))["report"].notified
+    assert await pipe_executions.add_claimed(ledger, of("mail"), replace(claim, pipe_name="mail")) is not None
+    assert (await pipe_state.everything(ledger))["report"].notified
 
 
 async def test_an_event_that_is_refused_leaves_no_hole_in_the_ids(open_ledger: OpenLedger) -> None:

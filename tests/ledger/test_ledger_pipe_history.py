@@ -29,7 +29,7 @@ def row(number: int, pipe: str = "a", status: str = "completed", **facts: object
 async def put(ledger: Ledger, rows: Iterable[PipeExecutionRow]) -> None:
     def run(connection: sqlite3.Connection) -> None:
         for each in rows:
-            assert pipe_rows.insert(connection, each)
+            pipe_rows.insert(connection, each)
 
     await ledger.write(run)
 

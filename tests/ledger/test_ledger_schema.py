@@ -1,4 +1,4 @@
-"""Schema and damage: old files load for ever, newer ones are refused, broken ones are set aside and salvaged."""
+"""Schema and damage: old files load for ever, newer ones are refused, broken ones are set aside."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from supervisord_py.ledger import (
     instances,
     migrations,
     pins,
-    recovery,
     runs,
     unit_state,
 )
 from supervisord_py.ledger.idempotency import Done, Interrupted
 from supervisord_py.ledger.pins import Pin
+from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from supervisord_py.ledger.store import Ledger
 
     OpenLedger = Callable[..., Awaitable[Ledger]]
 
@@ -43,7 +41,7 @@ def load(path: Path, script: str) -> None:
 def fill(path: Path, rows: int) -> None:
     """Make a ledger of many pages."""
     files.make_private(path)
-    connection = recovery.open_checked(path)
+    connection = files.open_checked(path)
     connection.execute("BEGIN")
     for number in range(1, rows + 1):
         values = (number, float(number), "tool:x", "e", "x" * 300)
@@ -137,70 +135,44 @@ async def test_a_file_that_is_no_ledger_is_set_aside_and_a_fresh_one_begun(
     assert ledger.recovered_from is not None
     assert ledger.recovered_from.moved_to.read_bytes() == content
     assert ledger.recovered_from.moved_to.name.startswith("pxd.db.corrupt-")
-    assert sum(rows for _, rows in ledger.recovered_from.kept) == 0
     assert ledger.recovered_from.detail
     await pins.pin(ledger, Pin("tool:x", forever=False, pinned_at=1.0))
     assert len(await pins.everything(ledger)) == 1
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_can_be_read_of_a_damaged_ledger_is_carried_over(path: Path, open_ledger: OpenLedger) -> None:
+@pytest.mark.parametrize("cut", [True, False])
+async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: OpenLedger, cut: bool) -> None:
     fill(path, 2000)
-    size = path.stat().st_size
-    with path.open("r+b") as file:  # two pages in the middle of the events
-        file.seek(size // 2 // 4096 * 4096)
-        file.write(b"\xa5" * 8192)
+    middle = path.stat().st_size // 2 // 4096 * 4096
+    if cut:
+        os.truncate(path, middle)
+    else:
+        with path.open("r+b") as file:
+            file.seek(middle)
+            file.write(b"\xa5" * 8192)
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
-    kept = dict(ledger.recovered_from.kept)
-    rows = await event_rows.after(ledger, 0, limit=5000)
-    assert kept["events"] == len(rows) > 1000
-    assert rows[0].id == 1
-    assert rows[-1].id == 2000
-    assert all(len(str(row.facts)) == 2 for row in rows[:1])  # not JSON: read as empty, the row is there
-    assert await pins.everything(ledger) == [Pin("tool:pinned", forever=True, pinned_at=5.0)]
+    assert await event_rows.last_id(ledger) == 0
     await ledger.close()
     assert (await open_ledger()).recovered_from is None
 
 
-def test_a_salvage_that_the_disk_cuts_off_leaves_a_usable_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(path, 50)
-
-    def gives_out(*_: object) -> bool:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    monkeypatch.setattr(recovery, "_copy", gives_out)
-    fresh, found = recovery.recover(path, "damaged", 0.0)
-    assert not fresh.in_transaction
-    assert dict(found.kept)["events"] == 0
-    fresh.execute("INSERT INTO pins VALUES ('tool:x', 0, 1.0)")
-    fresh.close()
-
-
-def test_a_defect_while_salvaging_closes_what_was_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(path, 5)
-
-    def defect(*_: object) -> bool:
-        raise KeyError
-
-    monkeypatch.setattr(recovery, "_copy", defect)
-    with pytest.raises(KeyError):
-        recovery.recover(path, "damaged", 0.0)
-
-
-async def test_a_ledger_cut_short_gives_what_is_left(path: Path, open_ledger: OpenLedger) -> None:
-    fill(path, 2000)
-    os.truncate(path, path.stat().st_size // 2)
-    ledger = await open_ledger()
-    assert ledger.recovered_from is not None
-    assert "pins" in dict(ledger.recovered_from.kept)
-    assert await event_rows.last_id(ledger) >= 0
+async def test_a_file_that_the_disk_keeps_from_us_stays_where_it_is(path: Path) -> None:
+    fill(path, 1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode = EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LedgerUnavailableError, match="locked"):
+        await Ledger.open(path)
+    other.close()
+    assert list(path.parent.glob("*corrupt*")) == []
 
 
 async def test_a_broken_write_ahead_log_loses_only_its_own_end(path: Path, open_ledger: OpenLedger) -> None:
     """S9: after a power cut the last frames of the log are rubbish; what was committed before is there."""
     files.make_private(path)
-    writing = recovery.open_checked(path)
+    writing = files.open_checked(path)
     writing.execute("INSERT INTO pins VALUES ('tool:a', 0, 1.0)")
     wal = path.with_name("pxd.db-wal")
     whole = wal.stat().st_size
@@ -222,14 +194,3 @@ def test_two_damaged_files_in_one_second_both_stay(path: Path) -> None:
     names = sorted(it.name for it in path.parent.iterdir())
     stem = "pxd.db.corrupt-19700101T000000Z"
     assert names == [stem, f"{stem}-2", f"{stem}-2-wal", f"{stem}-wal"]
-
-
-def test_damage_is_told_from_other_errors() -> None:
-    full = sqlite3.OperationalError("database or disk is full")
-    full.sqlite_errorcode = sqlite3.SQLITE_FULL
-    broken = sqlite3.DatabaseError("x")
-    broken.sqlite_errorcode = sqlite3.SQLITE_CORRUPT_INDEX
-    assert not recovery.is_damage(full)
-    assert recovery.is_damage(broken)
-    assert recovery.is_damage(sqlite3.DatabaseError("database disk image is malformed"))
-    assert not recovery.is_damage(sqlite3.ProgrammingError("closed"))

@@ -75,7 +75,6 @@ class RealKeeper:
             "control_hang_seconds": 60,
             "backoff_initial_seconds": 0.01,
             "backoff_max_seconds": 0.05,
-            "backoff_reset_seconds": 60,
             "cgroup": "auto",
             "platform": "auto",
         }

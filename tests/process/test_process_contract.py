@@ -291,8 +291,6 @@ async def test_a_limit_is_set_and_a_tree_is_measured(house: House, until: Until)
 
 async def test_over_memory_the_verdict_is_written_before_the_signal(house: House) -> None:
     placement, key = house.placement, house.placement.new_key()
-    told: list[str] = []
-    placement.on_over_memory(lambda it: told.append(it.key))
     program = "x = bytearray(200 << 20); x[::4096] = b'1' * len(x[::4096]); import time; time.sleep(600)"
     spec = ChildSpec("tool:x", (sys.executable, "-S", "-c", program), "/", ENV, max_rss_bytes=64 << 20)
     await placement.spawn(key, spec)

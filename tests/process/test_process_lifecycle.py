@@ -1,30 +1,15 @@
-"""An instance's life: the table, the reason of its end, the sentence about it."""
+"""The reason of an end, and the sentence about it."""
 
 from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from supervisord_py.process.lifecycle import (
-    TABLE,
-    BecameReady,
-    Exited,
-    Life,
-    LifecycleError,
-    Lost,
-    Phase,
-    SpawnFailed,
-    Step,
-    StopWanted,
-    describe,
-    outcome,
-)
+from supervisord_py.process.lifecycle import describe, outcome
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 
 RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)
@@ -37,87 +22,6 @@ RECORDS = st.one_of(
     st.integers(1, 64).map(lambda number: replace(RECORD, code=None, signal=number)),
     REASONS.map(lambda reason: replace(KILLED, verdict=replace(VERDICT, reason=reason))),
 )
-STEPS: dict[type[Step], Step] = {
-    BecameReady: BecameReady(),
-    StopWanted: StopWanted(Reason.STOPPED),
-    SpawnFailed: SpawnFailed(),
-    Exited: Exited(RECORD),
-    Lost: Lost(),
-}
-
-
-class LifeMachine(RuleBasedStateMachine):
-    """Any order of steps: either the table has it, or it is refused and nothing changes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.life = Life()
-        self.first_wanted: Reason | None = None
-        self.seen_ready = False
-
-    def step(self, step: Step) -> None:
-        allowed = (self.life.phase, type(step)) in TABLE
-        if not allowed:
-            with pytest.raises(LifecycleError):
-                self.life.advance(step)
-            return
-        self.life = self.life.advance(step)
-
-    @rule()
-    def ready(self) -> None:
-        self.seen_ready |= self.life.phase in {Phase.STARTING, Phase.STOPPING}
-        self.step(BecameReady())
-
-    @rule(reason=REASONS)
-    def stop(self, reason: Reason) -> None:
-        if self.life.phase is not Phase.ENDED:
-            self.first_wanted = self.first_wanted or reason
-        self.step(StopWanted(reason))
-
-    @precondition(lambda self: self.life.phase is not Phase.ENDED)
-    @rule(record=RECORDS)
-    def end(self, record: ExitRecord) -> None:
-        before = self.life
-        self.step(Exited(record))
-        assert self.life.reason is outcome(record, before.wanted, before.ready)
-
-    @rule(step=st.sampled_from([SpawnFailed(), Lost(), Exited(RECORD)]))
-    def other(self, step: Step) -> None:
-        self.step(step)
-
-    @invariant()
-    def holds(self) -> None:
-        assert (self.life.reason is not None) is (self.life.phase is Phase.ENDED)
-        assert self.life.wanted is self.first_wanted
-        assert self.life.ready is self.seen_ready
-        if self.life.phase is Phase.STOPPING:
-            assert self.life.wanted is not None
-
-
-TestLifeMachine = LifeMachine.TestCase
-
-
-def test_what_has_ended_takes_no_step_and_the_refusal_tells_the_story() -> None:
-    ended = Life().advance(BecameReady()).advance(StopWanted(Reason.EVICTED_LRU)).advance(Exited(RECORD))
-    for step in STEPS.values():
-        with pytest.raises(LifecycleError, match=r"ended for evicted_lru \(was ready, to end for evicted_lru\)"):
-            ended.advance(step)
-
-
-def test_the_table_knows_every_step_and_no_way_out_of_the_end() -> None:
-    assert {step for _, step in TABLE} == set(get_args(Step))
-    assert {phase for phase, _ in TABLE} == set(Phase) - {Phase.ENDED}
-    assert "never ready" in str(Life())
-
-
-def test_ready_twice_is_refused() -> None:
-    with pytest.raises(LifecycleError):
-        Life().advance(BecameReady()).advance(BecameReady())
-
-
-def test_a_failed_spawn_and_a_lost_instance_have_their_own_reasons() -> None:
-    assert Life().advance(SpawnFailed()).reason is Reason.SPAWN_FAILED
-    assert Life().advance(BecameReady()).advance(Lost()).reason is Reason.INTERRUPTED
 
 
 @pytest.mark.parametrize("ready", [True, False])
@@ -141,7 +45,6 @@ def test_a_cpu_limit_needs_the_measured_seconds_as_evidence() -> None:
     assert outcome(over, None, ready=True) is Reason.SIGNAL
     assert outcome(over, None, ready=True, cpu_limit_seconds=60.0) is Reason.SIGNAL
     assert outcome(replace(over, signal=15), None, ready=True, cpu_limit_seconds=2.0) is Reason.SIGNAL
-    assert Life().advance(Exited(over, 2.0)).reason is Reason.CPU_LIMIT
 
 
 def test_describe_says_how_by_whom_and_why() -> None:

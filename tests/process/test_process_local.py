@@ -20,7 +20,7 @@ from supervisord_py.errors import (
 )
 from supervisord_py.keeper.protocol import MAX_FRAME
 from supervisord_py.process.local import LocalPlacement, RestartScope, Timeouts
-from supervisord_py.process.messages import ControlEvent, LogTrouble, OverMemory
+from supervisord_py.process.messages import ControlEvent, LogTrouble
 from supervisord_py.process.spec import (
     ChildSpec,
     ExitRecord,
@@ -268,15 +268,12 @@ async def test_events_that_come_before_a_listener_wait_for_it(
     keeper.emit("gone", nothing="readable")
     keeper.emit("ping")
     await until(lambda: "alive" in keeper.verbs_asked())
-    memory: list[OverMemory] = []
     trouble: list[LogTrouble] = []
     control: list[ControlEvent] = []
     late: list[ControlEvent] = []
-    placement.on_over_memory(memory.append)
     placement.on_log_degraded(trouble.append)
     placement.on_control_event(control.append)
     placement.on_control_event(late.append)
-    assert memory == [OverMemory("k", 10, 9, 1.0)]
     assert trouble == [LogTrouble("tool:x", 28, 0, recovered=False), LogTrouble("tool:x", None, 5, recovered=True)]
     assert control == [ControlEvent("stop", 15), ControlEvent("reload"), ControlEvent("dump")]
     assert late == []
@@ -307,8 +304,7 @@ async def test_signals_stats_and_notes(keeper: FakeKeeper, connect: Connect) -> 
     keeper.verbs["stat"] = lambda _m, _f: {"stats": stats}
     placement = await connect()
     await placement.signal(KEY, signal.SIGUSR1)
-    await placement.signal_tree(KEY, signal.SIGSTOP)
-    assert [(it["signum"], it["tree"]) for it in keeper.asked[-2:]] == [(signal.SIGUSR1, False), (signal.SIGSTOP, True)]
+    assert (keeper.asked[-1]["signum"], keeper.asked[-1]["tree"]) == (signal.SIGUSR1, False)
     await placement.signal_group(KEY, signal.SIGINT)
     asked = keeper.asked[-1]
     assert (asked["signum"], asked["tree"], asked["group"]) == (signal.SIGINT, False, True)
