@@ -23,7 +23,7 @@ from supervisord_py.kernels.output.notebook import (
 )
 from supervisord_py.kernels.output.notebook_outputs import with_failure
 from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.result import cell_result, show
+from supervisord_py.kernels.output.render import cell_result, show
 from supervisord_py.ledger.kernel_cells import KernelCellRow
 
 if TYPE_CHECKING:

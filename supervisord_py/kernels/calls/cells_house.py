@@ -21,7 +21,7 @@ from supervisord_py.kernels.hosting.session_register import unknown
 from supervisord_py.kernels.output import sweep
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.cell_seal import error_members, seal
-from supervisord_py.kernels.output.result import CellOutput, cell_result, show
+from supervisord_py.kernels.output.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernel_cells
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import OutputLimits
     from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.shown import Output
+    from supervisord_py.kernels.output.render import Output
 
 __all__ = ["Detail", "NotebookCells", "NotebookSession", "cells_of_notebook", "executed", "export", "notebook_outputs"]
 

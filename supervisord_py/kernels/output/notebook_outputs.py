@@ -11,9 +11,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.output.mime import PLAIN, joined
+from supervisord_py.kernels.output.artifacts import joined
 from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.result import show
+from supervisord_py.kernels.output.render import PLAIN, show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellError
     from supervisord_py.kernels.config import OutputLimits
     from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.shown import Output
+    from supervisord_py.kernels.output.render import Output
 
 MIB = 1024 * 1024
 RICH_BYTES = 16 * MIB
