@@ -175,8 +175,14 @@ class CellsHouse:
         def make() -> dict[str, Any]:
             from supervisord_py.kernels.output import notebook  # noqa: PLC0415 - nbformat, not needed at the start
 
-            facts = notebook.NotebookSession(session.id, session.language, session.kernelspec)
-            return notebook.export(rows, lambda row: self.log(session.id, row.id), facts, self._config().output)
+            return notebook.export(
+                rows,
+                lambda row: self.log(session.id, row.id),
+                self._config().output,
+                session_id=session.id,
+                language=session.language,
+                kernelspec=session.kernelspec,
+            )
 
         return await asyncio.to_thread(make)
 
