@@ -15,9 +15,8 @@ from supervisord_py.api.call import cancel_and_wait
 from supervisord_py.api.kernel_documents import event_document
 from supervisord_py.api.stream_place import StreamPlace
 from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews, CellStarted
-from supervisord_py.kernels.output.bell import Bell
 from supervisord_py.kernels.output.cell_log import CellLog, OutputGoneError
-from supervisord_py.kernels.output.follow import Decoder, Piece, follow
+from supervisord_py.kernels.output.follow import Bell, Decoder, Piece, follow
 from supervisord_py.kernels.output.records import Record, as_event
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ class Order:
             log = CellLog(cells_dir / result.session_id, cell.id)
             if not log.exists():
                 return cell.outputs
-            found: list[Mapping[str, Any]] = notebook.notebook_outputs(log, limits, notebook.Detail.RICH)
+            found: list[Mapping[str, Any]] = notebook.notebook_outputs(log, limits, rich=True)
             return found
 
         text = await asyncio.to_thread(notebook.executed, self.notebook, result.cells, outputs_of)

@@ -22,7 +22,7 @@ from supervisord_py.kernels.bash.shell_cell import outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.result import show
+from supervisord_py.kernels.output.render import show
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, ResourceLimit, StopReport, Survivor, Verdict
 
 if TYPE_CHECKING:

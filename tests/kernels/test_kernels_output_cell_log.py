@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.output import cell_log
 from supervisord_py.kernels.output.cell_log import CellLog, OutputGoneError, Page, Stretch
 from supervisord_py.kernels.output.records import Begin, Display, End, Late, Unreadable
 
@@ -128,22 +127,6 @@ def test_a_long_line_that_is_torn_is_not_there_yet(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     log.records_path.write_bytes(b'{"kind":"display","at":0,"data":{"text/plain":"' + b"x" * 2_000_000)
     assert log.records_from(0, limit=100) == ((), 0)
-
-
-def test_a_line_over_the_bound_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_log, "MAX_LINE_BYTES", 3000)
-    monkeypatch.setattr(cell_log, "RECORD_BYTES", 500)
-    writer = writer_of(tmp_path)
-    writer.display({"text/plain": "x" * 5000})
-    finish(writer)
-    log = log_of(tmp_path)
-    (begin,), offset = log.records_from(0, 500)
-    (big,), after = log.records_from(offset, 500)
-    (end,), _ = log.records_from(after, 500)
-    assert isinstance(begin, Begin)
-    assert isinstance(big, Unreadable)
-    assert big.size > 5000
-    assert isinstance(end, End)
 
 
 def test_a_blank_line_longer_than_a_batch_is_nothing(tmp_path: Path) -> None:

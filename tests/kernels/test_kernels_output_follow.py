@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.output import follow as following
-from supervisord_py.kernels.output.bell import Bell
 from supervisord_py.kernels.output.cell_log import OutputGoneError
-from supervisord_py.kernels.output.follow import Decoder, Piece, follow
+from supervisord_py.kernels.output.follow import Bell, Decoder, Piece, follow
 from supervisord_py.kernels.output.records import Begin, Display, End, StreamChange
 
 if TYPE_CHECKING:

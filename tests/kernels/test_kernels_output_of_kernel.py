@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from kernels.kernel_rig import kernel_house, no_news
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.output.bell import Bell
 from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.follow import Piece, follow
+from supervisord_py.kernels.output.follow import Bell, Piece, follow
 from supervisord_py.kernels.output.notebook import notebook_outputs
 from supervisord_py.kernels.output.records import End
-from supervisord_py.kernels.output.result import show
+from supervisord_py.kernels.output.render import show
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,11 +19,9 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellError, CellStatus, Step
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.output import artifacts
-from supervisord_py.kernels.output.artifacts import content, find_artifact, spill
-from supervisord_py.kernels.output.mime import extension, joined, text_of, weight, without_colours
+from supervisord_py.kernels.output.artifacts import content, extension, find_artifact, joined, spill, weight
 from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.result import CellOutput, cell_result, show, traceback_text, what_was_raised
-from supervisord_py.kernels.output.survey import survey
+from supervisord_py.kernels.output.render import CellOutput, cell_result, show, text_of, traceback_text, what_was_raised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +57,7 @@ def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkey
     log = log_of(tmp_path)
     assert show(log, LIMITS) == CellOutput()
     monkeypatch.setattr(type(log), "exists", lambda _: True)  # it goes between the two looks
-    assert "not kept" in show(log, LIMITS).notices[0]
+    assert "not kept" in str(show(log, LIMITS).unkept)
 
 
 def test_fifty_megabytes_are_shown_by_their_ends_within_little_memory(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def test_html_alone_becomes_markdown(tmp_path: Path) -> None:
 
 def test_importing_the_room_costs_no_library() -> None:
     code = (
-        "import sys, supervisord_py.kernels.output.result, supervisord_py.kernels.output.notebook,"
+        "import sys, supervisord_py.kernels.output.render, supervisord_py.kernels.output.notebook,"
         "supervisord_py.kernels.output.follow, supervisord_py.kernels.output.sweep,"
         "supervisord_py.kernels.bash.backend;"
         "print([name for name in ('nbformat','markdownify','bs4','traitlets','zmq','jupyter_client')"
@@ -219,8 +217,7 @@ def test_a_clear_just_before_bytes_of_the_same_stream_counts(tmp_path: Path) -> 
     writer.write("stdout", b"old")
     writer.clear(wait=True)
     writer.write("stdout", b"new")
-    assert survey(log_of(tmp_path).records(), 6).visible_from == 3
-    assert survey(log_of(tmp_path).records(), 3).visible_from == 0
+    assert show(log_of(tmp_path), LIMITS).text == "new"
     writer.close()
 
 
@@ -344,7 +341,8 @@ def test_links_are_no_artifacts(tmp_path: Path) -> None:
 def test_values_are_one_text_and_colours_can_go() -> None:
     assert joined({"a": 1}) == '{"a": 1}'
     assert joined(["a", 1]) == '["a", 1]'
-    assert without_colours("\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x1b\\") == "red link"
+    coloured = "\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x1b\\"
+    assert traceback_text(CellError("E", "", (coloured,))) == "red link\n"
 
 
 # -- the result ------------------------------------------------------------------------------------------------------

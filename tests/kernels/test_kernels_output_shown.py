@@ -1,23 +1,29 @@
-"""Cutting, two ends, and what they are put together to. Pure."""
+"""Where output is cut, and what text and outputs are put together to."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.output import two_ends
-from supervisord_py.kernels.output.display_text import (
+from kernels.cell_folder import finish, log_of, writer_of
+from supervisord_py.kernels.config import OutputLimits
+from supervisord_py.kernels.output import render
+from supervisord_py.kernels.output.render import (
     NEAR_BYTES,
+    CellOutput,
     as_on_a_terminal,
     cut_end,
     cut_start,
+    show,
     whole_characters,
 )
-from supervisord_py.kernels.output.shown import RichOutputs, Shown, compose
-from supervisord_py.kernels.output.two_ends import Span, TwoEnds, Words
+
+PICTURE = {"image/png": "AAAA"}
 
 # -- where to cut ----------------------------------------------------------------------------------------------------
 
@@ -64,192 +70,94 @@ def test_carriage_returns_show_what_a_terminal_shows_last(text: str, seen: str) 
     assert as_on_a_terminal(text) == seen
 
 
-# -- two ends --------------------------------------------------------------------------------------------------------
-
-PARTS = st.lists(
-    st.tuples(st.just("stream"), st.integers(0, 12), st.sampled_from(["stdout", "stderr"]))
-    | st.tuples(st.just("words"), st.integers(0, 12)),
-    max_size=14,
-)
-
-
-@given(PARTS, st.integers(0, 20), st.integers(0, 20))
-def test_every_byte_is_in_the_head_in_the_tail_or_omitted_once(parts: list[Any], head: int, tail: int) -> None:
-    ends, position, whole = TwoEnds(head, tail), 0, []
-    for number, part in enumerate(parts):
-        if part[0] == "stream":
-            ends.add(Span(position, position + part[1], part[2]))
-            whole += [(place, part[2]) for place in range(position, position + part[1])]
-            position += part[1]
-        else:
-            ends.add(Words(b"\n" * part[1], number))
-            whole += [(number, "words")] * part[1]
-    kept = ends.finish()
-    beginning, end = units(kept.head), units(kept.tail)
-    assert beginning == whole[: len(beginning)]
-    assert not end or end == whole[-len(end) :]
-    assert len(beginning) + len(end) + kept.omitted.size == len(whole)
-    omitted = whole[len(beginning) : len(whole) - len(end)]
-    streamed = [unit[0] for unit in omitted if unit[1] != "words"]
-    assert streamed == list(range(kept.omitted.start, kept.omitted.end))
-    assert kept.omitted.word_lines == kept.omitted.word_bytes == len(omitted) - len(streamed)
-    if len(whole) <= head + tail:
-        assert kept.omitted.size == 0
-    else:
-        assert (len(beginning), len(end)) == (head, tail)
-
-
-def units(parts: Any) -> list[Any]:
-    found: list[Any] = []
-    for part in parts:
-        if isinstance(part, Span):
-            found += [(place, part.stream) for place in range(part.start, part.end)]
-        else:
-            found += [(part.ordinal, "words")] * part.size
-    return found
-
-
-def test_the_number_of_parts_is_bounded_whatever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_ends, "MAX_PARTS", 10)
-    ends = TwoEnds(0, 1000)
-    ends.add(Words(b"x", 0))
-    for number in range(100):
-        ends.add(Words(b"", number))
-    assert len(ends.finish().tail) <= 10
-
-
-def test_neighbouring_stretches_of_one_stream_are_one() -> None:
-    ends = TwoEnds(100, 100)
-    for part in (Span(0, 2, "stdout"), Span(2, 4, "stdout"), Span(4, 5, "stderr"), Span(5, 6, "stdout")):
-        ends.add(part)
-    assert ends.finish().head == (Span(0, 4, "stdout"), Span(4, 5, "stderr"), Span(5, 6, "stdout"))
-
-
 # -- put together ----------------------------------------------------------------------------------------------------
 
 
-class Bytes:
-    """A stream file in memory."""
-
-    artifact = "c1"
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read(self, start: int, end: int) -> bytes:
-        return self.data[start:end]
-
-    def count_lines(self, start: int, end: int) -> int:
-        return self.data.count(b"\n", start, end)
-
-
-def shown(parts: list[Any], head: int = 100, tail: int = 100) -> Shown:
-    """Compose `("stdout", b"…")` and `{"output_type": …, "text": "…"}`."""
-    ends, rich, data = TwoEnds(head, tail), RichOutputs(), b""
+def shown(folder: Path, parts: list[Any], head: int = 100, tail: int = 100, **options: Any) -> CellOutput:
+    """Show a cell that wrote `("stdout", "…")`, displayed "…" as markdown, or a picture where that is ""."""
+    writer = writer_of(folder)
     for part in parts:
         if isinstance(part, tuple):
-            ends.add(Span(len(data), len(data) + len(part[1]), part[0]))
-            data += part[1]
+            writer.write(part[0], part[1].encode())
         else:
-            ends.add(Words(part.get("text", "").encode(), rich.add(part)))
-    return compose(ends.finish(), rich, Bytes(data))
+            writer.display({"text/markdown": part} if part else PICTURE)
+    finish(writer)
+    return show(log_of(folder), OutputLimits(preview_bytes=head + tail, head_bytes=head), **options)
 
 
-def test_text_and_outputs_tell_the_same_in_order() -> None:
-    table, picture = {"output_type": "display_data", "text": "| a |\n"}, {"output_type": "display_data"}
-    found = shown([("stdout", b"before"), table, ("stderr", b"oops\n"), ("stdout", b"out\n"), picture])
+def kinds(found: CellOutput) -> list[str]:
+    return [output.get("name") or next(iter(output["data"])) for output in found.outputs]
+
+
+def test_text_and_outputs_tell_the_same_in_order(tmp_path: Path) -> None:
+    parts = [("stdout", "before"), "| a |\n", ("stderr", "oops\n"), ("stdout", "out\n"), ""]
+    found = shown(tmp_path, parts)
     assert found.text == "before\n| a |\noops\nout\n"
-    assert found.outputs == (
-        {"output_type": "stream", "name": "stdout", "text": "before"},
-        table,
-        {"output_type": "stream", "name": "stderr", "text": "oops\n"},
-        {"output_type": "stream", "name": "stdout", "text": "out\n"},
-        picture,
-    )
+    assert kinds(found) == ["stdout", "text/markdown", "stderr", "stdout", "image/png"]
+    assert [found.outputs[place]["text"] for place in (0, 2, 3)] == ["before", "oops\n", "out\n"]
     assert (found.truncated, found.shown_bytes) == (False, 15)
 
 
-def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own() -> None:
-    data = b"".join(b"line %02d\n" % number for number in range(20))
-    found = shown([("stdout", data)], head=18, tail=18)
-    assert found.text == "line 00\nline 01\n… [128 bytes, 16 lines omitted; artifact c1] …\nline 18\nline 19\n"
+def test_what_is_left_out_is_counted_in_a_marker_on_a_line_of_its_own(tmp_path: Path) -> None:
+    found = shown(tmp_path, [("stdout", "".join(f"line {number:02d}\n" for number in range(20)))], head=18, tail=18)
+    marker = f"… [128 bytes, 16 lines omitted; artifact {found.artifact}] …"
+    assert found.text == f"line 00\nline 01\n{marker}\nline 18\nline 19\n"
     assert found.outputs == ({"output_type": "stream", "name": "stdout", "text": found.text},)
     assert (found.truncated, found.shown_bytes) == (True, 32)
 
 
-def test_a_marker_breaks_an_endless_line_into_its_own() -> None:
-    found = shown([("stdout", "é".encode() * 50)], head=11, tail=11)
-    marker = "… [80 bytes, 0 lines omitted; artifact c1] …"
-    assert found.text == f"ééééé\n{marker}\nééééé"
+def test_a_marker_breaks_an_endless_line_into_its_own(tmp_path: Path) -> None:
+    found = shown(tmp_path, [("stdout", "é" * 50)], head=11, tail=11)
+    assert found.text == f"ééééé\n… [80 bytes, 0 lines omitted; artifact {found.artifact}] …\nééééé"
 
 
-def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs() -> None:
-    table = {"output_type": "display_data", "text": "t" * 300 + "\n"}
-    found = shown([("stdout", b"a" * 60), table, ("stdout", b"b" * 60)], head=50, tail=50)
+def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs(tmp_path: Path) -> None:
+    found = shown(tmp_path, [("stdout", "a" * 60), "t" * 300 + "\n", ("stdout", "b" * 60)], head=50, tail=50)
     assert "ttt" not in found.text
-    assert [output["output_type"] for output in found.outputs] == ["stream", "display_data", "stream"]
-    assert found.outputs[1] is table
-    assert "1 lines omitted; artifact c1" in found.text
+    assert kinds(found) == ["stdout", "text/markdown", "stdout"]
+    assert f"1 lines omitted; artifact {found.artifact}" in found.text
 
 
-def test_words_that_are_cut_at_both_ends_name_the_outputs_and_stand_once() -> None:
-    table = {"output_type": "execute_result", "text": "t" * 300}
-    found = shown([table], head=10, tail=10)
-    assert found.text == "tttttttttt\n… [280 bytes, 0 lines omitted; see the outputs] …\ntttttttttt"
-    assert found.outputs == (table,)
+def test_words_that_are_cut_at_both_ends_name_the_outputs_and_stand_once(tmp_path: Path) -> None:
+    found = shown(tmp_path, ["t" * 30], head=10, tail=10)
+    assert found.text == "tttttttttt\n… [11 bytes, 0 lines omitted; see the outputs] …\nttttttttt\n"
+    assert kinds(found) == ["text/markdown"]
 
 
-def test_a_picture_between_two_full_ends_is_no_reason_for_a_marker() -> None:
-    picture = {"output_type": "display_data"}
-    found = shown([("stdout", b"a" * 10), picture, ("stdout", b"b" * 10)], head=10, tail=10)
+def test_a_picture_between_two_full_ends_is_no_reason_for_a_marker(tmp_path: Path) -> None:
+    found = shown(tmp_path, [("stdout", "a" * 10), "", ("stdout", "b" * 10)], head=10, tail=10)
     assert found.text == "aaaaaaaaaabbbbbbbbbb"
-    assert found.outputs[1] is picture
+    assert kinds(found) == ["stdout", "image/png", "stdout"]
 
 
-def test_a_character_that_another_stream_cut_in_two_is_whole_again() -> None:
-    euro = "€".encode()
-    found = shown([("stdout", b"a" + euro[:1]), ("stderr", b"!"), ("stdout", euro[1:]), ("stdout", b"\xff\xe2")])
-    assert found.text == "a!€\ufffd\ufffd"
+def test_only_the_first_and_the_last_rich_outputs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "FIRST_OUTPUTS", 2)
+    found = shown(tmp_path, [f"{number}" for number in range(10)], most_outputs=5)
+    assert [output["data"]["text/markdown"] for output in found.outputs] == ["0", "1", "7", "8", "9"]
+    assert found.text == "0\n1\n7\n8\n9\n"
+    assert "5 of 10 rich outputs are not listed" in found.notices[0]
 
 
-def test_only_the_first_and_the_last_rich_outputs_are_kept() -> None:
-    rich = RichOutputs(2, 3)
-    numbers = [rich.add({"n": number}) for number in range(10)]
-    assert numbers == list(range(10))
-    assert [output["n"] for output in rich.kept().values()] == [0, 1, 7, 8, 9]
-    assert (rich.count, rich.dropped) == (10, 5)
-
-
-def test_an_output_that_is_not_listed_has_words_but_no_place() -> None:
-    ends, rich = TwoEnds(100, 100), RichOutputs(0, 1)
-    for name in ("one", "two"):
-        ends.add(Words(name.encode(), rich.add({"output_type": name})))
-    found = compose(ends.finish(), rich, Bytes(b""))
-    assert (found.text, found.outputs) == ("one\ntwo", ({"output_type": "two"},))
-
-
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["stdout", "stderr"]), st.text(alphabet="aé\n", max_size=20))
-        | st.text(alphabet="bç\n", max_size=20),
+        | st.text(alphabet="bç\n", max_size=20).map(lambda text: text and f"{text}\n"),
         max_size=10,
     ),
     st.integers(0, 40),
     st.integers(0, 40),
 )
 def test_whatever_comes_the_account_is_right(history: list[Any], head: int, tail: int) -> None:
-    parts = [
-        (part[0], part[1].encode()) if isinstance(part, tuple) else {"output_type": "display_data", "text": part}
-        for part in history
-    ]
-    found = shown(parts, head, tail)
+    with tempfile.TemporaryDirectory() as folder:
+        found = shown(Path(folder), history, head, tail)
     everything = "".join(part[1] if isinstance(part, tuple) else part for part in history)
-    streamed = sum(len(part[1]) for part in parts if isinstance(part, tuple))
+    streamed = sum(len(part[1].encode()) for part in history if isinstance(part, tuple))
     assert found.truncated is (len(everything.encode()) > head + tail)
     assert found.shown_bytes <= streamed
     assert "\ufffd" not in found.text
-    rich = [output for output in found.outputs if output["output_type"] == "display_data"]
-    assert rich == [part for part in parts if isinstance(part, dict)]
+    rich = [output["data"].get("text/markdown", "") for output in found.outputs if "data" in output]
+    assert rich == [part for part in history if isinstance(part, str)]
     if not found.truncated:
         assert found.text.replace("\n", "") == everything.replace("\n", "")
         assert found.shown_bytes == streamed

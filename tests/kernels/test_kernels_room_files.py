@@ -18,7 +18,7 @@ from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.hosting.launching import folder_of_cells
-from supervisord_py.kernels.output.result import show
+from supervisord_py.kernels.output.render import show
 from supervisord_py.kernels.room_requests import StartRequest
 
 if TYPE_CHECKING:

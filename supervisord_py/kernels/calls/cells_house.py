@@ -21,7 +21,7 @@ from supervisord_py.kernels.hosting.session_register import unknown
 from supervisord_py.kernels.output import sweep
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.cell_seal import error_members, seal
-from supervisord_py.kernels.output.result import CellOutput, cell_result, show
+from supervisord_py.kernels.output.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernel_cells
 
 if TYPE_CHECKING:
@@ -175,8 +175,14 @@ class CellsHouse:
         def make() -> dict[str, Any]:
             from supervisord_py.kernels.output import notebook  # noqa: PLC0415 - nbformat, not needed at the start
 
-            facts = notebook.NotebookSession(session.id, session.language, session.kernelspec)
-            return notebook.export(rows, lambda row: self.log(session.id, row.id), facts, self._config().output)
+            return notebook.export(
+                rows,
+                lambda row: self.log(session.id, row.id),
+                self._config().output,
+                session_id=session.id,
+                language=session.language,
+                kernelspec=session.kernelspec,
+            )
 
         return await asyncio.to_thread(make)
 

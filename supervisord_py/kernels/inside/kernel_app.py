@@ -11,7 +11,10 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -23,12 +26,11 @@ from IPython.core.error import StdinNotImplementedError
 from jupyter_client import session as jupyter_session
 from traitlets import default
 
-from . import wakes  # noqa: TID252
 from .cell_writer import STATUS_MIME  # noqa: TID252
 from .descriptors import flush_native  # noqa: TID252
 from .interrupts import GATE  # noqa: TID252
 from .live_cell import LiveCell, Publisher  # noqa: TID252
-from .shell_lines import nobody_answers  # noqa: TID252
+from .shell import run_to_end, text_of  # noqa: TID252
 from .streams import NOT_TO_BE_LEFT, WIRING  # noqa: TID252
 from .threads import attribute, parent_of_this_thread  # noqa: TID252
 
@@ -163,7 +165,7 @@ class IPythonKernel(ipkernel.IPythonKernel):
             cell.number = self.execution_count
             cell.pipes = None if WIRING.capture is None else WIRING.capture.claim(cell)
             WIRING.put_right(parent)
-            with nobody_answers(self.shell, parent):
+            with _lines_without_input(self.shell, parent):
                 await super().execute_request(stream, ident, parent)
         except _ANYTHING as error:  # ipykernel logs it, and the client waits for ever
             if not cell.replied:
@@ -208,6 +210,38 @@ class IPythonKernel(ipkernel.IPythonKernel):
         """Cancel an `await` on SIGINT, now and not when the loop happens to wake."""
         with super()._cancel_on_sigint(future), GATE.awaiting(future):
             yield
+
+
+@contextmanager
+def _lines_without_input(shell: Any, request: Mapping[str, Any]) -> Iterator[None]:
+    """Let `!command` lines of a cell of ours find the end of their input at once; IPython's own would wait for ever.
+
+    Where the client can answer, or somebody put another way there, nothing is changed.
+    """
+    if shell is None or request["content"].get("allow_stdin") or "system" in vars(shell):
+        yield
+        return
+
+    def system(command: str) -> None:
+        """Run a shell line; its exit code is in `_exit_code`."""
+        expanded = str(shell.var_expand(command, depth=1))
+        arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
+        with tempfile.TemporaryFile() as file:
+            is_captured = sys.stdout is not WIRING.streams.get("stdout")  # by %%capture, say
+            out = file if is_captured else 1
+            code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            if is_captured:
+                sys.stdout.write(text_of(file))
+        shell.user_ns["_exit_code"] = code
+        if code != 0 and getattr(shell, "system_raise_on_error", False):
+            raise subprocess.CalledProcessError(code, expanded)
+
+    shell.system = system
+    try:
+        yield
+    finally:
+        if vars(shell).get("system") is system:
+            del shell.system
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
@@ -276,7 +310,6 @@ def run(arguments: Any, offered: Mapping[str, Any]) -> None:
     GATE.surround(app.shell, Session.send, *NOT_TO_BE_LEFT, threading.Thread.start)
     if WIRING.capture is not None:
         GATE.later = WIRING.capture.call_soon(GATE.again)
-    wakes.begin()
     offer(app.shell, offered)
     app.start()
 

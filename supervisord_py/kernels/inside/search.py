@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .ignored import translated, walk  # noqa: TID252
 from .told import Lines, Text, clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-    from re import Pattern
 
 BINARY_PROBE = 8192
 SHOWN_CHARACTERS = 500
 KINDS = ("file", "folder", "any")
+_LIST = ("ls-files", "--cached", "--others", "--exclude-standard", "-z")
 
 
 class Match(NamedTuple):
@@ -46,7 +47,7 @@ def find(
         path: Where to look.
         kind: `file`, `folder` or `any`.
         hidden: Also what has a leading dot in its name.
-        ignored: Also what `.gitignore` excludes.
+        ignored: Also what git ignores, in a repository.
         limit: At most so many.
 
     Example:
@@ -60,11 +61,9 @@ def find(
     if kind not in KINDS:
         raise ValueError("kind must be one of " + ", ".join(KINDS))
     root = _folder(path)
-    matches = _glob(pattern)
     found = Lines()
-    for relative, entry in walk(root, hidden=hidden, ignored=ignored):
-        fits = kind == "any" or (kind == "folder") == entry.is_dir(follow_symlinks=False)
-        if fits and matches.fullmatch(relative):
+    for relative, is_folder in _walk(root, hidden=hidden, ignored=ignored):
+        if (kind == "any" or (kind == "folder") == is_folder) and _matches(relative, pattern):
             if len(found) >= limit:
                 break
             found.append(_joined(root, relative))
@@ -94,7 +93,7 @@ def grep(
         ignore_case: Whether A is a.
         literal: Whether `pattern` is plain text.
         hidden: Also files with a leading dot in their name.
-        ignored: Also what `.gitignore` excludes.
+        ignored: Also what git ignores, in a repository.
         limit: At most so many.
 
     Example:
@@ -132,7 +131,7 @@ def tree(
         path: Which folder.
         depth: How many levels of it.
         hidden: Also names with a leading dot.
-        ignored: Also what `.gitignore` excludes.
+        ignored: Also what git ignores, in a repository.
         limit: At most so many lines; a last line says how many there would be more.
 
     Example:
@@ -143,19 +142,15 @@ def tree(
     """
     root = _folder(path)
     lines = [root.rstrip("/") + "/"]
-    more = 0
-    for relative, entry in walk(root, hidden=hidden, ignored=ignored):
+    for relative, is_folder in _walk(root, hidden=hidden, ignored=ignored):
         level = relative.count("/") + 1
-        if level > depth:
-            continue
-        if len(lines) > limit:
-            more += 1
-            continue
-        lines.append("  " * level + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""))
-    if more:
-        lines.append(f"… and {more} more")
+        if level <= depth:
+            lines.append("  " * level + os.path.basename(relative) + ("/" if is_folder else ""))
+    more = len(lines) - 1 - limit
+    if more > 0:
+        lines[limit + 1 :] = [f"… and {more} more"]
     text = Text("\n".join(lines))
-    tell("tree", path=root, depth=depth, count=len(lines) - 1 - bool(more), more=more, preview=text)
+    tell("tree", path=root, depth=depth, count=len(lines) - 1 - (more > 0), more=max(0, more), preview=text)
     return text
 
 
@@ -166,9 +161,54 @@ def _folder(path: str | Path) -> str:
     return folder
 
 
-def _glob(pattern: str) -> Pattern[str]:
-    """Return what relative paths must match: the whole path where the pattern has a slash, else the name."""
-    return re.compile(("" if "/" in pattern else "(?:.*/)?") + translated(pattern), re.DOTALL)
+def _walk(root: str, *, hidden: bool, ignored: bool) -> Iterator[tuple[str, bool]]:
+    """Yield relative path and whether it is a folder, sorted. Folders behind links are not entered."""
+    known = None if ignored else _known_to_git(root)
+    ahead = [""]
+    while ahead:
+        relative = ahead.pop()
+        place = os.path.join(root, relative)
+        if relative:
+            is_folder = os.path.isdir(place) and not os.path.islink(place)
+            yield relative, is_folder
+            if not is_folder:
+                continue
+            if os.path.exists(os.path.join(place, ".git")):
+                inner = _walk(place, hidden=hidden, ignored=ignored)
+                yield from ((os.path.join(relative, below), is_one) for below, is_one in inner)
+                continue
+        try:
+            names = sorted(os.listdir(place), reverse=True)
+        except OSError:
+            continue
+        shown = (os.path.join(relative, name) for name in names if name != ".git" and (hidden or name[0] != "."))
+        ahead += [each for each in shown if known is None or each in known]
+
+
+def _known_to_git(root: str) -> set[str] | None:
+    """Return what git does not ignore below a folder, folders on the way included; None where git knows nothing."""
+    try:
+        listed = subprocess.run(["git", "-C", root, *_LIST], capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    known = {path.rstrip("/") for path in os.fsdecode(listed).split("\0") if path}
+    return known | {str(folder) for path in known for folder in Path(path).parents} or None
+
+
+def _matches(relative: str, pattern: str) -> bool:
+    """Say whether a path matches: all of it where the pattern has a slash, else its name."""
+    if "/" not in pattern:
+        return fnmatch.fnmatchcase(os.path.basename(relative), pattern)
+    return _fits(relative.split("/"), pattern.split("/"))
+
+
+def _fits(names: list[str], globs: list[str]) -> bool:
+    """Compare name by name; `**` stands for any number of folders, at the end for all that is below."""
+    if not globs:
+        return not names
+    if globs[0] == "**":
+        return any(_fits(names[at:], globs[1:]) for at in range(len(names) + (len(globs) == 1)))
+    return bool(names) and fnmatch.fnmatchcase(names[0], globs[0]) and _fits(names[1:], globs[1:])
 
 
 def _files(root: str, glob: str, *, hidden: bool, ignored: bool) -> Iterator[str]:
@@ -177,10 +217,10 @@ def _files(root: str, glob: str, *, hidden: bool, ignored: bool) -> Iterator[str
             raise FileNotFoundError("there is no " + root)
         yield root
         return
-    matches = _glob(glob)
-    for relative, entry in walk(root, hidden=hidden, ignored=ignored):
-        if entry.is_file() and matches.fullmatch(relative):
-            yield _joined(root, relative)
+    for relative, _ in _walk(root, hidden=hidden, ignored=ignored):
+        place = _joined(root, relative)
+        if _matches(relative, glob) and os.path.isfile(place):
+            yield place
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,8 @@
 """`run`: a shell command in a session of its own.
 
-Law: an interrupt of the cell reaches the command as SIGINT to its whole group, and two seconds later nothing of that
-group is left, also where it comes while the command is started. The group is signalled only while its leader is not
-reaped: its number can be nobody else's.
+An interrupt of the cell reaches the command as SIGINT to its whole group, and two seconds later nothing of that group
+is left, also where it comes while the command is started. The group is signalled only while its leader is not reaped:
+its number can be nobody else's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from .told import clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -28,18 +28,10 @@ GRACE = 2.0
 """Seconds between SIGINT and SIGKILL."""
 POLL = 0.02
 SHOWN_CHARACTERS = 20_000
-T = TypeVar("T")
 
 
 class Completed:
-    """What came of a command.
-
-    Attributes:
-        command: As it was given.
-        returncode: Exit code; -N where signal N ended it.
-        stdout, stderr: Texts.
-        duration: Seconds.
-    """
+    """What came of a command: `command`, `returncode` (-N: signal N), `stdout`, `stderr`, `duration` in seconds."""
 
     def __init__(self, command: str, returncode: int, stdout: str, stderr: str, duration: float) -> None:
         self.command = command
@@ -106,46 +98,57 @@ def run(
         # Files, not pipes: what is left in the background holds them open, and must not hold us.
         stdin.write(input.encode() if isinstance(input, str) else input or b"")
         stdin.seek(0)
-        code, late = followed(
+        code, late = run_to_end(
             [shutil.which("bash") or "/bin/sh", "-c", command],
-            lambda process: _wait(process, None if timeout is None else began + timeout),
+            timeout,
             cwd=None if cwd is None else os.path.expanduser(str(cwd)),
             env=None if env is None else {**os.environ, **env},
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
         )
-        texts = [_text(stdout), _text(stderr)]
-    done = Completed(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
-    _tell_of(done, timed_out=late)
+        done = Completed(command, code, text_of(stdout), text_of(stderr), round(time.monotonic() - began, 3))
+    tell(
+        "run",
+        command=command,
+        returncode=code,
+        duration=done.duration,
+        timed_out=late,
+        stdout_chars=len(done.stdout),
+        stderr_chars=len(done.stderr),
+        preview=clipped(repr(done)),
+    )
     if late:
         raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)
     if check and not done.ok:
-        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
+        raise subprocess.CalledProcessError(code, command, done.stdout, done.stderr)
     return done
 
 
-def followed(arguments: Sequence[str], follow: Callable[[subprocess.Popen[Any]], T], **options: Any) -> tuple[int, T]:
-    """Start a command in a session of its own and follow it to its end; any exception, also an interrupt, ends it.
+def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options: Any) -> tuple[int, bool]:
+    """Run a command in a session of its own to its end; any exception, also an interrupt, ends it.
 
     Args:
         arguments: Of the command.
-        follow: Called with its process; returns when that has ended.
+        timeout: Seconds after which it is ended.
         options: Of Popen.
 
     Returns:
-        Its exit code, -N where signal N ended it, and what `follow` returned.
+        Its exit code, -N where signal N ended it, and whether it was ended because it was late.
     """
     process: subprocess.Popen[Any] | None = None
     try:
         with _interrupts_held_back():
             process = subprocess.Popen(arguments, start_new_session=True, **options)
-        said = follow(process)
+        try:
+            return process.wait(timeout), False
+        except subprocess.TimeoutExpired:
+            _end_group(process)
+            return process.returncode, True
     except BaseException:
         if process is not None and process.returncode is None:
-            end_group(process)
+            _end_group(process)
         raise
-    return process.returncode, said
 
 
 @contextlib.contextmanager
@@ -168,17 +171,7 @@ def _interrupts_held_back() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _wait(process: subprocess.Popen[Any], until: float | None) -> bool:
-    """Wait for the end of the command; return whether it was ended because it is late."""
-    try:
-        process.wait(None if until is None else max(until - time.monotonic(), 0))
-    except subprocess.TimeoutExpired:
-        end_group(process)
-        return True
-    return False
-
-
-def end_group(process: subprocess.Popen[Any]) -> None:
+def _end_group(process: subprocess.Popen[Any]) -> None:
     """SIGINT to the group, SIGKILL when the leader is gone or two seconds have passed; a second interrupt hurries."""
     try:
         deadline = time.monotonic() + GRACE
@@ -202,20 +195,8 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def _text(file: Any) -> str:
+def text_of(file: Any) -> str:
+    """Return all that is in a temporary file, as text."""
     file.seek(0)
     text: str = file.read().decode(errors="replace")
     return text
-
-
-def _tell_of(done: Completed, *, timed_out: bool) -> None:
-    tell(
-        "run",
-        command=done.command,
-        returncode=done.returncode,
-        duration=done.duration,
-        timed_out=timed_out,
-        stdout_chars=len(done.stdout),
-        stderr_chars=len(done.stderr),
-        preview=clipped(repr(done)),
-    )

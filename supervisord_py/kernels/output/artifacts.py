@@ -16,12 +16,27 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.output.cell_log import CELL_ID, OUT
-from supervisord_py.kernels.output.mime import MIMES, extension, is_base64, joined, weight
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+EXTENSIONS = {
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "image/svg+xml": "svg",
+    "application/json": "json",
+    "application/pdf": "pdf",
+    "application/javascript": "js",
+    "text/html": "html",
+    "text/markdown": "md",
+    "text/plain": "txt",
+    "text/latex": "tex",
+    "text/csv": "csv",
+}
+MIMES = {extension: mime for mime, extension in EXTENSIONS.items()}
 _RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 
 
@@ -120,3 +135,28 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
             hint="`kernels.output` in the settings says how much is kept and for how long",
         )
     return ArtifactFile(path, mime, status.st_size)
+
+
+def joined(value: Any) -> str:
+    """Return a value as one text; notebooks may hold it as a list of lines."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def weight(value: Any) -> int:
+    """Return about how many bytes a value takes in an answer."""
+    return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))
+
+
+def is_base64(mime: str) -> bool:
+    """Say whether kernels give this type as base64: pictures (but SVG), sound, films, PDF."""
+    kind = mime.partition("/")[0]
+    return (kind in {"image", "audio", "video"} and mime != "image/svg+xml") or mime == "application/pdf"
+
+
+def extension(mime: str) -> str:
+    """Return what the name of a file of that type ends with; letters, digits and dashes."""
+    return EXTENSIONS.get(mime) or re.sub(r"[^a-z0-9]+", "-", mime.lower()).strip("-")[:40] or "bin"

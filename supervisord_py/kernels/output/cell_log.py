@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.output.records import End, Place, StreamChange, Unreadable, parse
+from supervisord_py.kernels.output import end_record
+from supervisord_py.kernels.output.records import End, StreamChange, parse, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 * 1024
 RECORD_BYTES = 1024 * 1024
-MAX_LINE_BYTES = 64 * 1024 * 1024
-"""A longer record is passed over as unreadable: a picture of that size belongs into a file."""
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 OUT = ".out"
 RECORDS = ".jsonl"
@@ -180,23 +179,11 @@ class CellLog:
         Raises:
             OutputGoneError: The cell is not kept.
         """
-        near = self._near_end()
-        return self._end_from(near) or (self._end_from(0) if near else None)
-
-    def _end_from(self, offset: int) -> End | None:
-        return next((record for record in self.records(offset) if isinstance(record, End)), None)
-
-    def _near_end(self) -> int:
-        """Return where a line begins near the end of the records, where the end is told if little came late."""
-        try:
-            with self.records_path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size <= READ_BYTES:
-                    return 0
-                newline = os.pread(file.fileno(), READ_BYTES, size - READ_BYTES).find(b"\n")
-                return size if newline < 0 else size - READ_BYTES + newline + 1
-        except FileNotFoundError:
-            raise self._gone() from None
+        found = end_record.find(self.folder, self.cell_id)
+        if found is None and not self.exists():
+            raise self._gone()
+        record = None if found is None else record_of(found, 0)
+        return record if isinstance(record, End) else None
 
     def _gone(self) -> OutputGoneError:
         return OutputGoneError(
@@ -209,30 +196,12 @@ class CellLog:
 def _records_at(fd: int, offset: int, limit: int) -> tuple[tuple[Record, ...], int]:
     block = os.pread(fd, limit, offset)  # of a regular file: all of it, unless the file ends
     end = block.rfind(b"\n") + 1
-    if end == 0 and len(block) == limit:
-        return _long_line(fd, offset, block)
+    while end == 0 and (more := os.pread(fd, RECORD_BYTES, offset + len(block))):
+        block += more
+        end = block.find(b"\n") + 1  # one long line
     found, place = [], offset
     for line in block[:end].split(b"\n")[:-1]:
         if (record := parse(line, place)) is not None:
             found.append(record)
         place += len(line) + 1
     return tuple(found), place
-
-
-def _long_line(fd: int, offset: int, block: bytes) -> tuple[tuple[Record, ...], int]:
-    """Read a line that is longer than a block; one over the bound is passed over without being kept."""
-    pieces: list[bytes] = [block]
-    size = len(block)
-    while (newline := pieces[-1].find(b"\n")) < 0:
-        more = os.pread(fd, RECORD_BYTES, offset + size)
-        if not more:
-            return (), offset  # torn, or not yet whole
-        size += len(more)
-        if size > MAX_LINE_BYTES:
-            pieces.clear()
-        pieces.append(more)
-    length = size - len(pieces[-1]) + newline
-    if length > MAX_LINE_BYTES:
-        return (Unreadable(Place(offset, 0, 0.0), length),), offset + length + 1
-    record = parse(b"".join(pieces)[:length], offset)
-    return (() if record is None else (record,)), offset + length + 1

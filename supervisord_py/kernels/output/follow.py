@@ -18,21 +18,58 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.output.cell_log import READ_BYTES
-from supervisord_py.kernels.output.display_text import whole_characters
 from supervisord_py.kernels.output.records import End, StreamChange
+from supervisord_py.kernels.output.render import whole_characters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Iterator
 
-    from supervisord_py.kernels.output.bell import Bell
     from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.records import Record
+    from supervisord_py.kernels.output.records import Record
 
 FIRST_LOOK_SECONDS = 0.05
 """How long after the last news a follower that hears nothing looks into the files; then twice as long each time."""
 LOOK_SECONDS = 1.0
 """The longest pause between two such looks: each opens one file, for every follower of a cell that is silent."""
 _ITEMS = 256
+
+
+class Bell:
+    """Tells the followers of a running cell that there is news. To be used on one event loop.
+
+    Rings are counted, not queued: a follower that was away hears one ring for all that it missed.
+    """
+
+    def __init__(self) -> None:
+        self.rings = 0
+        self.is_closed = False
+        self._next: asyncio.Future[None] | None = None
+
+    @classmethod
+    def closed(cls) -> Bell:
+        """Return the bell of a cell that is over."""
+        bell = cls()
+        bell.close()
+        return bell
+
+    def ring(self) -> None:
+        """There is something new in the files."""
+        self.rings += 1
+        if self._next is not None and not self._next.done():
+            self._next.set_result(None)
+        self._next = None
+
+    def close(self) -> None:
+        """The cell is over, everything is in its files. May be called twice."""
+        self.is_closed = True
+        self.ring()
+
+    async def after(self, rings: int) -> None:
+        """Wait until it rang more often than `rings` times, or is closed."""
+        while self.rings <= rings and not self.is_closed:
+            if self._next is None:
+                self._next = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._next)
 
 
 @dataclass(frozen=True, slots=True)

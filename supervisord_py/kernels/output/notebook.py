@@ -1,8 +1,8 @@
 """Notebooks in both directions: cells out of one, outputs into it, and a session's history as a new one.
 
-nbformat is imported when it is first needed (a tenth of a second: call these in a thread). Law: what a user wrote
-stays: cells, ids, metadata and the minor version of the format; only outputs and counts are replaced. A file that is no
-notebook is refused with the place of the mistake.
+nbformat is imported when it is first needed (a tenth of a second: call these in a thread). What a user wrote stays:
+cells, ids, metadata and the minor version of the format; only outputs and counts are replaced. A notebook is valid
+whatever a cell gave: a reference to an artifact, which no schema knows, becomes a sentence and metadata.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
+from supervisord_py.kernels.output.artifacts import joined
 from supervisord_py.kernels.output.cell_log import OutputGoneError
-from supervisord_py.kernels.output.notebook_outputs import Detail, notebook_outputs, valid_outputs, with_failure
+from supervisord_py.kernels.output.records import STATUS_MIME
+from supervisord_py.kernels.output.render import PLAIN, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,17 +26,22 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import OutputLimits
     from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.shown import Output
-
-__all__ = ["Detail", "NotebookCells", "NotebookSession", "cells_of_notebook", "executed", "export", "notebook_outputs"]
+    from supervisord_py.kernels.output.render import Output
+    from supervisord_py.ledger.kernel_cells import KernelCellRow
 
 SKIP_TAG = "skip-execution"
 MAJOR = 4
 IDS_SINCE = (4, 5)
+RICH_BYTES = 16 * 1024 * 1024
+ALL_OUTPUTS = 100_000
 _HINT = "open it in Jupyter and save it again, or give `pxctl exec -f` a script"
 _LANGUAGES = {
     "python": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
     "bash": {"name": "bash", "file_extension": ".sh", "mimetype": "text/x-sh"},
+}
+_WORDS = {
+    CellStatus.TIMED_OUT: "the cell ran out of its time and was ended",
+    CellStatus.CANCELLED: "the cell was cancelled",
 }
 
 
@@ -51,47 +58,6 @@ class NotebookCells:
     cells: tuple[Cell, ...]
     kernelspec: str | None
     language: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class NotebookSession:
-    """The session whose history is exported."""
-
-    session_id: str
-    language: str = "python"
-    kernelspec: str | None = None
-
-
-class HistoryRow(Protocol):
-    """One cell of a history, as the ledger has it."""
-
-    @property
-    def id(self) -> str:
-        """Names its files."""
-
-    @property
-    def code(self) -> str:
-        """What was run."""
-
-    @property
-    def title(self) -> str | None:
-        """What the user called it."""
-
-    @property
-    def status(self) -> str:
-        """`running` or a word of CellStatus."""
-
-    @property
-    def execution_count(self) -> int | None:
-        """The kernel's number."""
-
-    @property
-    def total_bytes(self) -> int:
-        """Of its stream output."""
-
-    @property
-    def error(self) -> Mapping[str, Any] | None:
-        """What it raised."""
 
 
 # -- out of a notebook ---------------------------------------------------------------------------------------------
@@ -173,31 +139,39 @@ def _written(notebook: Any) -> str:
 
 
 def export(
-    rows: Iterable[HistoryRow],
-    log_of: Callable[[Any], CellLog],
-    session: NotebookSession,
+    rows: Iterable[KernelCellRow],
+    log_of: Callable[[KernelCellRow], CellLog],
     limits: OutputLimits,
-    detail: Detail = Detail.CUT,
+    *,
+    session_id: str,
+    language: str = "python",
+    kernelspec: str | None = None,
 ) -> dict[str, Any]:
     """Return a session's history as a notebook, nbformat 4.5, valid by its schema.
 
     Args:
         rows: In order; cells that were never run are left out.
         log_of: Returns the files of a row's cell.
-        session: Whose history it is.
-        limits: How much of large outputs it holds, with
-        detail: how much more than answers do.
+        limits: How much of large outputs it holds.
+        session_id, language, kernelspec: Of the session.
     """
     v4 = importlib.import_module("nbformat.v4")
-    notebook = v4.new_notebook(metadata=_metadata(session))
+    name = kernelspec or {"python": "python3"}.get(language, language)
+    display = kernelspec or language.capitalize()
+    metadata = {
+        "kernelspec": {"name": name, "display_name": display, "language": language},
+        "language_info": _LANGUAGES.get(language, {"name": language}),
+        "px": {"session": session_id},
+    }
+    notebook = v4.new_notebook(metadata=metadata)
     for row in rows:
         if row.status == CellStatus.ABORTED:
             continue
-        metadata: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
+        metadata = {"px": {"cell": row.id, "status": row.status}}
         if row.title:
             notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
-            metadata = {"title": row.title, **metadata}
-        outputs = _nodes(_history_outputs(row, log_of, limits, detail))
+            metadata["title"] = row.title
+        outputs = _nodes(_history_outputs(row, log_of, limits))
         count = row.execution_count
         cell = v4.new_code_cell(row.code, id=row.id, metadata=metadata, execution_count=count, outputs=outputs)
         notebook.cells.append(cell)
@@ -205,40 +179,73 @@ def export(
     return plain
 
 
-def _metadata(session: NotebookSession) -> dict[str, Any]:
-    language = session.language
-    name = session.kernelspec or {"python": "python3"}.get(language, language)
-    return {
-        "kernelspec": {"name": name, "display_name": session.kernelspec or language.capitalize(), "language": language},
-        "language_info": _LANGUAGES.get(language, {"name": language}),
-        "px": {"session": session.session_id},
-    }
-
-
 def _history_outputs(
-    row: HistoryRow, log_of: Callable[[Any], CellLog], limits: OutputLimits, detail: Detail
+    row: KernelCellRow, log_of: Callable[[KernelCellRow], CellLog], limits: OutputLimits
 ) -> list[Output]:
     try:
         log = log_of(row)
-        outputs = notebook_outputs(log, limits, detail)
+        outputs = notebook_outputs(log, limits)
         is_kept = log.exists()
     except (OutputGoneError, OSError):
         outputs, is_kept = [], False
     if not is_kept and row.total_bytes:
         gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
         outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
-    return with_failure(outputs, _status(row.status), _error(row.error))
+    status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK  # one that runs has not failed
+    said, error = row.error, None
+    if said:
+        error = CellError(str(said.get("name")), str(said.get("value")), tuple(map(str, said.get("traceback") or ())))
+    return with_failure(outputs, status, error)
 
 
-def _status(word: str) -> CellStatus:
-    """Return the status of a row; one that runs has not failed yet."""
-    return CellStatus(word) if word in set(CellStatus) else CellStatus.OK
+def notebook_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
+    """Return the outputs of a cell; blocking. A cell without files has none.
+
+    Args:
+        log: Its files.
+        limits: How much of it, as in answers.
+        rich: Pictures and tables whole, up to 16 MiB each.
+    """
+    limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
+    return valid_outputs(show(log, limits, ALL_OUTPUTS).outputs)
 
 
-def _error(said: Mapping[str, Any] | None) -> CellError | None:
-    if not said:
-        return None
-    return CellError(str(said.get("name")), str(said.get("value")), tuple(map(str, said.get("traceback") or ())))
+def valid_outputs(outputs: Iterable[Mapping[str, Any]]) -> list[Output]:
+    """Return outputs of an answer as a notebook may hold them; status events have no place there."""
+    return [_valid(output) for output in outputs if set(output.get("data", {"": None})) != {STATUS_MIME}]
+
+
+def _valid(output: Mapping[str, Any]) -> Output:
+    if "data" not in output:
+        return dict(output)
+    kept: dict[str, Any] = {}
+    away: dict[str, Any] = {}
+    for mime, value in output["data"].items():
+        if isinstance(value, dict) and {"artifact", "bytes"} <= set(value) <= {"artifact", "bytes", "error"}:
+            away[mime] = value
+        else:
+            kept[mime] = value if mime.endswith("json") or isinstance(value, str) else joined(value)
+    metadata = dict(output.get("metadata") or {})
+    if away:
+        metadata["px"] = {"artifacts": away}
+        kept.setdefault(PLAIN, "\n".join(_reference_words(mime, each) for mime, each in away.items()))
+    return {**output, "data": kept, "metadata": metadata}
+
+
+def _reference_words(mime: str, reference: Mapping[str, Any]) -> str:
+    where = f"artifact {reference['artifact']}" if reference["artifact"] else reference.get("error", "not kept")
+    return f"[{mime}, {reference['bytes']} bytes: {where}]"
+
+
+def with_failure(outputs: list[Output], status: CellStatus, error: CellError | None) -> list[Output]:
+    """Return the outputs with the failure of a cell told, where no output of its own tells it."""
+    if status is CellStatus.OK or any(output["output_type"] == "error" for output in outputs):
+        return outputs
+    name = error.name if error is not None else status.value
+    value = error.value if error is not None else _WORDS.get(status, status.value)
+    traceback = list(error.traceback) if error is not None else []
+    told = {"output_type": "error", "ename": name, "evalue": value, "traceback": traceback or [f"{name}: {value}"]}
+    return [*outputs, told]
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -248,57 +255,33 @@ def _read(text: str) -> Any:
     """Return a notebook of major version 4, older ones upgraded, with cell ids where its version wants them."""
     try:
         plain = json.loads(text)
-    except ValueError as error:
-        raise _not_json(error) from error
-    except RecursionError:
-        raise _refused("", "it is nested too deeply") from None
-    if not isinstance(plain, dict):
-        raise _refused("", f"it is a JSON {type(plain).__name__}, not an object")
-    major = plain.get("nbformat")
+    except (ValueError, RecursionError) as error:
+        raise _refused("", f"it is not JSON: {error}") from error
+    major = plain.get("nbformat") if isinstance(plain, dict) else None
     if not isinstance(major, int) or isinstance(major, bool) or not 1 <= major <= MAJOR:
         raise _refused("/nbformat", f"is {major!r}; versions 1 to {MAJOR} can be read")
-    if major == MAJOR:  # the schema names the place of a mistake, the library's own reading does not
-        return importlib.import_module("nbformat.v4").to_notebook_json(_checked(plain))
-    return _checked(_upgraded(text))
-
-
-def _upgraded(text: str) -> Any:
     nbformat = importlib.import_module("nbformat")
     try:
-        return nbformat.convert(nbformat.reader.reads(text), MAJOR)
-    except Exception as error:  # a broken old notebook breaks the converters in any way
+        if major < MAJOR:
+            plain = nbformat.convert(nbformat.reader.reads(text), MAJOR)
+        if (MAJOR, plain.get("nbformat_minor", 0)) >= IDS_SINCE:
+            _give_ids(plain["cells"])
+        nbformat.validate(plain)
+        return nbformat.v4.to_notebook_json(plain)
+    except nbformat.ValidationError as error:
+        pointer = "".join(f"/{part}" for part in error.absolute_path)
+        raise _refused(pointer, str(error.message)[:300]) from error
+    except Exception as error:  # a broken notebook breaks the library in any way
         raise _refused("", f"it cannot be read: {type(error).__name__}: {error}") from error
 
 
-def _checked(notebook: Any) -> Any:
-    """Give ids to cells that lack them or share them, then compare with the schema."""
-    if not isinstance(notebook.get("cells"), list):
-        raise _refused("/cells", "is missing or no list")
-    if (MAJOR, notebook.get("nbformat_minor", 0)) >= IDS_SINCE:
-        _give_ids(notebook["cells"])
-    validator = importlib.import_module("nbformat.validator")
-    for error in validator.iter_validate(notebook, strip_invalid_metadata=False):
-        pointer = "".join(f"/{part}" for part in getattr(error, "absolute_path", None) or error.path)
-        raise _refused(pointer, str(error.message)[:300])
-    return notebook
-
-
 def _give_ids(cells: Sequence[Any]) -> None:
+    """Give ids to cells that lack them or share them, the same ones each time."""
     seen: set[str] = set()
     for position, cell in enumerate(cells):
-        if not isinstance(cell, dict):
-            continue
-        if not isinstance(cell.get("id"), str) or cell["id"] in seen:
+        if cell.setdefault("id", "") in seen | {""}:
             cell["id"] = hashlib.sha256(f"{position}:{cell.get('source')}".encode()).hexdigest()[:8]
         seen.add(cell["id"])
-
-
-def _not_json(error: ValueError) -> InvalidInputError:
-    place = f"line {error.lineno}, column {error.colno}: " if isinstance(error, json.JSONDecodeError) else ""
-    why = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-    return InvalidInputError(
-        f"the notebook is not JSON: {place}{why}", hint=_HINT, errors=[{"pointer": "", "message": f"{place}{why}"}]
-    )
 
 
 def _refused(pointer: str, why: str) -> InvalidInputError:

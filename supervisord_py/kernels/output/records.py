@@ -139,12 +139,13 @@ def parse(line: bytes, offset: int) -> Record | None:
     if not line.strip():
         return None
     try:
-        return _read(json.loads(line), offset)
+        return record_of(json.loads(line), offset)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Unreadable(Place(offset, 0, 0.0), len(line))
 
 
-def _read(said: Any, offset: int) -> Record:
+def record_of(said: Any, offset: int) -> Record:
+    """Return what the JSON of a line says; raises whatever it raises where that is no record."""
     place = Place(offset, max(0, int(said["at"])), float(said.get("t") or 0.0))
     return _KINDS[said["kind"]](place, said)
 
