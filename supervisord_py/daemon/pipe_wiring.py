@@ -52,7 +52,6 @@ def pipes_config(settings: Settings, paths: Paths, *, socket: str, listener: Lis
         preflight=pipes.preflight,
         preflight_seconds=pipes.preflight_seconds,
         file_bytes_max=pipes.file_bytes_max,
-        body_install_bytes=pipes.file_bytes_max,
         max_memory_bytes=None if pipes.max_memory_mb is None else pipes.max_memory_mb * MIB,
         max_turns=pipes.max_turns,
         max_tokens=pipes.max_tokens,

@@ -148,7 +148,6 @@ class PipesConfig:
     preflight: bool = True
     preflight_seconds: float = 5.0
     file_bytes_max: int = MIB
-    body_install_bytes: int = MIB
     max_memory_bytes: int | None = None
     max_turns: int | None = 200
     max_tokens: int | None = None

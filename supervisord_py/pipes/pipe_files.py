@@ -42,7 +42,6 @@ class PipeFiles:
 
     async def install(self, source: str, name: str | None) -> PipeView:
         """Add a pipe; return how it stands, with what is to be said of it now."""
-        from supervisord_py.pipes.declaring.fetch import https_fetch  # noqa: PLC0415 - aiohttp comes with it
         from supervisord_py.pipes.declaring.install import install  # noqa: PLC0415 - of use only here
 
         config = self._house.config
@@ -53,7 +52,6 @@ class PipeFiles:
                 config.pipes_dir,
                 config.examples_dir,
                 name=name,
-                fetch=https_fetch(config.body_install_bytes),
                 limit_bytes=config.file_bytes_max,
                 knows_agent=known.__contains__,
                 default_agent=config.default_agent,
@@ -67,7 +65,7 @@ class PipeFiles:
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
-        from supervisord_py.pipes.declaring.scaffold import scaffold  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import scaffold  # noqa: PLC0415 - of use only here
 
         folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
         await self._all.upkeep.refresh()
@@ -130,7 +128,7 @@ class PipeFiles:
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""
-        from supervisord_py.pipes.declaring.removal import remove  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import remove  # noqa: PLC0415 - of use only here
 
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)

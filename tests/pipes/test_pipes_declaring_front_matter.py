@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipe_texts import pipe_text
-from supervisord_py.pipes.declaring.decoding import decode
+from supervisord_py.pipes.declaring.files import decode
 from supervisord_py.pipes.declaring.front_matter import MAX_DEPTH, MAX_NODES, parse
 from supervisord_py.pipes.declaring.lines import Lines
 from supervisord_py.pipes.declaring.nodes import Items, Scalar, Table, kind_of, simple
