@@ -6,6 +6,7 @@ itself before the API listens (`start_scheduler`), nothing new is taken in once 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.declaring.validate import Check
     from supervisord_py.pipes.declaring.yaml_text import Value
-    from supervisord_py.pipes.definition import Declared, PipeDefinition
+    from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
     from supervisord_py.pipes.running.clocks import Clocks
@@ -161,6 +162,10 @@ class Pipes:
     def refused_output(self) -> Mapping[str, str]:
         """Return the units whose output the disk refuses at present, so that their agents wait; and why."""
         return self._house.roster.refused_output()
+
+    async def file_problems(self) -> Mapping[str, Sequence[ConfigProblem]]:
+        """Return everything that is wrong with the files of agents and presets, by `agents` and `presets`."""
+        return await asyncio.to_thread(self._house.shelf.problems)
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 

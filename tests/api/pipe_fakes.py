@@ -82,6 +82,9 @@ class FakePipes:
         if what in self.failing:
             raise self.failing[what]
 
+    async def file_problems(self) -> dict[str, tuple[()]]:
+        return {}
+
     def health(self) -> PipesHealth:
         return PipesHealth(
             scheduler_running=True,

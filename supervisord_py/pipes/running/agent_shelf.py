@@ -15,7 +15,7 @@ from supervisord_py.pipes.agents.breakers import Breakers
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import Means
 from supervisord_py.pipes.agents.local_zone import machine_zone
-from supervisord_py.pipes.agents.preset_file import load_presets, read_presets
+from supervisord_py.pipes.agents.presets import load_presets, read_presets
 from supervisord_py.pipes.agents.probe import VersionCache
 from supervisord_py.pipes.agents.programs import Programs
 from supervisord_py.pipes.running.read_again import ReadAgain
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.agents.catalog import AgentCatalog
     from supervisord_py.pipes.agents.presets import Presets
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.definition import ConfigProblem
     from supervisord_py.process.placement import Placement
 
 _BREAKERS_FILE = "breakers.json"
@@ -84,6 +85,10 @@ class AgentShelf:
     def presets_now(self) -> Presets:
         """Return the presets; their file is read only where it has changed."""
         return self._presets.now(self._config().presets_file)
+
+    def problems(self) -> dict[str, tuple[ConfigProblem, ...]]:
+        """Return everything that is wrong with the files of agents and presets."""
+        return {"agents": self.agents_now().problems, "presets": self.presets_now().problems}
 
     async def presets(self) -> Presets:
         """Return the presets as their file stands."""
