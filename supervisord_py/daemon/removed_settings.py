@@ -4,6 +4,7 @@ REMOVED: dict[tuple[str, str], str] = {
     # [daemon], [logs], [api], [ledger]
     # [tools]
     # [pipes]
+    ("pipes", "hook_seconds"): "a pipe with `trigger: pipe_failed:NAME` tells of failures; its `timeout` bounds it",
     # [kernels]: backends, interpreters
     # [kernels]: sessions, cells, output
 }

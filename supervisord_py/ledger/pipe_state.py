@@ -15,7 +15,6 @@ from supervisord_py.ledger.rows import select
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
 
     from supervisord_py.ledger.store import Durability, Ledger
 
@@ -39,14 +38,12 @@ class PipeStateRow:
         consecutive_failures: Failures in a row.
         enabled: What was wished on this machine; None = its file decides.
         enabled_file: What its file said when that was wished.
-        muted: Whether its failures are not told, as wished on this machine; None = its file decides.
         schedule: The text that `anchor_at`, `last_due` and `occurrences` belong to.
         anchor_at: Where an interval that never ran counts from.
         last_due: The due time that was decided last, run or skipped.
         occurrences: Runs of this schedule.
         last_context_end: Up to where the last success had looked.
         last_decision, last_decision_at: What the scheduler said last, and when.
-        notified: Somebody was told that it fails, so a recovery is to be told, too.
         first_seen_at: When it was found.
     """
 
@@ -56,7 +53,6 @@ class PipeStateRow:
     consecutive_failures: int = 0
     enabled: bool | None = None
     enabled_file: bool | None = None
-    muted: bool | None = None
     schedule: str | None = None
     anchor_at: float | None = None
     last_due: float | None = None
@@ -64,7 +60,6 @@ class PipeStateRow:
     last_context_end: float | None = None
     last_decision: str | None = None
     last_decision_at: float | None = None
-    notified: bool = False
     first_seen_at: float | None = None
 
 
@@ -78,7 +73,6 @@ class StateChange:
     consecutive_failures: int | Keep = KEEP
     enabled: bool | Keep | None = KEEP
     enabled_file: bool | Keep | None = KEEP
-    muted: bool | Keep | None = KEEP
     schedule: str | Keep | None = KEEP
     anchor_at: float | Keep | None = KEEP
     last_due: float | Keep | None = KEEP
@@ -86,7 +80,6 @@ class StateChange:
     last_context_end: float | Keep | None = KEEP
     last_decision: str | Keep | None = KEEP
     last_decision_at: float | Keep | None = KEEP
-    notified: bool | Keep = KEEP
     first_seen_at: float | Keep | None = KEEP
 
     def values(self) -> dict[str, Any]:
@@ -103,7 +96,9 @@ _CHANGING = tuple(each.name for each in fields(StateChange) if each.name != "pip
 _MOMENTS = frozenset({"last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end"}) | frozenset(
     {"last_decision_at", "first_seen_at"}
 )
-_FLAGS = frozenset({"enabled", "enabled_file", "muted", "notified"})
+_FLAGS = frozenset({"enabled", "enabled_file"})
+_COLUMNS = ", ".join(each.name for each in fields(PipeStateRow))
+"""Older files have some that nobody reads any more."""
 
 
 def write_change(connection: sqlite3.Connection, change: StateChange) -> None:
@@ -131,22 +126,11 @@ async def forget(ledger: Ledger, pipe: str) -> Durability:
     return await ledger.write(run)
 
 
-async def get(ledger: Ledger, pipe: str) -> PipeStateRow | None:
-    """Return what is remembered of one pipe."""
-    found = await _query(ledger, "WHERE pipe_name = ?", (pipe,))
-    return found[0] if found else None
-
-
 async def everything(ledger: Ledger) -> dict[str, PipeStateRow]:
     """Return what is remembered of all pipes, by name."""
-    return {row.pipe_name: row for row in await _query(ledger, "ORDER BY pipe_name", ())}
-
-
-async def _query(ledger: Ledger, where: str, values: Sequence[object]) -> list[PipeStateRow]:
-    def run(connection: sqlite3.Connection) -> list[PipeStateRow]:
-        return [_row(it) for it in select(connection, f"SELECT * FROM pipe_scheduler_state {where}", values)]  # noqa: S608  # ours
-
-    return await ledger.read(run)
+    sql = f"SELECT {_COLUMNS} FROM pipe_scheduler_state ORDER BY pipe_name"  # noqa: S608  # names of our own fields
+    rows = await ledger.read(lambda connection: [_row(it) for it in select(connection, sql, ())])
+    return {row.pipe_name: row for row in rows}
 
 
 def _cell(name: str, value: Any) -> Any:

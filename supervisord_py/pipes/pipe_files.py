@@ -183,7 +183,7 @@ class PipeFiles:
             chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
             presets = await self._house.shelf.presets()
             found = resolve(declared, presets)
-            doubts = (*chosen.warnings, *_preset_doubts(declared, presets, chosen))
+            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
             agent, agent_doubts = await self._of_agent(declared, chosen)
             known = Elsewhere(
                 agent=agent,
@@ -228,9 +228,7 @@ def _in_words(definition: PipeDefinition, found: Resolved) -> str | None:
     return f"{found.preset.id}{default}: {what}{then}"
 
 
-def _preset_doubts(definition: PipeDefinition, presets: Presets, chosen: Chosen) -> Iterator[str]:
+def _preset_doubts(definition: PipeDefinition, presets: Presets) -> Iterator[str]:
     """Say which presets a pipe does without at present."""
-    for name in chosen.skipped:
-        yield f"the preset {name!r} is left out for a while: it failed the last times"
     for name in presets.broken if EVERY in definition.presets else ():
         yield f"the preset {name!r} is left out: {presets.broken[name][0].text}"

@@ -87,7 +87,6 @@ class Pipes:
         await house.states.open()
         await self._all.upkeep.begin()
         await self._all.views.open()
-        await self._all.hooks.open()
         await self._all.adoption.adopt_all()
         await self._all.upkeep.settle_all()
         house.run_task(self._watch(), "pipes-watch")
@@ -236,16 +235,6 @@ class Pipes:
         await self._all.upkeep.settle(definition)
         self._house.chronicle.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
         self._all.look_again()
-        return self.get(name)
-
-    async def mute(self, name: str) -> PipeView:
-        """Tell nobody of a pipe's failures."""
-        self._house.states.change(self._usable(name).name, muted=True)
-        return self.get(name)
-
-    async def unmute(self, name: str) -> PipeView:
-        """Tell of a pipe's failures again."""
-        self._house.states.change(self._usable(name).name, muted=False)
         return self.get(name)
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:

@@ -154,7 +154,9 @@ async def test_the_story_of_an_execution(ledger: Ledger) -> None:
     assert (row.status, row.finished_at, row.duration_ms, row.exit_code) == ("failed", NOW + 9, 7000, 1)
     assert (row.stdout, row.stderr, row.invalid_utf8, row.incomplete) == ("hel", "oops", True, True)
     assert (row.error_type, len(row.error_message or ""), row.agent_version) == ("crash", 4000, "1.0")
-    assert await pipe_state.get(ledger, "report") == PipeStateRow("report", last_run_at=NOW + 1, consecutive_failures=1)
+    assert (await pipe_state.everything(ledger)).get("report") == PipeStateRow(
+        "report", last_run_at=NOW + 1, consecutive_failures=1
+    )
     assert await pipe_executions.queued_rows(ledger) == await pipe_executions.open_rows(ledger) == []
 
 
@@ -216,7 +218,7 @@ async def test_what_the_state_becomes_comes_with_the_row_or_not_at_all(
     """E3: "it was triggered" and "this due time is dealt with" are one fact."""
     ledger = await open_ledger()
     await pipe_executions.add(ledger, of(), change=StateChange(pipe_name="report", last_due=NOW))
-    state = await pipe_state.get(ledger, "report")
+    state = (await pipe_state.everything(ledger)).get("report")
     assert state is not None
     assert state.last_due == NOW
 
@@ -261,10 +263,10 @@ async def test_an_event_starts_a_pipe_once_however_often_and_wherever_it_is_told
     [kept] = await pipe_claims.of_event(one, "pipe_completed", "mail:7")
     assert kept.execution == added[0].row.id
     await pipe_claims.release(one, added[0].row.id)
-    again = await pipe_executions.add_claimed(two, of(), claim, change=StateChange(pipe_name="report", notified=True))
+    again = await pipe_executions.add_claimed(two, of(), claim, change=StateChange(pipe_name="report", occurrences=1))
     assert again is not None
     assert await pipe_executions.add_claimed(one, of("mail"), replace(claim, pipe_name="mail")) is not None
-    assert (await pipe_state.everything(one))["report"].notified
+    assert (await pipe_state.everything(one))["report"].occurrences == 1
 
 
 async def test_an_event_that_is_refused_leaves_no_hole_in_the_ids(open_ledger: OpenLedger) -> None:
@@ -346,6 +348,6 @@ async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, op
     assert (queued.id, queued.retry_of, queued.retry_count) == (3, 1, 1)
     states = await pipe_state.everything(ledger)
     assert (states["daily-report"].enabled, states["daily-report"].occurrences) == (True, 1)
-    assert states["mail"] == PipeStateRow("mail", consecutive_failures=3, muted=True, notified=True)
+    assert states["mail"] == PipeStateRow("mail", consecutive_failures=3)
     [claim] = await pipe_claims.of_event(ledger, "pipe_completed", "daily-report:1")
     assert (claim.pipe_name, claim.execution) == ("mail", 3)
