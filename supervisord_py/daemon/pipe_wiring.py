@@ -48,7 +48,6 @@ def pipes_config(settings: Settings, paths: Paths, *, socket: str, listener: Lis
         timeout_max_seconds=pipes.timeout_max_seconds,
         stop_seconds=pipes.stop_seconds,
         settle_seconds=pipes.settle_seconds,
-        hook_seconds=pipes.hook_seconds,
         preflight=pipes.preflight,
         preflight_seconds=pipes.preflight_seconds,
         file_bytes_max=pipes.file_bytes_max,

@@ -144,7 +144,6 @@ class PipesConfig:
     timeout_max_seconds: float = 86400.0
     stop_seconds: float = 5.0
     settle_seconds: float = 2.0
-    hook_seconds: float = 30.0
     preflight: bool = True
     preflight_seconds: float = 5.0
     file_bytes_max: int = MIB

@@ -14,7 +14,6 @@ from supervisord_py.pipes.declaring.kept_keys import USED, warnings_of
 from supervisord_py.pipes.declaring.nodes import Table, kind_of, simple
 from supervisord_py.pipes.declaring.rule_fields import (
     read_budget,
-    read_hooks,
     read_limits,
     read_redact,
     read_retries,
@@ -95,10 +94,8 @@ def _definition(front: FrontMatter, identity: Identity, fields: Fields) -> PipeD
         run_on_enable=fields.flag("run_on_enable", default=True),
         history=fields.flag("history"),
         allow_empty=fields.flag("allow_empty"),
-        mute=fields.flag("mute"),
         events=read_events(fields, identity.name),
         retries=read_retries(fields),
-        on_failure=read_hooks(fields),
         budget=read_budget(fields),
         limits=read_limits(fields),
         redact=read_redact(fields),

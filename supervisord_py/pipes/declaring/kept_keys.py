@@ -33,10 +33,8 @@ USED = (
     "timeout",
     "history",
     "allow_empty",
-    "mute",
     "trigger",
     "retries",
-    "on_failure",
     "budget",
     "limits",
     "redact",
@@ -54,6 +52,7 @@ _MISLEADING = {
     "run_in": "has no effect here: each execution is one of its own",
     "subagent": "has no effect here: the agent has the tools of its own settings",
     "lookback": "has no effect here: the time range of a run begins where the last successful one ended",
+    "on_failure": "tells nobody: a pipe with `trigger: pipe_failed:NAME` does (pxctl pipe add example:tell-failure)",
     "config": "is not filled in here: {{...}} in the prompt is passed on as it is",
 }
 _SILENT = (
@@ -69,6 +68,7 @@ _SILENT = (
     "author",
     "version",
     "license",
+    "mute",
     "enterprise_managed",
     "event_read_only",
 )

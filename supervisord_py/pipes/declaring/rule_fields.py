@@ -1,4 +1,4 @@
-"""The keys that hold rules: retries, what is told on failure, budget and limits. Pure.
+"""The keys that hold rules: retries, budget and limits. Pure.
 
 Each may be written short (`retries: 3`) or as a map; these maps are ours, so an unknown key in one is a mistake.
 """
@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from supervisord_py.pipes.declaring.nodes import Scalar, Table
+from supervisord_py.pipes.declaring.nodes import Scalar
 from supervisord_py.pipes.declaring.problems import clip, shown
-from supervisord_py.pipes.declaring.values import WrongValueError, count_of, money_of, size_of, whole_of
-from supervisord_py.pipes.definition import BudgetRules, HookRules, RetryRules, RunLimits
+from supervisord_py.pipes.declaring.values import count_of, money_of, size_of, whole_of
+from supervisord_py.pipes.definition import BudgetRules, RetryRules, RunLimits
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.declaring.field_reader import Fields
 
 MOST_RETRIES = 20
-MOST_FAILURES = 1000
 MOST_TURNS = 100_000
 LEAST_MEMORY = 1024**2
 """Bytes; with less no program comes to its first line, and a size without its unit was meant."""
 
 _NEVER = frozenset({"no", "off", "false", "none", "never"})
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def read_retries(fields: Fields) -> RetryRules:
@@ -40,45 +37,6 @@ def read_retries(fields: Fields) -> RetryRules:
 
 def _retries_of(text: str) -> int:
     return 0 if text.strip().lower() in _NEVER else whole_of(text, 0, MOST_RETRIES)
-
-
-def read_hooks(fields: Fields) -> HookRules:
-    """Read `on_failure: "command words"`, `on_failure: https://...` or `on_failure: {command, webhook, after}`."""
-    node = fields.node("on_failure")
-    if node is None:
-        return HookRules()
-    if not isinstance(node, Table):
-        if isinstance(node, Scalar) and _URL.match(node.text.strip()):
-            return HookRules(webhook=fields.read("on_failure", None, _webhook_of))
-        return HookRules(command=_told_command(fields))
-    inner = fields.table("on_failure", ("command", "webhook", "after"))
-    if inner is None:  # pragma: no cover - the node is a table
-        return HookRules()
-    rules = HookRules(
-        inner.argv("command"), inner.read("webhook", None, _webhook_of), inner.whole("after", 1, MOST_FAILURES) or 1
-    )
-    if inner.node("command") is None and inner.node("webhook") is None:
-        fields.complain("on_failure", "names neither a command nor a webhook", "write command: or webhook: under it")
-    return rules
-
-
-def _told_command(fields: Fields) -> tuple[str, ...]:
-    command = fields.argv("on_failure")
-    if len(command) == 1 and command[0].isdecimal():
-        said = f"on_failure: {shown(command[0])} is run as a command"
-        fields.warn(f"{said}; a number of failures is written `on_failure: {{command: ..., after: {command[0]}}}`")
-    return command
-
-
-def _webhook_of(text: str) -> str:
-    try:
-        parts = urlsplit(text.strip())
-        good = parts.scheme in ("https", "http") and bool(parts.hostname)
-    except ValueError:
-        good = False
-    if not good:
-        raise WrongValueError(f"{shown(text)} is no http address", "write https://host/path")
-    return text.strip()
 
 
 def read_budget(fields: Fields) -> BudgetRules:
