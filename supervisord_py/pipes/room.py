@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.declaring.yaml_text import Value
     from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent

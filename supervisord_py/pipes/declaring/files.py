@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
-from supervisord_py.pipes.declaring.lines import Lines
+from supervisord_py.pipes.declaring.front_matter import Lines
 from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.definition import ConfigProblem, Fingerprint
 

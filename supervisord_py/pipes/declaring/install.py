@@ -23,8 +23,9 @@ from supervisord_py.pipes.declaring.edit import edit_keys
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, DiskError, decode, read_bounded
 from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble, read_pipe
-from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, did_you_mean, error_of, shown
+from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of
 from supervisord_py.pipes.definition import BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT, Identity, define
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, decode, read_bounded
 from supervisord_py.pipes.declaring.front_matter import parse
-from supervisord_py.pipes.declaring.problems import DeclarationError, shown
+from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
+from supervisord_py.pipes.scheduling.wall import shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.declaring.fields import COMMAND_AGENT
-from supervisord_py.pipes.declaring.problems import shown
 from supervisord_py.pipes.definition import BrokenPipe
 from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.scheduling.wall import shown
 from supervisord_py.process.child_environment import read_dotenv
 
 if TYPE_CHECKING:
