@@ -48,7 +48,6 @@ def pipe_document(view: PipeView) -> dict[str, Any]:
         "agent": view.agent,
         "presets": list(view.presets),
         "events": list(view.events),
-        "muted": view.muted,
         "last_decision": _decision(view.last_decision),
         "average_duration_seconds": view.average_duration_seconds,
         "slower_than_schedule": view.slower_than_schedule,

@@ -122,8 +122,6 @@ PIPE_ROUTES: tuple[Route, ...] = (
         body=Body.OBJECT,
     ),
     _change("/api/pipes/{p}/disable", pipes.disable, "Keep schedule and events from starting a pipe.", _PIPE),
-    _change("/api/pipes/{p}/mute", pipes.mute, "Silence a pipe's failure hooks.", _PIPE),
-    _change("/api/pipes/{p}/unmute", pipes.unmute, "Let a pipe's failure hooks speak.", _PIPE),
     _change(
         "/api/pipes/{p}/config",
         pipes.configure,

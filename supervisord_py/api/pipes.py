@@ -123,18 +123,6 @@ async def disable(call: Call) -> web.StreamResponse:
     return _pipe_answer(await call.context.pipes.disable(name_of(call)))
 
 
-async def mute(call: Call) -> web.StreamResponse:
-    """Keep its failure hooks silent."""
-    await _refuse_members(call)
-    return _pipe_answer(await call.context.pipes.mute(name_of(call)))
-
-
-async def unmute(call: Call) -> web.StreamResponse:
-    """Let its failure hooks speak."""
-    await _refuse_members(call)
-    return _pipe_answer(await call.context.pipes.unmute(name_of(call)))
-
-
 async def configure(call: Call) -> web.StreamResponse:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
     document = await call.body()

@@ -14,6 +14,7 @@ REMOVED: dict[tuple[str, str], str] = {
     # [tools]
     # [pipes]
     ("pipes", "loop_seconds"): "an event never comes back to a pipe that had a part in it, however late",
+    ("pipes", "hook_seconds"): "a pipe with `trigger: pipe_failed:NAME` tells of failures; its `timeout` bounds it",
     # [kernels]: backends, interpreters
     # [kernels]: sessions, cells, output
 }

@@ -183,7 +183,6 @@ class PipesSection(Section):
     timeout_max_seconds: PositiveSeconds = Field(default=86400.0, description="no pipe may name more")
     stop_seconds: Seconds = Field(default=5.0, description="from TERM to KILL")
     settle_seconds: Seconds = Field(default=2.0, description="grace of an agent that is done and does not exit")
-    hook_seconds: PositiveSeconds = Field(default=30.0, description="bound of a failure hook")
     slots_scheduled: PositiveCount = Field(default=1, description="scheduled executions at a time")
     slots_event: PositiveCount = Field(default=4, description="executions for events at a time")
     slots_manual: PositiveCount = Field(default=4, description="executions by hand at a time")

@@ -38,14 +38,12 @@ class PipeStateRow:
         consecutive_failures: Failures in a row.
         enabled: What was wished on this machine; None = its file decides.
         enabled_file: What its file said when that was wished.
-        muted: Whether its failures are not told, as wished on this machine; None = its file decides.
         schedule: The text that `anchor_at`, `last_due` and `occurrences` belong to.
         anchor_at: Where an interval that never ran counts from.
         last_due: The due time that was decided last, run or skipped.
         occurrences: Runs of this schedule.
         last_context_end: Up to where the last success had looked.
         last_decision, last_decision_at: What the scheduler said last, and when.
-        notified: Somebody was told that it fails, so a recovery is to be told, too.
     """
 
     pipe_name: str
@@ -54,7 +52,6 @@ class PipeStateRow:
     consecutive_failures: int = 0
     enabled: bool | None = None
     enabled_file: bool | None = None
-    muted: bool | None = None
     schedule: str | None = None
     anchor_at: float | None = None
     last_due: float | None = None
@@ -62,7 +59,6 @@ class PipeStateRow:
     last_context_end: float | None = None
     last_decision: str | None = None
     last_decision_at: float | None = None
-    notified: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +71,6 @@ class StateChange:
     consecutive_failures: int | Keep = KEEP
     enabled: bool | Keep | None = KEEP
     enabled_file: bool | Keep | None = KEEP
-    muted: bool | Keep | None = KEEP
     schedule: str | Keep | None = KEEP
     anchor_at: float | Keep | None = KEEP
     last_due: float | Keep | None = KEEP
@@ -83,7 +78,6 @@ class StateChange:
     last_context_end: float | Keep | None = KEEP
     last_decision: str | Keep | None = KEEP
     last_decision_at: float | Keep | None = KEEP
-    notified: bool | Keep = KEEP
 
     def values(self) -> dict[str, Any]:
         """Return the fields that change, by name."""
@@ -99,7 +93,9 @@ _CHANGING = tuple(each.name for each in fields(StateChange) if each.name != "pip
 _MOMENTS = frozenset(
     {"last_run_at", "last_success_at", "anchor_at", "last_due", "last_context_end", "last_decision_at"}
 )
-_FLAGS = frozenset({"enabled", "enabled_file", "muted", "notified"})
+_FLAGS = frozenset({"enabled", "enabled_file"})
+_COLUMNS = ", ".join(each.name for each in fields(PipeStateRow))
+"""Older files have some that nobody reads any more."""
 
 
 def write_change(connection: sqlite3.Connection, change: StateChange) -> None:
@@ -129,12 +125,9 @@ async def forget(ledger: Ledger, pipe: str) -> Durability:
 
 async def everything(ledger: Ledger) -> dict[str, PipeStateRow]:
     """Return what is remembered of all pipes, by name."""
-
-    def run(connection: sqlite3.Connection) -> dict[str, PipeStateRow]:
-        rows = select(connection, "SELECT * FROM pipe_scheduler_state ORDER BY pipe_name", ())
-        return {row.pipe_name: row for row in map(_row, rows)}
-
-    return await ledger.read(run)
+    sql = f"SELECT {_COLUMNS} FROM pipe_scheduler_state ORDER BY pipe_name"  # noqa: S608  # names of our own fields
+    rows = await ledger.read(lambda connection: [_row(it) for it in select(connection, sql, ())])
+    return {row.pipe_name: row for row in rows}
 
 
 def _cell(name: str, value: Any) -> Any:
@@ -150,4 +143,4 @@ def _row(columns: dict[str, Any]) -> PipeStateRow:
         columns[name] = to_seconds(columns[name])
     for name in _FLAGS:
         columns[name] = None if columns[name] is None else bool(columns[name])
-    return PipeStateRow(columns["pipe_name"], **{name: columns[name] for name in _CHANGING})
+    return PipeStateRow(**columns)

@@ -144,11 +144,9 @@ class PipesConfig:
     timeout_max_seconds: float = 86400.0
     stop_seconds: float = 5.0
     settle_seconds: float = 2.0
-    hook_seconds: float = 30.0
     preflight: bool = True
     preflight_seconds: float = 5.0
     file_bytes_max: int = MIB
-    body_install_bytes: int = MIB
     max_memory_bytes: int | None = None
     max_turns: int | None = 200
     max_tokens: int | None = None

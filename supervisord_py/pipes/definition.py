@@ -86,21 +86,6 @@ class RetryRules:
 
 
 @dataclass(frozen=True, slots=True)
-class HookRules:
-    """`on_failure`: who is told. Both may be set.
-
-    Attributes:
-        command: Argv, run in the pipe's folder with the facts in its environment; empty for none.
-        webhook: https or http address that gets a POST; None for none.
-        after: So many failures in a row.
-    """
-
-    command: tuple[str, ...] = ()
-    webhook: str | None = None
-    after: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class BudgetRules:
     """`budget`: what a pipe may use in a day of its time zone; None for none."""
 
@@ -158,10 +143,8 @@ class PipeDefinition:
     run_on_enable: bool = True
     history: bool = False
     allow_empty: bool = False
-    mute: bool = False
     events: tuple[EventPattern, ...] = ()
     retries: RetryRules = RetryRules()
-    on_failure: HookRules = HookRules()
     budget: BudgetRules = BudgetRules()
     limits: RunLimits = RunLimits()
     redact: tuple[str, ...] = ()

@@ -9,20 +9,22 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.definition import COMMAND, BrokenPipe, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.running.agent_shelf import said
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from supervisord_py.pipes.agents.presets import Presets
+    from supervisord_py.pipes.agents.presets import Presets, Resolved
+    from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.declaring.yaml_text import Value
     from supervisord_py.pipes.definition import ConfigProblem, Declared
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
@@ -42,7 +44,6 @@ class PipeFiles:
 
     async def install(self, source: str, name: str | None) -> PipeView:
         """Add a pipe; return how it stands, with what is to be said of it now."""
-        from supervisord_py.pipes.declaring.fetch import https_fetch  # noqa: PLC0415 - aiohttp comes with it
         from supervisord_py.pipes.declaring.install import install  # noqa: PLC0415 - of use only here
 
         config = self._house.config
@@ -53,7 +54,6 @@ class PipeFiles:
                 config.pipes_dir,
                 config.examples_dir,
                 name=name,
-                fetch=https_fetch(config.body_install_bytes),
                 limit_bytes=config.file_bytes_max,
                 knows_agent=known.__contains__,
                 default_agent=config.default_agent,
@@ -67,7 +67,7 @@ class PipeFiles:
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
-        from supervisord_py.pipes.declaring.scaffold import scaffold  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import scaffold  # noqa: PLC0415 - of use only here
 
         folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
         await self._all.upkeep.refresh()
@@ -130,7 +130,7 @@ class PipeFiles:
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""
-        from supervisord_py.pipes.declaring.removal import remove  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import remove  # noqa: PLC0415 - of use only here
 
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
@@ -181,12 +181,14 @@ class PipeFiles:
             chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
             presets = await self._house.shelf.presets()
             found = resolve(declared, presets)
+            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
             agent, agent_doubts = await self._of_agent(declared, chosen)
             known = Elsewhere(
                 agent=agent,
                 agent_doubts=agent_doubts,
                 presets=f"{found.message}; {found.hint}" if isinstance(found, PresetProblem) else None,
-                preset_doubts=(*chosen.warnings, *_preset_doubts(declared, presets, chosen)),
+                preset=None if isinstance(found, PresetProblem) else _in_words(declared, found),
+                preset_doubts=tuple(f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in doubts),
                 schedule=self._all.views.schedule_trouble(declared),
                 schedule_doubts=self._all.views.schedule_doubts(declared),
             )
@@ -195,10 +197,13 @@ class PipeFiles:
 
     async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
-        if chosen.refusal is not None:
-            return (chosen.refusal.message if chosen.refusal.error_type == "config_error" else None), ()
         execution, means = self._all.intake.example(definition, chosen), await self._house.shelf.means()
-        spec = means.catalog.get(definition.agent)
+        try:
+            spec = means.catalog.get(definition.agent)
+        except ConfigError as error:
+            return said(error), ()
+        if chosen.refusal is not None:
+            return None, ()
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
             version = await check_agent(order_of(self._house, execution, definition), means)
@@ -209,9 +214,19 @@ class PipeFiles:
         return None, tuple(dict.fromkeys((*doubts, *filter(None, later))))
 
 
-def _preset_doubts(definition: PipeDefinition, presets: Presets, chosen: Chosen) -> Iterator[str]:
+def _in_words(definition: PipeDefinition, found: Resolved) -> str | None:
+    """Say which presets a pipe would run with, and what they are; None where it needs none."""
+    if definition.agent == COMMAND and found.preset.id is None:
+        return None
+    what = " ".join(filter(None, (found.preset.provider, found.preset.model))) or "the agent chooses the model"
+    if found.preset.id is None:
+        return what
+    default = "" if definition.presets else ", the default one"
+    then = f"; then {', '.join(each.id or '' for each in found.fallbacks)}" if found.fallbacks else ""
+    return f"{found.preset.id}{default}: {what}{then}"
+
+
+def _preset_doubts(definition: PipeDefinition, presets: Presets) -> Iterator[str]:
     """Say which presets a pipe does without at present."""
-    for name in chosen.skipped:
-        yield f"the preset {name!r} is left out for a while: it failed the last times"
     for name in presets.broken if EVERY in definition.presets else ():
         yield f"the preset {name!r} is left out: {presets.broken[name][0].text}"

@@ -6,6 +6,7 @@ itself before the API listens (`start_scheduler`), nothing new is taken in once 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.declaring.yaml_text import Value
-    from supervisord_py.pipes.definition import Declared, PipeDefinition
+    from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
     from supervisord_py.pipes.running.clocks import Clocks
@@ -83,7 +84,6 @@ class Pipes:
         await house.states.open()
         await self._all.upkeep.begin()
         await self._all.views.open()
-        await self._all.hooks.open()
         await self._all.adoption.adopt_all()
         await self._all.upkeep.settle_all()
         house.run_task(self._all.upkeep.look_for_ever(), "pipes-watch")
@@ -151,6 +151,10 @@ class Pipes:
     def refused_output(self) -> Mapping[str, str]:
         """Return the units whose output the disk refuses at present, so that their agents wait; and why."""
         return self._house.roster.refused_output()
+
+    async def file_problems(self) -> Mapping[str, Sequence[ConfigProblem]]:
+        """Return everything that is wrong with the files of agents and presets, by `agents` and `presets`."""
+        return await asyncio.to_thread(self._house.shelf.problems)
 
     # -- pipes -------------------------------------------------------------------------------------------------------
 
@@ -221,16 +225,6 @@ class Pipes:
         await self._all.upkeep.settle(definition)
         self._house.chronicle.say_of_pipe("pipe_enabled" if enabled else "pipe_disabled", name)
         self._all.look_again()
-        return self.get(name)
-
-    async def mute(self, name: str) -> PipeView:
-        """Tell nobody of a pipe's failures."""
-        self._house.states.change(self._usable(name).name, muted=True)
-        return self.get(name)
-
-    async def unmute(self, name: str) -> PipeView:
-        """Tell of a pipe's failures again."""
-        self._house.states.change(self._usable(name).name, muted=False)
         return self.get(name)
 
     async def configure(self, name: str, changes: Mapping[str, Value]) -> PipeView:

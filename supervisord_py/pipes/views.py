@@ -50,7 +50,6 @@ class PipeView:
     agent: str | None = None
     presets: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    muted: bool = False
     last_decision: Decision | None = None
     average_duration_seconds: float | None = None
     slower_than_schedule: bool = False

@@ -82,6 +82,9 @@ class FakePipes:
         if what in self.failing:
             raise self.failing[what]
 
+    async def file_problems(self) -> dict[str, tuple[()]]:
+        return {}
+
     def health(self) -> PipesHealth:
         return PipesHealth(
             scheduler_running=True,
@@ -182,12 +185,6 @@ class FakePipes:
 
     async def disable(self, name: str) -> PipeView:
         return await self._change("disable", name, enabled=False)
-
-    async def mute(self, name: str) -> PipeView:
-        return await self._change("mute", name, muted=True)
-
-    async def unmute(self, name: str) -> PipeView:
-        return await self._change("unmute", name, muted=False)
 
     async def configure(self, name: str, changes: Mapping[str, str | None]) -> PipeView:
         self._did("configure", name, dict(changes))

@@ -65,11 +65,15 @@ def problem_of(home: House, name: str) -> str | None:
     return found
 
 
+def names(home: House) -> set[str]:
+    return {each["name"] for each in home.get("/api/pipes")["pipes"]}
+
+
 def test_what_is_broken_is_listed_with_its_line_and_its_cure_and_harms_nobody_else(home: House) -> None:
     for name, (front, _, _) in BROKEN.items():
         write(home, name, front)
     fake(home, "sound", "answer:fine")
-    until(lambda: {*BROKEN, "sound"} <= {each["name"] for each in home.get("/api/pipes")["pipes"]}, "all are listed")
+    until(lambda: {*BROKEN, "sound"} <= names(home), "all are listed")
     until(lambda: not any(problem_of(home, name) is None for name in BROKEN), "all that is broken is told")
     for name, (_, line, cure) in BROKEN.items():
         found = problem_of(home, name) or ""
@@ -104,6 +108,68 @@ def test_an_agent_that_nobody_knows_is_listed_as_broken(home: House) -> None:
     agents.write_text(agents.read_text() + adapter("fakee", "/bin/echo", "hello", parser="text"))
     until(lambda: problem_of(home, "stranger") is None, "there is such an agent now")
     assert run(home, "stranger").stdout == "hello\n"
+
+
+@pytest.mark.parametrize("broken", ["[[" * 250, "a = " + "[" * 500, "[presets.x]\nmodel = " + "[" * 150 + "]" * 150])
+def test_a_presets_or_agents_file_that_breaks_the_reader_is_a_fault_of_that_file_alone(
+    home: House, broken: str
+) -> None:
+    shell(home, "modelless", "echo fine")
+    files = [home.home / "presets.toml", home.home / "agents.toml"]
+    before = [file.read_text() if file.exists() else None for file in files]
+    try:
+        for file in files:
+            file.write_text(broken)
+        assert home.request("GET", "/api/health").status == 200
+        assert home.request("GET", "/api/status").status == 200
+        checks = home.get("/api/doctor")["checks"]
+        for file in files:
+            assert [each for each in checks if each["status"] == "fail" and str(file) in each["detail"]], checks
+        warnings = home.request("POST", "/api/daemon/reload").json()["warnings"]
+        assert all(any(str(file) in each for each in warnings) for file in files), warnings
+        assert run(home, "modelless").ended == ("completed", None)
+    finally:
+        for file, text in zip(files, before, strict=True):
+            file.unlink() if text is None else file.write_text(text)
+
+
+DEFAULTS = {
+    "a wrong key": ('[presets.main]\nprovider = "anthropic"\nmodle = "x"\ndefault = true\n', "modle", 3),
+    "a name that cannot be": ('[presets.default]\nprovider = "anthropic"\nmodel = "x"\n', "default", 1),
+    "no TOML": ('[presets.main\nprovider = "anthropic"\n', "TOML", None),
+}
+
+
+@pytest.mark.parametrize("which", DEFAULTS)
+def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_model_runs(
+    home: House, which: str
+) -> None:
+    text, word, line = DEFAULTS[which]
+    file = home.home / "presets.toml"
+    fake(home, "takes-default", "answer:fine")
+    fake(home, "has-own", "answer:fine", front="model: own-model\nprovider: own")
+    write(home, "asks-none", "schedule: manual\nagent: command\ncommand: 'true'")
+    try:
+        file.write_text(text)
+        until(lambda: {"takes-default", "has-own", "asks-none"} <= names(home), "all are listed")
+        told = until(lambda: problem_of(home, "takes-default"), "the fault is told") or ""
+        assert str(file) in told
+        assert word in told
+        assert (pipe(home, "has-own")["config_error"], pipe(home, "asks-none")["config_error"]) == (None, None)
+        done = run(home, "takes-default")
+        assert (done.ended, done.started_at) == (("failed", "config_error"), None)
+        checked = home.pxctl("pipe", "validate", "takes-default")
+        assert (checked.returncode, word in checked.stdout) == (1, True), checked.stdout
+        place = str(file) if line is None else f"{file}:{line}"
+        faults = [each["detail"] for each in home.get("/api/doctor")["checks"] if each["name"] == "presets"]
+        assert [each for each in faults if place in each], faults
+        assert place in home.pxctl("daemon", "reload").stderr
+    finally:
+        file.write_text('[presets.main]\nprovider = "acme"\nmodel = "x-large"\ndefault = true\n')
+    until(lambda: pipe(home, "takes-default")["config_error"] is None, "it is mended")
+    checked = home.pxctl("pipe", "validate", "takes-default")
+    assert (checked.returncode, "main" in checked.stdout, "x-large" in checked.stdout) == (0, True, True)
+    file.unlink()
 
 
 def test_a_file_is_read_again_within_a_second_however_it_is_written(home: House) -> None:

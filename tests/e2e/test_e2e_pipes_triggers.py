@@ -216,29 +216,20 @@ def test_a_preset_that_is_not_there_is_said_and_the_next_run_is_free(home: House
     assert pipe(home, "presetless")["consecutive_failures"] == 0
 
 
-def test_failures_in_a_row_are_told_and_so_is_the_recovery(home: House) -> None:
-    log = home.home / "told.log"
-    tells = home.home / "tells.sh"
-    tells.write_text(f'#!/bin/sh\necho "$PX_EVENT $PX_FAILURES $PX_EXECUTION_ID" >> {log}\n')
-    tells.chmod(0o755)
-    front = f"on_failure: {{command: {tells}, after: 2}}"
-    fake(home, "unlucky", "fail:401", front=front)
-    failed = [run(home, "unlucky").id for _ in range(3)]
-    until(lambda: log.exists() and log.read_text().count("\n"), "somebody is told")
-    fake(home, "unlucky", "answer:fine", front=front)
-    good = run(home, "unlucky").id
-    until(lambda: log.read_text().count("\n") >= 2, "the recovery is told")
-    lines = log.read_text().splitlines()
-    assert lines[0].split()[1:] == ["2", str(failed[1])], lines
-    assert lines[-1].split()[-1] == str(good)
-    assert len(lines) == 2, "once each"
-    assert home.pxctl("pipe", "mute", "unlucky").returncode == 0
-    fake(home, "unlucky", "fail:401", front=front)
-    for _ in range(2):
-        run(home, "unlucky")
-    assert pipe(home, "unlucky")["muted"] is True
-    assert "pipe_failing" in [each["event"] for each in events(home, "unlucky")][-3:]
-    assert len(log.read_text().splitlines()) == 2
+def test_a_pipe_tells_of_the_failures_of_others(home: House) -> None:
+    assert home.pxctl("pipe", "add", "example:tell-failure").returncode == 0
+    assert home.pxctl("pipe", "enable", "tell-failure").returncode == 0
+    fake(home, "unlucky", "fail:401")
+    failed = [run(home, "unlucky").id for _ in range(2)]
+    assert pipe(home, "unlucky")["consecutive_failures"] == 2
+    until(lambda: len(rows(home, "pipe=tell-failure")) >= 2, "somebody is told of each")
+    told = [ended(home, each.id) for each in rows(home, "pipe=tell-failure")]
+    assert home.pxctl("pipe", "disable", "tell-failure").returncode == 0
+    said = [f"pipe:unlucky failed: auth_failed (execution {number})\n" for number in failed]
+    assert [(each.ended, each.stdout) for each in told] == [(("completed", None), words) for words in said]
+    fake(home, "unlucky", "answer:fine")
+    run(home, "unlucky")
+    assert pipe(home, "unlucky")["consecutive_failures"] == 0
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -323,7 +314,6 @@ def test_what_was_wished_here_and_taken_once_outlives_a_restart() -> None:
             waits_for(home, name, "morning", front=f"enabled: {state}")
         assert home.request("POST", "/api/pipes/off/disable").json()["enabled"] is False
         assert home.request("POST", "/api/pipes/on/enable").json()["enabled"] is True
-        assert home.request("POST", "/api/pipes/kept/mute").json()["muted"] is True
         assert sorted(each["pipe"] for each in tell(home, "morning", key="monday")["claimed"]) == ["kept", "on"]
         of(home, "kept", 1)
         of(home, "on", 1)
@@ -334,7 +324,6 @@ def test_what_was_wished_here_and_taken_once_outlives_a_restart() -> None:
             "on": True,
             "kept": True,
         }
-        assert pipe(home, "kept")["muted"] is True
         assert tell(home, "morning", key="monday")["claimed"] == []
         assert home.stop() == 0
         file = home.home / "pipes" / "off" / "pipe.md"

@@ -244,11 +244,11 @@ async def test_an_event_starts_a_pipe_once_however_often_it_is_told(ledger: Ledg
     assert [it.id for it in await pipe_executions.queued_rows(ledger)] == [added[0].row.id]
     await pipe_claims.release(ledger, "report", "pipe_completed", "mail:7")
     again = await pipe_executions.add_claimed(
-        ledger, of(), claim, change=StateChange(pipe_name="report", notified=True)
+        ledger, of(), claim, change=StateChange(pipe_name="report", occurrences=1)
     )
     assert again is not None
     assert await pipe_executions.add_claimed(ledger, of("mail"), replace(claim, pipe_name="mail")) is not None
-    assert (await pipe_state.everything(ledger))["report"].notified
+    assert (await pipe_state.everything(ledger))["report"].occurrences == 1
 
 
 async def test_an_event_that_is_refused_leaves_no_hole_in_the_ids(open_ledger: OpenLedger) -> None:
@@ -330,6 +330,6 @@ async def test_a_ledger_of_the_third_version_loads_with_its_pipes(path: Path, op
     assert (queued.id, queued.retry_of, queued.retry_count) == (3, 1, 1)
     states = await pipe_state.everything(ledger)
     assert (states["daily-report"].enabled, states["daily-report"].occurrences) == (True, 1)
-    assert states["mail"] == PipeStateRow("mail", consecutive_failures=3, muted=True, notified=True)
+    assert states["mail"] == PipeStateRow("mail", consecutive_failures=3)
     again = Claim("mail", "pipe_completed", "daily-report:1", NOW)
     assert await pipe_executions.add_claimed(ledger, of("mail"), again) is None, "it was taken in the old one"

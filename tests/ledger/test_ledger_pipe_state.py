@@ -32,10 +32,10 @@ async def claimed(ledger: Ledger, column: str) -> list[object]:
 async def test_a_change_says_only_what_changes_and_does_to_the_file_what_it_does_in_memory(ledger: Ledger) -> None:
     changes = (
         StateChange(pipe_name="a", anchor_at=NOW, schedule="every 1h"),
-        StateChange(pipe_name="a", enabled=True, enabled_file=False, muted=True, notified=True),
+        StateChange(pipe_name="a", enabled=True, enabled_file=False),
         StateChange(pipe_name="a", last_run_at=NOW + 1, last_due=NOW, occurrences=3, consecutive_failures=2),
         StateChange(pipe_name="a", last_success_at=NOW + 2, last_context_end=NOW, consecutive_failures=0),
-        StateChange(pipe_name="a", last_decision="waits", last_decision_at=NOW + 3, notified=False, muted=None),
+        StateChange(pipe_name="a", last_decision="waits", last_decision_at=NOW + 3),
         StateChange(pipe_name="a", enabled=None, anchor_at=None),
         StateChange(pipe_name="a"),
     )
@@ -44,7 +44,7 @@ async def test_a_change_says_only_what_changes_and_does_to_the_file_what_it_does
         row = change.applied(row)
         pipe_state.remember(ledger, change)
         await ledger.flush()
-        assert (await pipe_state.everything(ledger)).get("a") == row
+        assert (await pipe_state.everything(ledger))["a"] == row
     assert (row.enabled, row.enabled_file, row.occurrences, row.last_run_at) == (None, False, 3, NOW + 1)
 
 

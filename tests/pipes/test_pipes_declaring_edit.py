@@ -8,13 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from supervisord_py.pipes.declaring.edit import EditError, edit_keys
-from supervisord_py.pipes.declaring.front_matter import parse
-from supervisord_py.pipes.declaring.nodes import simple
-from supervisord_py.pipes.declaring.yaml_text import as_read, inline
+from supervisord_py.pipes.declaring.edit import EditError, as_read, edit_keys, inline
+from supervisord_py.pipes.declaring.front_matter import parse, simple
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.declaring.yaml_text import Value
+    from supervisord_py.pipes.declaring.edit import Value
 
 BODY = "\n# Do it\n\n```yaml\nenabled: false\n---\n```\n\n---\nMore {{start_time}} $x\n"
 

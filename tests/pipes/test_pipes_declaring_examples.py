@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pipe_texts import LIMIT, usable
-from supervisord_py.pipes.declaring.kept_keys import USED
+from supervisord_py.pipes.declaring.fields import USED
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
 from supervisord_py.pipes.definition import PipeDefinition
 

@@ -11,11 +11,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipe_texts import pipe_text
-from supervisord_py.pipes.declaring.decoding import decode
-from supervisord_py.pipes.declaring.front_matter import MAX_DEPTH, MAX_NODES, parse
-from supervisord_py.pipes.declaring.lines import Lines
-from supervisord_py.pipes.declaring.nodes import Items, Scalar, Table, kind_of, simple
-from supervisord_py.pipes.declaring.problems import DeclarationError, clip, error_of, nearest_of
+from supervisord_py.pipes.declaring.files import decode
+from supervisord_py.pipes.declaring.front_matter import (
+    MAX_DEPTH,
+    MAX_NODES,
+    Items,
+    Lines,
+    Scalar,
+    Table,
+    kind_of,
+    parse,
+    simple,
+)
+from supervisord_py.pipes.declaring.problems import DeclarationError, error_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -215,10 +223,3 @@ def test_any_text_is_parsed_or_refused_with_a_place(text: str) -> None:
         found = fault(whole)
         assert found.line is not None
         assert found.hint
-
-
-def test_long_texts_are_shortened_and_near_names_found() -> None:
-    assert clip("x" * 500).endswith("…")
-    assert len(clip("x" * 500)) == 400
-    assert nearest_of("scedule", ["schedule", "model"]) == "schedule"
-    assert nearest_of("zzz", ["schedule"]) is None

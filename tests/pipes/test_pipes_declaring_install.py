@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
-from yarl import URL
 
 from pipe_texts import LIMIT, pipe_text, write_folder
-from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, TooLargeError, UnknownUnitError
-from supervisord_py.pipes.declaring.fetch import FetchError, https_fetch, is_https
-from supervisord_py.pipes.declaring.fetch_words import told
+from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
 from supervisord_py.pipes.declaring.files import DiskError
-from supervisord_py.pipes.declaring.install import install
+from supervisord_py.pipes.declaring.install import FetchError, install, remove, scaffold
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.declaring.removal import remove
-from supervisord_py.pipes.declaring.scaffold import scaffold
-from supervisord_py.pipes.declaring.source import is_address, name_from_address, name_from_file
 from supervisord_py.pipes.definition import PipeDefinition
 from supervisord_py.pipes.scheduling.schedule import Manual
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from supervisord_py.pipes.declaring.install import Installed
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 
 
-async def nowhere(address: str) -> bytes:
-    raise AssertionError(address)
-
-
 async def add(pipes_dir: Path, source: str, name: str | None = None) -> Installed:
-    return await install(source, pipes_dir, EXAMPLES, name=name, fetch=nowhere, limit_bytes=LIMIT)
+    return await install(source, pipes_dir, EXAMPLES, name=name, limit_bytes=LIMIT)
 
 
 def left_in(folder: Path) -> list[str]:
@@ -55,8 +39,7 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     (origin / "lib").mkdir()
     (origin / "lib" / "output").write_text("kept: not at the top\n")
     (origin / "link").symlink_to("agent.sh")
-    os.mkfifo(origin / "fifo")
-    for left in ("output", "logs", ".git"):
+    for left in ("output", ".git"):
         (origin / left).mkdir()
     pipes_dir = tmp_path / "pipes"
     added = await add(pipes_dir, str(origin))
@@ -83,7 +66,7 @@ async def test_the_original_behind_a_link_is_not_touched(tmp_path: Path) -> None
     assert real.read_text() == pipe_text()
 
 
-@pytest.mark.parametrize(("file", "name"), [("notes.md", "notes"), ("pipe.md", "around"), ("Two words.md", "around")])
+@pytest.mark.parametrize(("file", "name"), [("notes.md", "notes"), ("pipe.md", "around")])
 async def test_one_file_is_a_pipe_too(tmp_path: Path, file: str, name: str) -> None:
     path = tmp_path / "around" / file
     path.parent.mkdir()
@@ -101,7 +84,7 @@ async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownUnitError, match="did you mean 'disk-digest'"):
         await add(tmp_path, "example:disk-digets")
     with pytest.raises(UnknownUnitError) as caught:
-        await install("example:x", tmp_path, tmp_path / "absent", fetch=nowhere, limit_bytes=LIMIT)
+        await install("example:x", tmp_path, tmp_path / "absent", limit_bytes=LIMIT)
     assert caught.value.hint == "examples: none"
 
 
@@ -112,7 +95,7 @@ async def test_the_examples_are_added_by_name(tmp_path: Path) -> None:
         ("a\0b", None, BadRequestError, "a pipe comes from"),
         ("http://example.org/x/pipe.md", None, BadRequestError, "http:// is refused"),
         ("ftp://example.org/x", None, BadRequestError, "ftp:// is refused"),
-        ("https://example.org/pipe.md", None, BadRequestError, "no name can be made"),
+        ("{tmp}/Two words.md", None, BadRequestError, "no name can be made"),
         ("https://example.org/x.md", "a b", BadRequestError, "holds ' '"),
         ("{tmp}/absent", None, BadRequestError, "there is no file or folder"),
         ("{tmp}/empty", None, BadRequestError, "No such file"),
@@ -130,6 +113,7 @@ async def test_what_is_refused_leaves_nothing(
     write_folder(tmp_path, "good")
     write_folder(tmp_path, "bad", "schedule: continuous")
     (tmp_path / "pipe.md").write_text(pipe_text())
+    (tmp_path / "Two words.md").write_text(pipe_text())
     (tmp_path / "empty").mkdir()
     write_folder(tmp_path / "pipes", "taken")
     with pytest.raises(error) as caught:
@@ -150,7 +134,7 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object, **_kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supervisord_py.pipes.declaring.install.shutil.copy2", full)
+    monkeypatch.setattr("supervisord_py.pipes.declaring.install.shutil.copytree", full)
     with pytest.raises(DiskError, match="No space left"):
         await add(tmp_path / "pipes", str(origin))
     assert left_in(tmp_path / "pipes") == []
@@ -164,144 +148,25 @@ async def test_one_of_two_that_add_the_same_name_wins(tmp_path: Path, monkeypatc
         write_folder(tmp_path / "pipes", "mine", "title: theirs")
         rename(source, target)
 
-    monkeypatch.setattr("supervisord_py.pipes.declaring.placing.os.rename", late)
+    monkeypatch.setattr("supervisord_py.pipes.declaring.install.os.rename", late)
     with pytest.raises(ConflictError):
         await add(tmp_path / "pipes", str(origin))
     assert "theirs" in (tmp_path / "pipes" / "mine" / "pipe.md").read_text()
     assert left_in(tmp_path / "pipes") == ["mine"]
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[TestServer]:
-    """A site over http; `only` permits it in the place of https."""
-    app = web.Application()
-
-    async def pipe(_request: web.Request) -> web.Response:
-        return web.Response(text=pipe_text("agent: hermes"), content_type="text/markdown")
-
-    async def page(_request: web.Request) -> web.Response:
-        return web.Response(text="<html>", content_type="text/html")
-
-    async def big(_request: web.Request) -> web.Response:
-        return web.Response(text="x" * 5000)
-
-    async def moved(request: web.Request) -> web.Response:
-        return web.Response(status=302, headers={"Location": request.query["to"]})
-
-    app.router.add_get("/my-pipe/pipe.md", pipe)
-    app.router.add_get("/page", page)
-    app.router.add_get("/big", big)
-    app.router.add_get("/moved", moved)
-    async with TestServer(app) as server:
-        yield server
-
-
-def only(site: TestServer, url: URL) -> bool:
-    return (url.scheme, url.host, url.port) == ("http", site.host, site.port)
-
-
-async def test_an_address_is_read_and_an_unknown_agent_is_only_a_warning(tmp_path: Path, site: TestServer) -> None:
-    read = https_fetch(LIMIT, permitted=lambda url: only(site, url))
-
-    async def fetch(address: str) -> bytes:
-        assert address == "https://example.org/my-pipe/pipe.md"
-        return await read(str(site.make_url("/moved?to=/my-pipe/pipe.md")))
-
-    added = await install(
-        "https://example.org/my-pipe/pipe.md", tmp_path, EXAMPLES, fetch=fetch, limit_bytes=LIMIT,
-        knows_agent=lambda agent: agent != "hermes",
-    )  # fmt: skip
-    assert (added.definition.name, added.definition.enabled) == ("my-pipe", False)
-    assert added.warnings == ("the agent 'hermes' is not known here; the pipe cannot run until it is",)
-
-
 @pytest.mark.parametrize(
-    ("path", "error", "words"),
+    ("source", "why"),
     [
-        ("/absent", FetchError, "answered 404"),
-        ("/page", FetchError, "is a web page"),
-        ("/big", TooLargeError, "larger than 4000 bytes"),
-        ("/moved?to=/moved?to=/x", FetchError, "answered 404"),
-        ("/moved?to=http://other.example/pipe.md", FetchError, "over https only"),
-        ("/moved?to=file:///etc/passwd", FetchError, "over https only"),
-        ("/moved?to=http://[", FetchError, "cannot read"),
+        ("https://localhost:1/a/my-pipe/pipe.md", "cannot read https://localhost:1/a/my-pipe/pipe.md"),
+        ("https://localhost:1/pipes/digest.md?raw=1", "cannot read"),
+        ("https://localhost:1/My%20Pipe/pipe.md", "no name can be made"),
+        ("https://", "no name can be made"),
     ],
 )
-async def test_addresses_that_give_no_pipe(site: TestServer, path: str, error: type[Exception], words: str) -> None:
-    fetch = https_fetch(4000, permitted=lambda url: only(site, url))
-    with pytest.raises(error, match=words):
-        await fetch(str(site.make_url("/")).rstrip("/") + path)
-
-
-def test_every_fault_of_a_certificate_and_of_a_line_has_its_words() -> None:
-    def said(code: int, words: str = "so") -> str:
-        error = ssl.SSLCertVerificationError("odd")
-        error.verify_code, error.verify_message = code, words
-        return "; ".join(told(URL("https://example.org/x"), error))
-
-    assert said(9).startswith("the certificate of example.org is not valid yet; this machine's clock may be wrong")
-    assert said(10).startswith("the certificate of example.org has expired; ")
-    assert said(62, "no match.").startswith("the certificate of example.org is for another name: no match; ")
-    assert "SSL_CERT_FILE" in said(20)
-    assert said(26, "unsuitable purpose").startswith("the certificate of example.org is not to be trusted: unsuitable")
-    for error, words in (
-        (OSError("lookup failed"), "lookup failed"),
-        (OSError(-2, "Name or service not known"), "Name or service not known"),
-        (OSError(errno.ECONNREFUSED, "x"), "Connection refused"),
-        (ssl.SSLError(1, ""), "does not speak TLS as it should"),
-        (TypeError(), "TypeError"),
-    ):
-        assert words in told(URL("https://example.org/x"), error)[0]
-
-
-async def test_a_circle_of_redirects_a_dead_host_and_a_slow_one(site: TestServer) -> None:
-    circle = site.make_url("/moved").with_query(to=str(site.make_url("/moved?to=/page")))
-    fetch = https_fetch(4000, permitted=lambda _url: True)
-    with pytest.raises(FetchError, match="web page"):
-        await fetch(str(circle))
-
-    async def round_and_round(_request: web.Request) -> web.Response:
-        raise web.HTTPFound("/")
-
-    app = web.Application()
-    app.router.add_get("/", round_and_round)
-    async with TestServer(app) as server:
-        with pytest.raises(FetchError, match="more than 5 times"):
-            await fetch(str(server.make_url("/")))
-        dead = str(server.make_url("/"))
-        with pytest.raises(FetchError, match="did not answer within 0 s"):
-            await https_fetch(4000, timeout_seconds=0, permitted=lambda _url: True)(dead)
-    with pytest.raises(FetchError, match="cannot read"):
-        await fetch(dead)
-    with pytest.raises(FetchError, match="over https only"):
-        await https_fetch(4000)(dead)
-
-
-@pytest.mark.parametrize(
-    ("address", "name"),
-    [
-        ("https://example.org/a/my-pipe/pipe.md", "my-pipe"),
-        ("https://example.org/pipes/digest.md?raw=1", "digest"),
-        ("https://raw.example.org/owner/my-pipe/main/pipe.md", "my-pipe"),
-        ("https://gist.example.org/me/0123456789abcdef0123456789abcdef/raw/pipe.md", "me"),
-        ("https://example.org/My%20Pipe/x/", "x"),
-        ("https://example.org/pipe.md", None),
-        ("https://example.org", None),
-        ("https://[", None),
-    ],
-)
-def test_names_from_addresses(address: str, name: str | None) -> None:
-    assert name_from_address(address) == name
-
-
-def test_sources() -> None:
-    assert is_address("https://x/y")
-    assert is_address("HTTPS://x/y")
-    assert not is_address("/a/b")
-    assert not is_address("example:x")
-    assert name_from_file("pipe", "main") is None
-    assert is_https(URL("https://x/y"))
-    assert not is_https(URL("http://x/y"))
+async def test_an_address_gives_a_name_or_asks_for_one(tmp_path: Path, source: str, why: str) -> None:
+    with pytest.raises((BadRequestError, FetchError), match=why):
+        await add(tmp_path, source)
 
 
 def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:
@@ -336,7 +201,7 @@ def test_a_folder_that_cannot_be_removed_says_why(tmp_path: Path, monkeypatch: p
     def denied(*_args: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("supervisord_py.pipes.declaring.removal.os.rename", denied)
+    monkeypatch.setattr("supervisord_py.pipes.declaring.install.os.rename", denied)
     with pytest.raises(DiskError, match="Permission denied"):
         remove(folder)
     assert folder.exists()

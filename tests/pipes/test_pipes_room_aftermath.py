@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from aiohttp import web
 
 from pipe_rig import PATIENCE, eventually, pipe_house, quick_watchers
 from supervisord_py.pipes.config import OutputLimits, RetryLimits
@@ -72,7 +69,7 @@ async def test_a_retry_by_hand_names_the_execution_before_it(short_tmp: Path) ->
         assert (await rig.room.wait(again.id)).status is Status.FAILED
 
 
-async def test_another_preset_takes_over_at_once_and_one_that_cools_down_is_passed_over(short_tmp: Path) -> None:
+async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
     async with pipe_house(short_tmp, retries=FAST) as rig:
         rig.config.presets_file.write_text(
             '[presets.one]\nprovider = "openai"\nmodel = "bad"\n[presets.two]\nprovider = "openai"\nmodel = "good"\n'
@@ -85,54 +82,6 @@ async def test_another_preset_takes_over_at_once_and_one_that_cools_down_is_pass
             ("one", "bad", Trigger.MANUAL),
             ("two", "good", Trigger.RETRY),
         ]
-        rig.fake("chain", "answer:ok", front="preset: [one, two]\nretries: 1")
-        await rig.restart()
-        assert rig.room._house.shelf.breakers.open_until("one", rig.time.clocks.wall()) is not None
-
-
-async def test_somebody_is_told_of_failures_in_a_row_and_of_the_recovery(short_tmp: Path) -> None:
-    heard: list[dict] = []
-
-    async def hear(request: web.Request) -> web.Response:
-        heard.append(await request.json())
-        return web.Response()
-
-    app = web.Application()
-    app.router.add_post("/", hear)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
-    try:
-        async with pipe_house(short_tmp) as rig:
-            tell = '/bin/sh -c \\"echo $PX_EVENT $PX_FAILURES $PX_ERROR_TYPE >> told\\"'
-            hook = f'on_failure: {{command: "{tell}", webhook: "http://127.0.0.1:{port}/", after: 2}}\nretries: 0'
-            folder = rig.shell("sick", "exit 3", hook)
-            for _ in range(2):
-                await rig.run("sick")
-            await eventually(lambda: heard and (folder / "told").exists(), "the notice")
-            assert (heard[0]["event"], heard[0]["failures"], heard[0]["pipe"]) == ("failing", 2, "sick")
-            rig.shell("sick", "echo well", hook)
-            await rig.run("sick")
-            await eventually(
-                lambda: len(heard) == 2 and len((folder / "told").read_text().split("\n")) == 3, "the rest"
-            )
-            assert (folder / "told").read_text() == "failing 2 crash\nrecovered 2\n"
-            await rig.room.mute("sick")
-            rig.shell("sick", "exit 3", hook)
-            for _ in range(2):
-                await rig.run("sick")
-            assert "pipe_failing" in await rig.words("pipe:sick")
-            assert len(heard) == 2
-            rig.shell("deaf", "exit 1", "on_failure: ./nothing-there\nretries: 0")
-            await rig.run("deaf")
-            async with asyncio.timeout(PATIENCE):
-                while "hook_failed" not in await rig.words("pipe:deaf"):
-                    await asyncio.sleep(0.01)
-            await eventually(lambda: not rig.placement.children(), "the hooks' ends")
-    finally:
-        await runner.cleanup()
 
 
 async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
@@ -221,54 +170,6 @@ async def test_old_executions_are_forgotten_with_their_files_in_small_batches(
         gone.unlink()
         page = await rig.room.output(numbers[3])
         assert (page.data, page.complete) == (b"y\n", True)
-
-
-async def test_a_hook_that_takes_too_long_is_ended_and_that_is_an_event(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.config = replace(rig.config, hook_seconds=0.2)
-        rig.room.reconfigure(rig.config)
-        hook = 'on_failure: "sleep 1000"\nretries: 0'
-        rig.shell("slow", "exit 1", hook)
-        await rig.run("slow")
-        async with asyncio.timeout(PATIENCE):
-            while not (failed := [it for it in await rig.said("pipe:slow") if it.event == "hook_failed"]):
-                await asyncio.sleep(0.01)
-        assert "longer than 0.2 s" in json.dumps(dict(failed[0].facts))
-        await eventually(lambda: not rig.placement.children(), "the end of the hook")
-
-
-@pytest.mark.parametrize("place", ["before the notice", "in the middle of it"])
-async def test_a_notice_that_a_control_plane_came_not_to_give_is_given_by_the_next(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    async with pipe_house(short_tmp) as rig:
-        script = "echo x > begun; [ -e gate ] || exec sleep 1000; echo $PX_EVENT $PX_EXECUTION_ID >> told"
-        tell = f'/bin/sh -c \\"{script}\\"'
-        folder = rig.shell("sick", "exit 3", f'on_failure: "{tell}"\nretries: 0')
-        with monkeypatch.context() as crash:
-            if place == "before the notice":
-                crash.setattr(rig.room._all.conclusion.aftermath, "tell", lambda _live, _notice: None)
-            done = await rig.run("sick")
-            if place != "before the notice":
-                await eventually((folder / "begun").exists, "the beginning of the hook")
-        await rig.room.close()
-        await rig.put_down()
-        (folder / "gate").touch()  # not before: a hook that has just begun would go on with it
-        await rig.open()
-        await eventually(lambda: (folder / "told").exists() and (folder / "told").read_text(), "the notice")
-        assert (folder / "told").read_text() == f"failing {done.id}\n"
-        await eventually(lambda: not rig.room._all.hooks._pending._notices, "the end of the notice")
-
-
-async def test_a_notice_is_struck_out_when_it_was_given(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("sick", "exit 3", "on_failure: /bin/true\nretries: 0")
-        await rig.run("sick")
-        file = rig.config.executions_dir / "notices.json"
-        await eventually(lambda: json.loads(file.read_text()) == {}, "the end of the notice")
-        file.write_text("no JSON")
-        await rig.restart()
-        assert (await rig.words("pipe:sick")).count("pipe_failing") == 1
 
 
 async def test_who_waits_gets_the_output_though_the_ledger_takes_nothing(short_tmp: Path) -> None:

@@ -14,7 +14,7 @@ from supervisord_py.ledger.pipe_history import Filter, UsageSum
 from supervisord_py.ledger.pipe_state import PipeStateRow
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.config import PipesConfig, SchedulerLimits
-from supervisord_py.pipes.definition import Fingerprint, HookRules, PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.definition import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.execution import (
     ErrorType,
     Execution,
@@ -27,10 +27,9 @@ from supervisord_py.pipes.execution import (
     Usage,
 )
 from supervisord_py.pipes.room_requests import ExecutionFilter
-from supervisord_py.pipes.running import budgets, counting, freezing, hook_words, row_text, run_tag
+from supervisord_py.pipes.running import budgets, counting, freezing, row_text, run_tag
 from supervisord_py.pipes.running.budgets import DailyBudget
 from supervisord_py.pipes.running.clocks import Clocks, Resumes, whole_ms
-from supervisord_py.pipes.running.counting import Notice, NoticeKind
 from supervisord_py.pipes.running.freezing import Ceilings, Order, Window
 from supervisord_py.pipes.running.row_text import Utf8Check
 from supervisord_py.pipes.running.run_tag import RunTag
@@ -158,42 +157,22 @@ DONE = Outcome(Status.COMPLETED)
 
 
 @pytest.mark.parametrize(
-    ("failures", "notified", "outcome", "after", "goes_on", "becomes", "kind"),
+    ("outcome", "goes_on", "becomes"),
     [
-        (0, False, FAILED, 1, False, 1, NoticeKind.FAILING),
-        (0, False, FAILED, 1, True, 0, None),
-        (0, False, FAILED, 3, False, 1, None),
-        (2, False, FAILED, 3, False, 3, NoticeKind.FAILING),
-        (3, True, FAILED, 3, False, 4, None),
-        (5, True, FAILED, 3, False, 6, NoticeKind.FAILING),
-        (0, False, FAILED, None, False, 1, None),
-        (4, True, DONE, 3, False, 0, NoticeKind.RECOVERED),
-        (4, False, DONE, 3, False, 0, None),
-        (4, True, Outcome(Status.CANCELLED, ErrorType.CANCELLED), 1, False, 4, None),
-        (4, True, Outcome(Status.FAILED, ErrorType.INTERRUPTED), 1, False, 4, None),
-        (4, True, Outcome(Status.FAILED, ErrorType.SHUTDOWN), 1, False, 4, None),
-        (0, False, Outcome(Status.TIMED_OUT, ErrorType.TIMEOUT), 1, False, 1, NoticeKind.FAILING),
+        (FAILED, False, 5),
+        (FAILED, True, 4),
+        (Outcome(Status.TIMED_OUT, ErrorType.TIMEOUT), False, 5),
+        (DONE, False, 0),
+        (Outcome(Status.CANCELLED, ErrorType.CANCELLED), False, 4),
+        (Outcome(Status.FAILED, ErrorType.INTERRUPTED), False, 4),
+        (Outcome(Status.FAILED, ErrorType.SHUTDOWN), False, 4),
     ],
 )
-def test_failures_in_a_row_are_counted_and_told(
-    *,
-    failures: int,
-    notified: bool,
-    outcome: Outcome,
-    after: int | None,
-    goes_on: bool,
-    becomes: int,
-    kind: NoticeKind | None,
-) -> None:
-    row = PipeStateRow("p", consecutive_failures=failures, notified=notified)
-    rules = None if after is None else HookRules(after=after)
-    count = counting.counted(row, an_execution(context_end=5.0), outcome, 9.0, rules, goes_on=goes_on)
-    assert count.change.applied(row).consecutive_failures == becomes
-    told = None if kind is None else Notice(kind, failures if kind is NoticeKind.RECOVERED else becomes)
-    assert count.notice == told
-    if outcome is DONE:
-        after_it = count.change.applied(row)
-        assert (after_it.last_success_at, after_it.last_context_end, after_it.notified) == (9.0, 5.0, False)
+def test_failures_in_a_row_are_counted(*, outcome: Outcome, goes_on: bool, becomes: int) -> None:
+    row = PipeStateRow("p", consecutive_failures=4)
+    after = counting.counted(row, an_execution(context_end=5.0), outcome, 9.0, goes_on=goes_on).applied(row)
+    assert after.consecutive_failures == becomes
+    assert (after.last_success_at, after.last_context_end) == ((9.0, 5.0) if outcome is DONE else (None, None))
 
 
 @pytest.mark.parametrize(
@@ -209,34 +188,6 @@ def test_failures_in_a_row_are_counted_and_told(
 )
 def test_what_was_cut_off_may_be_half_done(outcome: Outcome, *, expected: bool) -> None:
     assert counting.is_incomplete(outcome) is expected
-
-
-def test_a_hook_is_told_the_facts_as_json_and_as_variables() -> None:
-    facts = hook_words.facts_of(an_execution(output_dir="/o"), Notice(NoticeKind.FAILING, 3))
-    assert facts == {
-        "schema": "px.pipe-notice/1",
-        "event": "failing",
-        "pipe": "p",
-        "failures": 3,
-        "execution": 7,
-        "status": "failed",
-        "error_type": "crash",
-        "error_message": None,
-        "output_dir": "/o",
-    }
-    assert hook_words.variables_of({"PATH": "/bin", "SECRET": "s"}, ("PATH",), facts) == {
-        "PATH": "/bin",
-        "PX_EVENT": "failing",
-        "PX_PIPE": "p",
-        "PX_FAILURES": "3",
-        "PX_EXECUTION_ID": "7",
-        "PX_STATUS": "failed",
-        "PX_ERROR_TYPE": "crash",
-        "PX_ERROR_MESSAGE": "",
-        "PX_OUTPUT_DIR": "/o",
-    }
-    healthy = replace(an_execution(), error_type=None)
-    assert hook_words.facts_of(healthy, Notice(NoticeKind.RECOVERED, 1))["error_type"] is None
 
 
 def test_a_daily_budget_says_what_was_used_of_how_much() -> None:

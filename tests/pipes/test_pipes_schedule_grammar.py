@@ -158,7 +158,7 @@ def test_manual(text: str) -> None:
     [
         ("", "no schedule", ""),
         ("continuous", "no schedule", ""),
-        ("at 9:30", "no schedule", ""),
+        ("at 9:30", "no schedule", "daily at 9:30"),
         ("every 9pm", "no schedule", ""),
         ("in 30 minutes", "no schedule", ""),
         ("2026-12-01 10:00", "no schedule", ""),

@@ -78,10 +78,14 @@ def load_agents(user_file: Path | None) -> AgentCatalog:
     ours = {name: read_spec(name, _table(name, tables[name], str(BUILTIN), builtin)) for name in tables}
     if user_file is None:
         return AgentCatalog(ours)
-    found = _read(user_file)
-    if isinstance(found, ConfigProblem):
-        return AgentCatalog(ours, {}, user_file, found)
-    return _laid_over(ours, tables, user_file, found)
+    try:
+        found = _read(user_file)
+        if not isinstance(found, ConfigProblem):
+            return _laid_over(ours, tables, user_file, found)
+    except Exception as error:  # whatever breaks the reader is the file's fault: nesting that is too deep, …
+        detail, hint = f"cannot be understood: {type(error).__name__}: {error}", "mend or remove the file"
+        found = ConfigProblem(detail, hint, str(user_file))
+    return AgentCatalog(ours, {}, user_file, found)
 
 
 def _read(file: Path) -> tuple[str, dict[str, Any]] | ConfigProblem:

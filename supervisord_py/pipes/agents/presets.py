@@ -1,11 +1,13 @@
-"""Presets: which model a pipe runs with. Pure: the text of presets.toml in, values and problems out.
+"""Presets: which model a pipe runs with. The text of presets.toml in, values and problems out.
 
 Law: never another model in silence. What a pipe names is what it gets, or a problem that names the preset, the file and
-the presets there are. A preset that is written wrongly is away alone; so are all of them when the file is no TOML.
+the presets there are. A preset that is written wrongly is away alone; so are all of them when the file is no TOML. Who
+would take the default preset does not run while it, or the whole file, is broken.
 """
 
 from __future__ import annotations
 
+import asyncio
 import tomllib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.pipes.agents.toml_table import TomlTable, line_of, nearest
 from supervisord_py.pipes.definition import COMMAND, ConfigProblem
 from supervisord_py.pipes.execution import ErrorType, Preset
+from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from supervisord_py.pipes.definition import PipeDefinition
 
+AGAIN_SECONDS = 0.2
+"""Somebody may be writing the file just now, without a temporary one."""
 EVERY = "*"
 AUTO = frozenset({"auto", "default", "pi-agent"})
 """Words for the default preset in a pipe's list."""
@@ -35,7 +41,7 @@ class Presets:
     """All presets of a file, in its order.
 
     Attributes:
-        default_id: The one with `default = true`.
+        default_id: The one with `default = true`; it may be a broken one.
         broken: Of presets that cannot be used, every problem.
         file_problem: Why there are none at all; None also when the file is not there.
     """
@@ -76,13 +82,43 @@ class PresetProblem:
     error_type: ErrorType = ErrorType.PRESET_NOT_FOUND
 
 
+async def read_presets(file: Path, *, again_seconds: float = AGAIN_SECONDS) -> Presets:
+    """Return the presets of a file; read it once more shortly after when it makes no sense (I3). Never raises."""
+    presets = await asyncio.to_thread(load_presets, file)
+    if presets.file_problem is not None:
+        await asyncio.sleep(again_seconds)
+        presets = await asyncio.to_thread(load_presets, file)
+    return presets
+
+
+def load_presets(file: Path) -> Presets:
+    """Read the file once; no presets where there is none. Blocking."""
+    try:
+        text = read_bounded(file).decode("utf-8-sig")
+    except FileNotFoundError:
+        return Presets(str(file))
+    except UnicodeDecodeError as error:
+        problem = ConfigProblem(f"is not UTF-8 at byte {error.start}", "save it as UTF-8", str(file))
+    except OSError as error:
+        problem = ConfigProblem(f"cannot be read: {error.strerror or error}", "mend or remove the file", str(file))
+    else:
+        return parse_presets(text, str(file))
+    return Presets(str(file), file_problem=problem)
+
+
 def parse_presets(text: str, file: str) -> Presets:
     """Read a presets.toml; never raises for what users wrote."""
     try:
-        document = tomllib.loads(text)
+        return _parsed(text, file)
     except tomllib.TOMLDecodeError as error:
-        hint = "mend the syntax; pipes that name a preset fail until then"
-        return Presets(file, file_problem=ConfigProblem(f"is no TOML: {error}", hint, file))
+        detail, hint = f"is no TOML: {error}", "mend the syntax; pipes that take a preset of it fail until then"
+    except Exception as error:  # whatever breaks the reader is the file's fault: nesting that is too deep, …
+        detail, hint = f"cannot be understood: {type(error).__name__}: {error}", "mend or remove the file"
+    return Presets(file, file_problem=ConfigProblem(detail, hint, file))
+
+
+def _parsed(text: str, file: str) -> Presets:
+    document = tomllib.loads(text)
     tables = document.pop("presets", {})
     if document or not isinstance(tables, dict):
         key = next(iter(document), "presets")
@@ -108,14 +144,17 @@ def resolve(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPr
     """
     if definition.presets and not (definition.agent == COMMAND and AUTO.issuperset(definition.presets)):
         return _named(definition, presets)
-    warnings = tuple(f"{problem.text}" for problem in (presets.file_problem,) if problem)
+    warnings = () if presets.file_problem is None else (presets.file_problem.text,)
     provider, model = definition.provider, definition.model
     if provider or model:
         own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
         return Resolved(own, warnings=warnings)
-    if presets.default_id is not None and definition.agent != COMMAND:
-        warnings += _of_default(presets)
-        return Resolved(_with_effort(presets.by_id[presets.default_id], definition), warnings=warnings)
+    if definition.agent != COMMAND:
+        if problem := _no_default(presets):
+            return problem
+        if presets.default_id is not None:
+            preset = _with_effort(presets.by_id[presets.default_id], definition)
+            return Resolved(preset, warnings=_of_default(presets))
     return Resolved(Preset(effort=definition.effort), warnings=warnings)
 
 
@@ -133,6 +172,17 @@ def _named(definition: PipeDefinition, presets: Presets) -> Resolved | PresetPro
         )
     chain = tuple(_with_effort(presets.by_id[name], definition) for name in names)
     return Resolved(chain[0], chain[1:], () if AUTO.isdisjoint(definition.presets) else _of_default(presets))
+
+
+def _no_default(presets: Presets) -> PresetProblem | None:
+    """Return why nobody can know the default preset, or take it; None where it is sound, or there is none."""
+    if presets.file_problem is not None:
+        what, first = "the default preset cannot be had", presets.file_problem
+    elif found := presets.broken.get(presets.default_id or ""):
+        what, first = f"the default preset {presets.default_id!r} is broken", found[0]
+    else:
+        return None
+    return PresetProblem(f"{what}: {first.finding}", first.hint, ErrorType.CONFIG_ERROR)
 
 
 def _of_default(presets: Presets) -> tuple[str, ...]:
@@ -154,7 +204,7 @@ def _meant(word: str, presets: Presets, before: list[str]) -> tuple[str, ...] | 
         first = presets.broken[word][0]
         return PresetProblem(f"the preset {word!r} is broken: {first.finding}", first.hint)
     if word in AUTO and presets.default_id is not None:
-        return (presets.default_id,)
+        return _no_default(presets) or (presets.default_id,)
     return _absent(word, presets)
 
 
@@ -187,18 +237,21 @@ def _gathered(tables: Mapping[str, Any], file: str, text: str) -> Presets:
         )
         if not isinstance(members, dict):
             table.wrong(name, "is no table", f"write [presets.{name}]")
-        is_default = table.flag(_DEFAULT) is True
-        preset = _preset(name, table, has_default=bool(defaults) and is_default)
+        claims = table.members.get(_DEFAULT, False) is not False  # `default = "yes"` means it, too
+        preset = _preset(name, table, second=claims and any(each not in AUTO for each in defaults))
         if table.problems:
             broken[name] = tuple(table.problems)
         else:
             good[name] = preset
-            defaults += [name] if is_default else []
-    return Presets(file, good, next(iter(defaults), None), broken)
+        if claims or name in AUTO:
+            defaults.append(name)
+    # A name like "default" is refused; whoever wrote it meant the default one, unless another says so.
+    chosen = next((name for name in defaults if name not in AUTO), next(iter(defaults), None))
+    return Presets(file, good, chosen, broken)
 
 
-def _preset(name: str, table: TomlTable, *, has_default: bool) -> Preset:
-    if has_default:
+def _preset(name: str, table: TomlTable, *, second: bool) -> Preset:
+    if table.flag(_DEFAULT) and second:
         table.wrong(_DEFAULT, "another preset is the default one already", "remove one of the two")
     provider, url = table.words("provider"), table.words("url")
     provider = _ALIASES.get(provider or "", provider)

@@ -22,8 +22,9 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError
 from supervisord_py.pipes.declaring.pipe_file import look_at_pipe
-from supervisord_py.pipes.declaring.problems import config_error, did_you_mean, shown
+from supervisord_py.pipes.declaring.problems import config_error
 from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

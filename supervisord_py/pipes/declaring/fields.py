@@ -1,37 +1,257 @@
 """Front matter to definition: every key by its type, every mistake with line and cure. Pure.
 
 Lenient where real files vary (lists or words, yes or true, keys of other programs), strict where a mistake would run
-the wrong thing or nothing at all.
+the wrong thing or nothing at all: in the maps that are ours an unknown key is a mistake.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.field_reader import Fields, Findings
-from supervisord_py.pipes.declaring.kept_keys import USED, warnings_of
-from supervisord_py.pipes.declaring.nodes import Table, kind_of, simple
-from supervisord_py.pipes.declaring.rule_fields import (
-    read_budget,
-    read_hooks,
-    read_limits,
-    read_redact,
-    read_retries,
-)
-from supervisord_py.pipes.declaring.trigger_fields import read_events
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.declaring.field_reader import Fields, Findings, count_of, money_of, size_of, whole_of
+from supervisord_py.pipes.declaring.front_matter import Items, Node, Scalar, Table, kind_of, simple
+from supervisord_py.pipes.definition import BrokenPipe, BudgetRules, PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.scheduling.events import PUBLISHED, parse_pattern
 from supervisord_py.pipes.scheduling.grammar import ScheduleError, parse_schedule
 from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.scheduling.wall import nearest_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from supervisord_py.pipes.declaring.front_matter import FrontMatter
-    from supervisord_py.pipes.definition import ConfigProblem, Declared, Fingerprint
+    from supervisord_py.pipes.declaring.front_matter import Entry, FrontMatter
+    from supervisord_py.pipes.definition import ConfigProblem, Declared, EventPattern, Fingerprint
     from supervisord_py.pipes.scheduling.grammar import ParsedSchedule
     from supervisord_py.pipes.scheduling.schedule import Schedule
+
+USED = (
+    "name",
+    "title",
+    "description",
+    "schedule",
+    "schedule_config",
+    "timezone",
+    "enabled",
+    "run_on_enable",
+    "agent",
+    "command",
+    "model",
+    "provider",
+    "preset",
+    "effort",
+    "timeout",
+    "history",
+    "allow_empty",
+    "trigger",
+    "retries",
+    "budget",
+    "limits",
+    "redact",
+)
+"""Keys that mean something here."""
+
+_RIGHTS = "is not enforced here: the agent may do what you may do"
+_MISLEADING = {
+    "permissions": _RIGHTS,
+    "allow-apps": _RIGHTS,
+    "deny-apps": _RIGHTS,
+    "time-range": _RIGHTS,
+    "privacy_filter": "is not applied here: the agent sees what it finds",
+    "connections": "are not made here: give the agent what it needs in .env",
+    "run_in": "has no effect here: each execution is one of its own",
+    "subagent": "has no effect here: the agent has the tools of its own settings",
+    "lookback": "has no effect here: the time range of a run begins where the last successful one ended",
+    "on_failure": "tells nobody: a pipe with `trigger: pipe_failed:NAME` does (pxctl pipe add example:tell-failure)",
+    "config": "is not filled in here: {{...}} in the prompt is passed on as it is",
+}
+_SILENT = (
+    "artifacts",
+    "source_slug",
+    "installed_version",
+    "source_hash",
+    "template",
+    "icon",
+    "featured",
+    "category",
+    "tags",
+    "author",
+    "version",
+    "license",
+    "mute",
+    "enterprise_managed",
+    "event_read_only",
+)
+_HARMLESS = frozenset({"false", "no", "off", "admin", "none"})
+"""Values of misleading keys that ask for nothing which is not done. (`permissions: none` is checked apart.)"""
+_CLOSE = 0.8
+
+
+def warnings_of(entry: Entry) -> Iterator[str]:
+    """Say what is doubtful about a key that is not in USED."""
+    sentence = _MISLEADING.get(entry.key)
+    if sentence is not None:
+        if _asks_for_something(entry):
+            yield f"{entry.key} {sentence}"
+        return
+    if entry.key in _SILENT:
+        return
+    nearest = nearest_name(entry.key, USED, _CLOSE)
+    if nearest is not None:
+        yield f"line {entry.place.line}: {shown(entry.key)} has no effect; did you mean {nearest!r}?"
+
+
+def _asks_for_something(entry: Entry) -> bool:
+    value: Node = entry.value
+    if isinstance(value, Scalar):
+        word = value.text.strip().lower()
+        restricts = entry.key == "permissions" and word == "none"
+        return restricts or not (value.is_null or word in _HARMLESS)
+    return bool(value.items if isinstance(value, Items) else value.entries)
+
+
+MOST_RETRIES = 20
+MOST_TURNS = 100_000
+LEAST_MEMORY = 1024**2
+"""Bytes; with less no program comes to its first line, and a size without its unit was meant."""
+
+_NEVER = frozenset({"no", "off", "false", "none", "never"})
+
+
+def read_retries(fields: Fields) -> RetryRules:
+    """Read `retries: 3` or `retries: {max, on_timeout, delay}`."""
+    node = fields.node("retries")
+    if isinstance(node, Scalar):
+        return RetryRules(max_retries=fields.read("retries", None, _retries_of))
+    inner = fields.table("retries", ("max", "on_timeout", "delay"))
+    if inner is None:
+        return RetryRules()
+    return RetryRules(inner.read("max", None, _retries_of), inner.flag("on_timeout"), inner.seconds("delay"))
+
+
+def _retries_of(text: str) -> int:
+    return 0 if text.strip().lower() in _NEVER else whole_of(text, 0, MOST_RETRIES)
+
+
+def read_budget(fields: Fields) -> BudgetRules:
+    """Read `budget: {daily_tokens, daily_cost}`."""
+    inner = fields.table("budget", ("daily_tokens", "daily_cost"))
+    if inner is None:
+        return BudgetRules()
+    return BudgetRules(inner.read("daily_tokens", None, count_of), inner.read("daily_cost", None, money_of))
+
+
+def read_limits(fields: Fields) -> RunLimits:
+    """Read `limits: {turns, tokens, cost, memory}`."""
+    inner = fields.table("limits", ("turns", "tokens", "cost", "memory"))
+    if inner is None:
+        return RunLimits()
+    memory = inner.read("memory", None, size_of)
+    if memory is not None and memory < LEAST_MEMORY:
+        fields.warn(f"limits.memory: {memory} bytes are too few for any program; write a size such as 512MB")
+    return RunLimits(
+        inner.whole("turns", 1, MOST_TURNS),
+        inner.read("tokens", None, count_of),
+        inner.read("cost", None, money_of),
+        memory,
+    )
+
+
+def read_redact(fields: Fields) -> tuple[str, ...]:
+    """Read regular expressions; each must compile, and none may match nothing at all."""
+    found = []
+    for text, node in fields.texts("redact"):
+        try:
+            matches_nothing = re.compile(text).match("") is not None
+        except (re.error, OverflowError, RecursionError) as error:
+            hint = "mend the expression, or escape its special characters with a backslash"
+            fields.complain("redact", f"{shown(text)} is no regular expression: {str(error)[:100]}", hint, node)
+            continue
+        if matches_nothing:
+            fields.complain("redact", f"{shown(text)} matches the empty text", "write what must be there", node)
+            continue
+        found.append(text)
+    return tuple(found)
+
+
+_EVENTS = "events"
+_FOREIGN = ("custom", "sources")
+_CLOSE = 0.85
+_CALL = re.compile(r"[A-Za-z_]+\(.*\)", re.DOTALL)
+"""Such an event is another program's; nothing here makes it happen."""
+_HINT = "write trigger: {events: [pipe_completed:other]}"
+
+
+def read_events(fields: Fields, own_name: str) -> tuple[EventPattern, ...]:
+    """Read the patterns in the order of the file, each once."""
+    found: dict[EventPattern, None] = {}
+    for text, node in _words(fields):
+        if _CALL.fullmatch(text):
+            fields.warn(f"line {node.place.line}: trigger: {shown(text)} never happens here")
+            continue
+        pattern = _pattern(fields, text, node)
+        if pattern is not None:
+            found[pattern] = None
+            _doubt(fields, pattern, own_name)
+    return tuple(found)
+
+
+def _words(fields: Fields) -> list[tuple[str, Node]]:
+    node = fields.node("trigger")
+    if not isinstance(node, Table):
+        return _listed(fields, node)
+    listed: list[tuple[str, Node]] = []
+    for each in node.entries:
+        if each.key == _EVENTS:
+            listed = _listed(fields, each.value)
+        elif each.key in _FOREIGN:
+            fields.warn(f"line {each.place.line}: trigger.{each.key} has no effect here; events start this pipe")
+        else:
+            fields.complain("trigger", f"{each.key!r} is not known", _HINT, each.value)
+    return listed
+
+
+def _listed(fields: Fields, node: Node | None) -> list[tuple[str, Node]]:
+    if node is None:
+        return []
+    found: list[tuple[str, Node]] = []
+    for each in node.items if isinstance(node, Items) else (node,):
+        word = _word(each)
+        if word is None:
+            fields.complain("trigger", f"an event is a word, not {kind_of(each)}", _HINT, each)
+        elif word:
+            found.append((word, each))
+    return found
+
+
+def _word(node: Node) -> str | None:
+    match node:
+        case Scalar():
+            return "" if node.is_null else node.text.strip()
+        case Table(entries=(pair,)) if isinstance(pair.value, Scalar):
+            return f"{pair.key}:{pair.value.text.strip()}"
+        case _:
+            return None
+
+
+def _pattern(fields: Fields, text: str, node: Node) -> EventPattern | None:
+    try:
+        return parse_pattern(text)
+    except ScheduleError as error:
+        fields.complain("trigger", error.detail, error.hint or _HINT, node)
+        return None
+
+
+def _doubt(fields: Fields, pattern: EventPattern, own_name: str) -> None:
+    if pattern.event not in PUBLISHED:
+        nearest = nearest_name(pattern.event, PUBLISHED, _CLOSE)
+        if nearest is not None:
+            fields.warn(f"trigger: nobody publishes {pattern.event!r} by itself; did you mean {nearest!r}?")
+    elif pattern.event.startswith("pipe_") and pattern.subject == own_name:
+        fields.warn(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
+
 
 COMMAND_AGENT = "command"
 DEFAULT_AGENT = "pi"
@@ -95,10 +315,8 @@ def _definition(front: FrontMatter, identity: Identity, fields: Fields) -> PipeD
         run_on_enable=fields.flag("run_on_enable", default=True),
         history=fields.flag("history"),
         allow_empty=fields.flag("allow_empty"),
-        mute=fields.flag("mute"),
         events=read_events(fields, identity.name),
         retries=read_retries(fields),
-        on_failure=read_hooks(fields),
         budget=read_budget(fields),
         limits=read_limits(fields),
         redact=read_redact(fields),

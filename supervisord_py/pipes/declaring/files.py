@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import hashlib
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
-from supervisord_py.pipes.declaring.decoding import decode
+from supervisord_py.pipes.declaring.front_matter import Lines
 from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.definition import ConfigProblem, Fingerprint
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 PIPE_FILE = "pipe.md"
 MODE = 0o600
-
+_CURE = "save the file as UTF-8"
+_WIDE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BLIND = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE})
 """Errors that say nothing about the file: nothing to look with, or a network disk that is away."""
 
@@ -88,6 +90,29 @@ def read_text(file: Path, limit_bytes: int) -> str:
         return decode(read_bounded(file, limit_bytes).raw, str(file))
     except BlindError as error:
         raise DeclarationError(ConfigProblem(str(error), "try again", str(file))) from None
+
+
+def decode(raw: bytes, file: str) -> str:
+    """Return the text, a byte order mark and line ends included.
+
+    Raises:
+        DeclarationError: With line and column of the first byte that is wrong.
+    """
+    if raw.startswith(_WIDE):
+        raise DeclarationError(ConfigProblem("the file is UTF-16 or UTF-32", _CURE, file, 1, 1))
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode()
+        place = Lines(before).place(len(before))
+        detail = f"byte 0x{raw[error.start]:02X} is no UTF-8"
+        raise DeclarationError(ConfigProblem(detail, _CURE, file, place.line, place.column)) from None
+    nul = text.find("\0")
+    if nul >= 0:
+        place = Lines(text).place(nul)
+        problem = ConfigProblem("a NUL byte stands in the text", "take it out", file, place.line, place.column)
+        raise DeclarationError(problem)
+    return text
 
 
 def write_pipe(file: Path, text: str) -> None:

@@ -2,24 +2,220 @@
 
 YAML is read for its structure only. What a scalar means is for its key to say, so that `9:30` is not 570, `010` not 8,
 `no` not false and a date not a date. Anchors, aliases, tags and merge keys are refused: a file is what it looks like.
-PyYAML's own nodes lose anchors and duplicate keys; these are made from its events.
+The nodes are made from the parser's events: depth and number are bounded before anything is built.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from supervisord_py.pipes.declaring.lines import Lines
-from supervisord_py.pipes.declaring.nodes import Entry, Items, Node, Scalar, Span, Table
-from supervisord_py.pipes.declaring.problems import DeclarationError, shown
-from supervisord_py.pipes.declaring.sections import CURE, FenceError, Sections, body_of, divide
+from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.declaring.yaml_cures import YamlFault, alias_cure, anchor_cure, cure_of, tag_cure
 from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.scheduling.wall import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something begins; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`text[start:end]` is what was written, quotes included."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A text. `plain` is one without quotes, `block` one that begins with | or >."""
+
+    text: str
+    place: Place
+    span: Span
+    plain: bool = True
+    block: bool = False
+
+    @property
+    def is_null(self) -> bool:
+        """Whether nothing was said: empty, `~` or `null` without quotes."""
+        return self.plain and self.text in NULLS
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    items: tuple[Node, ...]
+    place: Place
+    span: Span
+    flow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of a table with its value; keys are unique in their table."""
+
+    key: str
+    place: Place
+    span: Span
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A map. `flow` is one in braces."""
+
+    entries: tuple[Entry, ...]
+    place: Place
+    span: Span
+    flow: bool = False
+
+
+Node: TypeAlias = Scalar | Items | Table
+
+
+def kind_of(node: Node) -> str:
+    """Name a node in a message."""
+    if isinstance(node, Scalar):
+        return "text"
+    return "a list" if isinstance(node, Items) else "a map"
+
+
+def simple(node: Node) -> object:
+    """Return a node as texts, lists and dicts of texts; null is None."""
+    if isinstance(node, Scalar):
+        return None if node.is_null else node.text
+    if isinstance(node, Items):
+        return [simple(each) for each in node.items]
+    return {each.key: simple(each.value) for each in node.entries}
+
+
+BOM = "\ufeff"
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+
+
+class Lines:
+    """The lines of one text. A byte order mark counts for nothing."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [len(BOM) if text.startswith(BOM) else 0]
+        self._starts += [each.end() for each in _LINE_END.finditer(text)]
+
+    def place(self, index: int) -> Place:
+        """Return line and column of an index."""
+        line = max(bisect_right(self._starts, index), 1)
+        return Place(line, max(index - self._starts[line - 1], 0) + 1)
+
+    def line(self, number: int) -> str:
+        """Return a line, counted from 1, without its end."""
+        begin = self._starts[number - 1]
+        end = _LINE_END.search(self._text, begin)
+        return self._text[begin : end.start() if end else len(self._text)]
+
+    def rest(self, index: int) -> str:
+        """Return what follows in the line of an index."""
+        return self._text[index : self.end(index)]
+
+    def start(self, index: int) -> int:
+        """Return where the line of an index begins."""
+        return self._starts[max(bisect_right(self._starts, index), 1) - 1]
+
+    def end(self, index: int) -> int:
+        """Return where the line of an index ends, before its line end."""
+        found = _LINE_END.search(self._text, index)
+        return found.start() if found else len(self._text)
+
+
+FENCE = "---"
+CURE = "begin the file with a line ---, then lines of key: value, then another line ---, then the prompt"
+
+_OPENING = re.compile(r"\s*---[ \t]*(\r\n|\n|\r|$)")
+_CLOSING = re.compile(r"(?:(?<=\n)|(?<=\r)(?!\n))---([^\r\n]*)(?:\r\n|\n|\r|$)")
+_BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\n|\r))*")
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """Indexes into the text.
+
+    Attributes:
+        header_start, header_end: Between the two fences, its last line end included.
+        body_start: After the line end of the closing fence.
+        newline: Line end of the opening fence, for lines that are added.
+    """
+
+    header_start: int
+    header_end: int
+    body_start: int
+    newline: str
+
+
+class FenceError(ValueError):
+    """There is no front matter, or it has no end; `index` is where."""
+
+    def __init__(self, detail: str, hint: str, index: int) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.hint = hint
+        self.index = index
+
+
+def divide(text: str) -> Sections:
+    """Find the front matter of a file.
+
+    Raises:
+        FenceError: There is none.
+    """
+    start = len(BOM) if text.startswith(BOM) else 0
+    opening = _OPENING.match(text, start)
+    if opening is None:
+        raise _missing(text, start)
+    closing = _CLOSING.search(text, opening.end())
+    if closing is None:
+        fence = text.index(FENCE, start)
+        hint = "put a line --- between the keys and the prompt"
+        raise FenceError("the front matter that begins here is never closed", hint, fence)
+    rest = closing.group(1).strip("- \t")
+    if rest:
+        hint = "put the closing --- on a line of its own"
+        raise FenceError(f"{shown(rest)} follows the closing ---", hint, closing.start())
+    return Sections(opening.end(), closing.start(), closing.end(), opening.group(1) or "\n")
+
+
+def body_of(text: str, sections: Sections) -> str:
+    """Return the prompt: no blank lines before or after it, the rest as it is."""
+    body = text[sections.body_start :].rstrip()
+    blank = _BLANK_LINES.match(body)
+    return body[blank.end() :] if blank else body
+
+
+def _missing(text: str, start: int) -> FenceError:
+    words = text[start:].strip()
+    if not words:
+        return FenceError("the file is empty", CURE, start)
+    first = shown(words.splitlines()[0])
+    index = text.index(words[0], start)
+    if words.startswith(FENCE):
+        detail = f"the first line is {first}; the line that opens the front matter is --- and nothing else"
+        return FenceError(detail, CURE, index)
+    return FenceError(f"there is no front matter: the file begins with {first}", CURE, index)
+
 
 MAX_DEPTH = 16
 MAX_NODES = 10_000

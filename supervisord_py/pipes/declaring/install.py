@@ -1,41 +1,71 @@
-"""`pxctl pipe add`: a pipe from a folder, a file, an https address or the examples, copied into the pipes directory.
+"""Pipes come and go whole: `pxctl pipe add` (a folder, a file, an https address, an example), `new` and `remove`.
 
-It is made in a hidden folder, validated there, and renamed into its place: whole or not at all. It arrives disabled
+A pipe is made in a hidden folder, validated there, and renamed into its place. An added one arrives disabled
 (`enabled: false` in the copy), whatever it says itself; nothing that was just downloaded runs by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
+import secrets
 import shutil
-import stat
+import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from supervisord_py.errors import BadRequestError, UnknownUnitError
-from supervisord_py.pipes.declaring.decoding import decode
+from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.pipes.declaring.edit import edit_keys
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
-from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, read_bounded
-from supervisord_py.pipes.declaring.pipe_file import declare, read_pipe
-from supervisord_py.pipes.declaring.placing import place_for, placed
-from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, did_you_mean, error_of, shown
-from supervisord_py.pipes.declaring.source import EXAMPLE, is_address, name_from_address, name_from_file
+from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, DiskError, decode, read_bounded
+from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble, read_pipe
+from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of
 from supervisord_py.pipes.definition import BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from supervisord_py.pipes.declaring.fetch import Fetch
+    import aiohttp
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
+TIMEOUT_SECONDS = 30.0
+PREFIX = ".adding-"
+"""Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
+TEMPLATE = """\
+---
+description: What this pipe is for, in one line
+schedule: manual          # every 30m, daily at 9:30am, weekday at 18:00, '0 9 * * 1' ...
+agent: pi                 # or: agent: command, with command: ./agent.sh
+# preset: fast            # a name of presets.toml; without it, the default preset
+# timeout: 10m
+---
 
-_LEFT_BEHIND = ("output", "logs", "__pycache__", ".git", "run.pid", ".trigger-context.json", ".local-overrides.json")
-"""Not copied from the top of a folder: what its runs left, and what belongs to the machine it came from."""
+Say here what the agent is to do, as you would say it to a person.
+
+Above this text the agent finds five lines: the time range since the last successful run, the date, the time zone,
+the output directory of this run and the address of the daemon. Refer to them by name:
+
+1. Look at what changed in the given time range.
+2. Write a short report to report.md in the given output directory.
+3. End with one sentence that says what you did.
+"""
+_EXAMPLE = "example:"
 _NOBODY = Fingerprint(0, 0, 0, 0, "")
 _PRIVATE = 0o600
+_OK = 200
+
+
+class FetchError(PxError):
+    """An address cannot be read."""
+
+    kind = "fetch_failed"
+    title = "The address cannot be read"
+    status = 502
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +73,6 @@ class Installed:
     """A pipe that was added; `warnings` are sentences for people."""
 
     definition: PipeDefinition
-    source: str
     warnings: tuple[str, ...] = ()
 
 
@@ -66,7 +95,6 @@ async def install(
     examples_dir: Path,
     *,
     name: str | None = None,
-    fetch: Fetch,
     limit_bytes: int,
     knows_agent: Callable[[str], bool] = lambda _agent: True,
     default_agent: str = DEFAULT_AGENT,
@@ -78,8 +106,7 @@ async def install(
         pipes_dir: Where it goes; made if need be.
         examples_dir: Where the examples of the package lie.
         name: What it is called from now on; None takes the name of its folder, file or address.
-        fetch: Reads an address.
-        limit_bytes: Of a local `pipe.md`.
+        limit_bytes: Of `pipe.md`.
         knows_agent: Whether there is an agent of that name; an unknown one is only a warning.
         default_agent: Of a pipe that names none.
 
@@ -90,41 +117,128 @@ async def install(
         ConfigError: It is broken; nothing was added.
         PxError: It cannot be fetched, or not be written; nothing was added.
     """
-    if is_address(source):
-        found_name = name or name_from_address(source)
-        wanted = _named(found_name, source)
-        await asyncio.to_thread(place_for, pipes_dir, wanted, COMMAND)
-        origin = _Origin(await fetch(source), wanted, source)
+    scheme, is_url, _ = source.partition("://")
+    if is_url and scheme.isalnum():
+        if scheme.lower() != "https":
+            detail = f"{scheme}:// is refused: a pipe runs with your rights, and only https says whom it comes from"
+            raise BadRequestError(detail, hint="use the https address, or download it and add the file")
+        wanted = name or _name_of(unquote(source.partition("?")[0]))
+        await asyncio.to_thread(_place_for, pipes_dir, wanted, COMMAND)
+        origin = _Origin(await fetch(source, limit_bytes), wanted, source)
     else:
         origin = await asyncio.to_thread(_local, source, examples_dir, name, limit_bytes)
     definition = await asyncio.to_thread(_place, origin, pipes_dir, default_agent)
     warnings = list(definition.warnings)
     if not knows_agent(definition.agent):
         warnings.append(f"the agent {shown(definition.agent)} is not known here; the pipe cannot run until it is")
-    return Installed(definition, source, tuple(warnings))
+    return Installed(definition, tuple(warnings))
 
 
-def _named(name: str | None, source: str) -> str:
-    if name is None:
-        raise BadRequestError(f"no name can be made of {shown(source)}", hint="name it: --name my-pipe")
+def scaffold(name: str, pipes_dir: Path) -> Path:
+    """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking.
+
+    Raises:
+        BadRequestError: The name cannot be a pipe's.
+        ConflictError: There is something of that name already.
+        DiskError: The directory cannot be written.
+    """
+    folder = _place_for(pipes_dir, name, "pxctl pipe new my-pipe")
+    with _placed(folder) as draft:
+        os.mkdir(draft, 0o700)
+        (draft / PIPE_FILE).write_text(TEMPLATE, encoding="utf-8")
+    return folder
+
+
+def remove(folder: Path) -> None:
+    """Delete a pipe's folder, of which nothing runs; a link loses the link only. Gone already is fine. Blocking.
+
+    Raises:
+        DiskError: It cannot be deleted.
+    """
+    doomed = folder.parent / f"{PREFIX}removed-{secrets.token_hex(6)}"
+    try:
+        if os.path.islink(folder):
+            os.unlink(folder)
+            return
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _disk_error("remove", folder, error) from None
+
+
+async def fetch(address: str, limit_bytes: int) -> bytes:
+    """Read an https address, to the end of its redirects.
+
+    Raises:
+        FetchError, TooLargeError: It cannot be read.
+    """
+    # Costs its import in a control plane that has no other use of a client.
+    import aiohttp  # noqa: PLC0415 - see above
+
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            # Anew each time: whom this machine trusts may have changed since the start. Reads files.
+            connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
+            async with (
+                aiohttp.ClientSession(connector=connector, trust_env=True) as session,
+                session.get(address) as answer,
+            ):
+                return await _body(answer, limit_bytes)
+    except TimeoutError:
+        detail = f"{address} did not answer within {TIMEOUT_SECONDS:g} s"
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        detail = f"cannot read {address}: {str(error) or type(error).__name__}"
+    hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"
+    raise FetchError(detail, hint=hint)
+
+
+async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    url = answer.url.human_repr()
+    insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
+    if insecure:
+        detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
+        raise FetchError(detail, hint="use the final address, or download it and add the file")
+    if answer.status != _OK:
+        raise FetchError(f"{url} answered {answer.status} {answer.reason}", hint="look at the address in a browser")
+    if answer.content_type == "text/html":
+        raise FetchError(f"{url} is a web page, not a pipe.md", hint="use the address of the raw file")
+    body = bytearray()
+    async for chunk in answer.content.iter_any():
+        body += chunk
+        if len(body) > limit_bytes:
+            detail = f"{url} is larger than {limit_bytes} bytes"
+            raise TooLargeError(detail, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
+    return bytes(body)
+
+
+def _name_of(path: str) -> str:
+    """Return what to call the pipe of a file or address: its name without `.md`, or the folder's of a `pipe.md`."""
+    parts = [each for each in path.split("/") if each]
+    stem = parts[-1].removesuffix(".md") if parts else ""
+    name = parts[-2] if stem == "pipe" and len(parts) > 1 else stem
+    if name_trouble(name):
+        raise BadRequestError(f"no name can be made of {shown(path)}", hint="name it: --name my-pipe")
     return name
 
 
 def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) -> _Origin:
     if not source or "\0" in source:
         raise BadRequestError("a pipe comes from a folder, a file, an https address or example:NAME", hint=COMMAND)
-    if source.startswith(EXAMPLE):
-        path = _example(source.removeprefix(EXAMPLE), examples_dir)
+    if source.startswith(_EXAMPLE):
+        path = _example(source.removeprefix(_EXAMPLE), examples_dir)
     else:
         path = Path(os.path.abspath(os.path.expanduser(source)))
-    if os.path.isdir(path):
-        file = path / PIPE_FILE
-        return _Origin(_bytes(file, limit_bytes), _named(name or path.name, source), str(file), path)
     if not os.path.lexists(path):
         raise BadRequestError(f"there is no file or folder {path}", hint=COMMAND)
-    stem = path.name.removesuffix(".md")
-    wanted = _named(name or name_from_file(stem, path.parent.name), source)
-    return _Origin(_bytes(path, limit_bytes), wanted, str(path))
+    folder = path if os.path.isdir(path) else None
+    file = path if folder is None else path / PIPE_FILE
+    try:
+        raw = read_bounded(file, limit_bytes).raw
+    except (DeclarationError, BlindError) as error:
+        raise BadRequestError(str(error), hint=COMMAND) from None
+    return _Origin(raw, name or _name_of(str(file)), str(file), folder)
 
 
 def _example(name: str, examples_dir: Path) -> Path:
@@ -138,19 +252,12 @@ def _example(name: str, examples_dir: Path) -> Path:
     return examples_dir / name
 
 
-def _bytes(file: Path, limit_bytes: int) -> bytes:
-    try:
-        return read_bounded(file, limit_bytes).raw
-    except (DeclarationError, BlindError) as error:
-        raise BadRequestError(str(error), hint=COMMAND) from None
-
-
 def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefinition:
-    folder = place_for(Path(os.path.abspath(pipes_dir)), origin.name, COMMAND)
+    folder = _place_for(Path(os.path.abspath(pipes_dir)), origin.name, COMMAND)
     raw = _disabled(origin, folder, default_agent).encode()
-    if origin.folder is not None:
-        _refuse_nesting(origin.folder, folder)
-    with placed(folder) as draft:
+    if origin.folder is not None and Path(os.path.realpath(pipes_dir)).is_relative_to(os.path.realpath(origin.folder)):
+        raise BadRequestError(f"{origin.folder} contains the pipes directory and cannot be copied into it")
+    with _placed(folder) as draft:
         if origin.folder is None:
             os.mkdir(draft, 0o700)
         else:
@@ -174,34 +281,59 @@ def _disabled(origin: _Origin, folder: Path, default_agent: str) -> str:
     return edit_keys(decode(origin.raw, origin.label), {"enabled": False})
 
 
-def _refuse_nesting(origin: Path, folder: Path) -> None:
-    if (os.path.realpath(folder.parent) + os.sep).startswith(os.path.realpath(origin) + os.sep):
-        raise BadRequestError(f"{origin} contains the pipes directory and cannot be copied into it")
-
-
 def _copy(origin: Path, draft: Path) -> None:
-    """Copy a folder, links as links; `pipe.md` is left to the caller, who must not write through a link of it."""
-    matching = shutil.ignore_patterns(*_LEFT_BEHIND, PIPE_FILE)
+    """Copy a folder but for what its runs left, links as links; `pipe.md` could be one and is left to the caller."""
 
-    def ignored(folder: str, names: list[str]) -> set[str]:
-        left = set(matching(folder, names)) if folder == str(origin) else set()
-        return left | {each for each in names if not _copyable(os.path.join(folder, each))}
+    def ignored(folder: str, _names: list[str]) -> set[str]:
+        return {PIPE_FILE, "output", ".git"} if folder == str(origin) else set()
 
     try:
-        shutil.copytree(origin, draft, symlinks=True, ignore=ignored, copy_function=_copy_file)
+        shutil.copytree(origin, draft, symlinks=True, ignore=ignored)
     except shutil.Error as error:
-        _source, _target, why = error.args[0][0]
-        raise OSError(0, f"copying {_source}: {why}") from None
+        copied, _target, why = error.args[0][0]
+        raise OSError(0, f"copying {copied}: {why}") from None
     os.chmod(draft, 0o700)
+    with contextlib.suppress(FileNotFoundError, NotImplementedError):
+        if not (draft / ".env").is_symlink():
+            os.chmod(draft / ".env", _PRIVATE)
 
 
-def _copyable(path: str) -> bool:
-    mode = os.lstat(path).st_mode
-    return stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)
+def _place_for(pipes_dir: Path, name: str, command: str) -> Path:
+    """Return the folder of a pipe that is to be made; `command` is what the hint shows."""
+    trouble = name_trouble(name)
+    if trouble:
+        raise BadRequestError(f"{shown(name)} cannot be a pipe's name: it {trouble}", hint=command)
+    folder = pipes_dir / name
+    if os.path.lexists(folder):
+        raise _taken(folder)
+    return folder
 
 
-def _copy_file(source: str, target: str) -> str:
-    copied = str(shutil.copy2(source, target, follow_symlinks=False))
-    if os.path.basename(target) == ".env" and not os.path.islink(target):
-        os.chmod(target, _PRIVATE)
-    return copied
+@contextlib.contextmanager
+def _placed(folder: Path) -> Iterator[Path]:
+    """Give a path of the same last name that does not exist yet; what is put there becomes `folder` at the end."""
+    nest = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
+    try:
+        os.makedirs(folder.parent, mode=0o700, exist_ok=True)
+        os.mkdir(nest, 0o700)
+        yield nest / folder.name
+        if os.path.lexists(folder):
+            raise _taken(folder)
+        os.rename(nest / folder.name, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and os.path.lexists(folder):
+            raise _taken(folder) from None
+        raise _disk_error("write", folder, error) from None
+    finally:
+        shutil.rmtree(nest, ignore_errors=True)
+
+
+def _disk_error(what: str, folder: Path, error: OSError) -> DiskError:
+    hint = f"see who owns it: ls -ld {folder.parent} {folder}"
+    return DiskError(f"cannot {what} {folder}: {error.strerror or error}", hint=hint, unit=f"pipe:{folder.name}")
+
+
+def _taken(folder: Path) -> ConflictError:
+    name = folder.name
+    hint = f"pxctl pipe remove {name}, or another name: pipe add --name {name}-2, pipe new {name}-2"
+    return ConflictError(f"{folder} is there already", hint=hint, unit=f"pipe:{name}")

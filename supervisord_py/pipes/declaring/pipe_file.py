@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.decoding import decode
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT, Identity, define
-from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, read_bounded
+from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, decode, read_bounded
 from supervisord_py.pipes.declaring.front_matter import parse
-from supervisord_py.pipes.declaring.pipe_name import name_trouble
-from supervisord_py.pipes.declaring.problems import DeclarationError, shown
+from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
+from supervisord_py.pipes.scheduling.wall import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.definition import Declared, Fingerprint
+
+MAX_NAME = 100
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_WRONG = re.compile(r"[^A-Za-z0-9._-]")
+_ROUTES = frozenset({"queue", "new", "schedule"})
+"""`/api/pipes/queue` and its like are routes."""
+
+
+def name_trouble(name: str) -> str | None:
+    """Say why a folder's name cannot be a pipe's, as the rest of a sentence; None when it can."""
+    if not name:
+        return "is empty"
+    if len(name) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
+    if not _NAME.fullmatch(name):
+        wrong = _WRONG.search(name)
+        what = f"holds {shown(wrong[0])}" if wrong else f"begins with {shown(name[0])}"
+        return f"{what}; a name is made of letters, digits, dots, hyphens and underscores, a letter or digit first"
+    return "is reserved" if name in _ROUTES else None
 
 
 def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AGENT) -> Declared:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
 
 MAX_PROBLEMS = 100
-MAX_MESSAGE = 400
 
 
 class DeclarationError(Exception):
@@ -56,26 +54,3 @@ def members(problem: ConfigProblem) -> dict[str, Any]:
         "detail": problem.detail,
         "hint": problem.hint,
     }
-
-
-def clip(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Shorten what quotes somebody's text."""
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def shown(text: str) -> str:
-    """Quote somebody's text in a message: one line, not long, control characters visible."""
-    return repr(clip(text, 80))
-
-
-def nearest_of(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name nearest to `name`, or None when none is near."""
-    by_lower = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(name[:100].lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[found[0]] if found else None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known name, or the empty string."""
-    nearest = nearest_of(name, known)
-    return f"; did you mean {nearest!r}?" if nearest else ""

@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.declaring.fields import COMMAND_AGENT
-from supervisord_py.pipes.declaring.problems import shown
 from supervisord_py.pipes.definition import BrokenPipe
 from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.scheduling.wall import shown
 from supervisord_py.process.child_environment import read_dotenv
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Elsewhere:
         agent: Why its agent cannot run; None when it can.
         agent_doubts: What is odd about agent, version, provider.
         presets: Why its presets do not resolve; None when they do.
+        preset: Which preset it would run with, in words.
         preset_doubts: What is odd about them at present.
         schedule: Why its schedule will never start it; None where it may.
         schedule_doubts: What is odd about its times.
@@ -68,6 +69,7 @@ class Elsewhere:
     agent: str | None = None
     agent_doubts: tuple[str, ...] = ()
     presets: str | None = None
+    preset: str | None = None
     preset_doubts: tuple[str, ...] = ()
     schedule: ConfigProblem | None = None
     schedule_doubts: tuple[str, ...] = ()
@@ -84,7 +86,7 @@ def validate(declared: Declared, known: Elsewhere) -> tuple[Check, ...]:
         *_told(_said("agent", known.agent, f"{declared.agent} is known", again), known.agent_doubts),
         _command(declared),
         *_told(
-            _said("presets", known.presets, _presets_text(declared), "mend presets.toml, or name another preset"),
+            _said("presets", known.presets, known.preset or _presets_text(declared), "mend it, or name another preset"),
             known.preset_doubts,
         ),
         *_told(_env_file(declared.folder), _env_doubts(declared.folder)),

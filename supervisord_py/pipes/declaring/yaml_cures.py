@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.problems import shown
+from supervisord_py.pipes.scheduling.wall import shown
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.declaring.lines import Lines
+    from supervisord_py.pipes.declaring.front_matter import Lines
 
 QUOTED = "quote the value"
 

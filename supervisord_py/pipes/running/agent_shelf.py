@@ -6,31 +6,25 @@ Law (A1): a file is read whole before it is used, and read again when it has cha
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.agents.breakers import Breakers
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import Means
 from supervisord_py.pipes.agents.local_zone import machine_zone
-from supervisord_py.pipes.agents.preset_file import load_presets, read_presets
+from supervisord_py.pipes.agents.presets import load_presets, read_presets
 from supervisord_py.pipes.agents.probe import VersionCache
 from supervisord_py.pipes.agents.programs import Programs
 from supervisord_py.pipes.running.read_again import ReadAgain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from supervisord_py.errors import ConfigError
     from supervisord_py.pipes.agents.catalog import AgentCatalog
     from supervisord_py.pipes.agents.presets import Presets
     from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.definition import ConfigProblem
     from supervisord_py.process.placement import Placement
-
-_BREAKERS_FILE = "breakers.json"
 
 
 class AgentShelf:
@@ -51,22 +45,13 @@ class AgentShelf:
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self._versions = VersionCache()
         self._programs: Programs | None = None
-        self._breakers: Breakers | None = None
-        self._breakers_said: str | None = None
         self._zone: str | None = None
 
     async def open(self) -> None:
-        """Stop what an earlier control plane left of probes; read what is remembered of presets."""
+        """Stop what an earlier control plane left of probes."""
         self._programs = Programs(self._placement)
         await self._programs.open()
-        self._breakers = Breakers(await asyncio.to_thread(_read, self._config().executions_dir / _BREAKERS_FILE))
         self._zone = await asyncio.to_thread(machine_zone, self._environ)
-
-    @property
-    def breakers(self) -> Breakers:
-        """Which presets are cooling down."""
-        assert self._breakers is not None
-        return self._breakers
 
     @property
     def zone(self) -> str:
@@ -84,6 +69,10 @@ class AgentShelf:
     def presets_now(self) -> Presets:
         """Return the presets; their file is read only where it has changed."""
         return self._presets.now(self._config().presets_file)
+
+    def problems(self) -> dict[str, tuple[ConfigProblem, ...]]:
+        """Return everything that is wrong with the files of agents and presets."""
+        return {"agents": self.agents_now().problems, "presets": self.presets_now().problems}
 
     async def presets(self) -> Presets:
         """Return the presets as their file stands."""
@@ -118,33 +107,7 @@ class AgentShelf:
             preflight_seconds=config.preflight_seconds,
         )
 
-    async def remember_breakers(self) -> None:
-        """Write down which presets are cooling down, where that has changed; a full disk forgets it, that is all."""
-        state = json.dumps(self.breakers.state())
-        if state != self._breakers_said:
-            with suppress(OSError):
-                await asyncio.to_thread(_write, self._config().executions_dir / _BREAKERS_FILE, state)
-                self._breakers_said = state
-
 
 def said(error: ConfigError) -> str:
     """Return what is wrong, and the cure, in one text."""
     return "; ".join(filter(None, (error.detail, error.hint)))
-
-
-def _read(file: Path) -> dict[str, object] | None:
-    try:
-        found = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = file.with_suffix(".new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as out:
-        os.fchmod(fd, 0o600)
-        out.write(text)
-    fresh.replace(file)

@@ -1,7 +1,7 @@
 """The end of an execution: its row first, then everything that follows from it.
 
 Law: the first end stands. Whoever waits hears of it when the row is final and the next try, where there is one, is a
-row as well; nobody who is told afterwards (hooks, other pipes) can hold up the slot.
+row as well; nobody who is told afterwards (other pipes) can hold up the slot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import StateChange
     from supervisord_py.pipes.execution import Execution, Outcome
     from supervisord_py.pipes.judging.retry import NextTry
-    from supervisord_py.pipes.running.counting import Notice
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
 
@@ -46,8 +45,6 @@ class Aftermath:
         try_again: Takes the next try in.
         free: Gives the slot back.
         started: Told when one runs.
-        promise: Writes down what is to be told, before the row is final.
-        tell: Told of failures in a row, and of recoveries.
         ended: Told of every end: events for other pipes, claims.
     """
 
@@ -55,18 +52,15 @@ class Aftermath:
     try_again: Callable[[LiveRun, NextTry], Awaitable[None]] | None = None
     free: Callable[[LiveRun], None] = lambda _: None
     started: Callable[[LiveRun], None] = lambda _: None
-    promise: Callable[[int, Notice], Awaitable[None]] | None = None
-    tell: Callable[[LiveRun, Notice], None] = lambda _live, _notice: None
     ended: list[Callable[[LiveRun, Outcome, bool], Awaitable[None]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What an end means: for its pipe, what follows, who is to be told."""
+    """What an end means for its pipe, and what follows."""
 
     change: StateChange
     following: NextTry | None = None
-    notice: Notice | None = None
 
 
 class Conclusion:
@@ -75,7 +69,6 @@ class Conclusion:
     def __init__(self, house: RunningHouse) -> None:
         self._house = house
         self.aftermath = Aftermath()
-        self._notices: dict[int, Notice] = {}
         self._next: dict[int, NextTry | None] = {}
 
     async def conclude(self, live: LiveRun, outcome: Outcome) -> None:
@@ -96,7 +89,8 @@ class Conclusion:
         """
         house, it = self._house, live.execution
         now = _end_of(live, house.clocks.moment())
-        change = await self._note(live, self.weigh(live, outcome, now))
+        weighed = self.weigh(live, outcome, now)
+        change, self._next[live.id] = weighed.change, weighed.following
         finish = pipe_executions.Finish(
             status=outcome.status.value,
             finished_at=now,
@@ -117,22 +111,12 @@ class Conclusion:
             house.states.take(change)
         self._take_over(live, outcome, finish)
 
-    async def _note(self, live: LiveRun, weighed: Weighed) -> StateChange:
-        """Keep what is to follow from an end; promise what is to be told of it."""
-        self._next[live.id] = weighed.following
-        if weighed.notice is not None:
-            self._notices[live.id] = weighed.notice
-            if self.aftermath.promise is not None:
-                await self.aftermath.promise(live.id, weighed.notice)
-        return weighed.change
-
     def weigh(self, live: LiveRun, outcome: Outcome, now: float) -> Weighed:
         """Return what an end means; nothing is changed by it."""
         following = self.aftermath.next_try(live, outcome)
-        rules = live.definition.on_failure if live.definition else None
         row = self._house.states.get(live.pipe)
-        count = counting.counted(row, live.execution, outcome, now, rules, goes_on=following is not None)
-        return Weighed(count.change, following, count.notice)
+        change = counting.counted(row, live.execution, outcome, now, goes_on=following is not None)
+        return Weighed(change, following)
 
     @staticmethod
     def _take_over(live: LiveRun, outcome: Outcome, finish: pipe_executions.Finish) -> None:
@@ -157,13 +141,13 @@ class Conclusion:
 
     async def after_refusal(self, live: LiveRun, outcome: Outcome, weighed: Weighed) -> None:
         """Do what follows from a row that was inserted as a final one, with what it means for its pipe."""
-        await self._note(live, weighed)
+        self._next[live.id] = weighed.following
         await self.after(live, outcome)
 
     async def after(self, live: LiveRun, outcome: Outcome) -> None:
         """Do what follows from an end whose row is final."""
         self._say(live, outcome)
-        following, notice = self._next.pop(live.id, None), self._notices.pop(live.id, None)
+        following = self._next.pop(live.id, None)
         try:
             if following is not None and self.aftermath.try_again is not None:
                 await _safely(live, self.aftermath.try_again(live, following))
@@ -174,8 +158,6 @@ class Conclusion:
             self.aftermath.free(live)
             live.done.set()
             live.bell.close()
-        if notice is not None:
-            self.aftermath.tell(live, notice)
 
     async def after_another(self, live: LiveRun, outcome: Outcome, *, has_next: bool) -> None:
         """Do what follows from an end that a control plane before this one recorded, and came no further."""

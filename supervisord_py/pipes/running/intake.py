@@ -39,14 +39,12 @@ class Chosen:
 
     Attributes:
         refusal: Why it cannot be.
-        skipped: Presets that come first in the pipe's list and are cooling down.
         warnings: What is wrong with presets that it does without: sentences.
     """
 
     plan: Plan
     preset: Preset
     refusal: Refusal | None = None
-    skipped: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -147,7 +145,6 @@ class Intake:
             group=it.group.value,
             retry_of=it.retry_of,
             preset=it.preset.id,
-            presets_skipped=list(chosen.skipped),
             warnings=list(chosen.warnings),
         )
         if chosen.refusal is None or refused is None:
@@ -164,7 +161,6 @@ class Intake:
         agents, presets = await shelf.look()
         refusal: Refusal | None = None
         fallbacks: tuple[Preset, ...] = ()
-        skipped: tuple[str, ...] = ()
         warnings: tuple[str, ...] = ()
         try:
             limits = agents.get(definition.agent).limits
@@ -176,13 +172,8 @@ class Intake:
             refusal = refusal or Refusal(found.error_type, f"{found.message}; {found.hint}")
             preset = Preset(id=next(iter(definition.presets), None))
         else:
-            now = self._house.clocks.moment()
-            picked = shelf.breakers.choose(found.preset, found.fallbacks, now)
-            preset, fallbacks, skipped = picked.preset, picked.fallbacks, picked.skipped
-            warnings = found.warnings
-        return Chosen(
-            freezing.plan_of(definition, fallbacks, ceilings, order, config), preset, refusal, skipped, warnings
-        )
+            preset, fallbacks, warnings = found.preset, found.fallbacks, found.warnings
+        return Chosen(freezing.plan_of(definition, fallbacks, ceilings, order, config), preset, refusal, warnings)
 
     def _draft(self, definition: PipeDefinition, order: Order, chosen: Chosen, interval: float | None) -> Execution:
         house = self._house

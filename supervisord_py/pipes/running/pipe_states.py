@@ -91,8 +91,3 @@ class PipeStates:
         if row.enabled is not None and row.enabled_file == definition.enabled:
             return row.enabled
         return definition.enabled
-
-    def is_muted(self, definition: PipeDefinition) -> bool:
-        """Say whether nobody is to be told of its failures."""
-        muted = self.get(definition.name).muted
-        return definition.mute if muted is None else muted

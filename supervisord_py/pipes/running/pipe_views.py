@@ -160,7 +160,6 @@ class PipeViews:
             agent=definition.agent,
             presets=definition.presets,
             events=tuple(each.text for each in definition.events),
-            muted=self._house.states.is_muted(definition),
             slower_than_schedule=late is not None,
             config_error=fault.text if fault is not None else None,
             file=str(definition.file),

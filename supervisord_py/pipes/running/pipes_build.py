@@ -15,7 +15,6 @@ from supervisord_py.pipes.running.clocks import Clocks
 from supervisord_py.pipes.running.conclusion import Conclusion
 from supervisord_py.pipes.running.event_sources import EventSources
 from supervisord_py.pipes.running.forgetting import Forgetting
-from supervisord_py.pipes.running.hooks import Hooks
 from supervisord_py.pipes.running.intake import Intake
 from supervisord_py.pipes.running.output_reading import OutputReading
 from supervisord_py.pipes.running.performing import Performing
@@ -73,7 +72,6 @@ class PipesBuild:
         self.timetable.join(self.triggering.due, self.views.progress)
         self.sources = EventSources(house, self.triggering, self.usable)
         self.by_hand = ByHand(house, self.admission, self.intake, self.views.interval)
-        self.hooks = Hooks(house)
         self.upkeep = PipeUpkeep(house, self.catalog, self.cancelling, self.look_again)
         self.reading = OutputReading(house, self.admission.view)
         self.forgetting = Forgetting(house)
@@ -84,8 +82,7 @@ class PipesBuild:
         aftermath = self.conclusion.aftermath
         aftermath.next_try, aftermath.try_again = retrying.decide, retrying.try_again
         aftermath.free, aftermath.started = self.admission.ended, self.admission.started
-        aftermath.promise, aftermath.tell = self.hooks.promise, self.hooks.tell
-        aftermath.ended += [self.views.ended, retrying.note_preset, self.triggering.ended, self.timetable.ended]
+        aftermath.ended += [self.views.ended, self.triggering.ended, self.timetable.ended]
 
     def usable(self) -> Iterator[PipeDefinition]:
         """Yield every pipe whose file can be used."""

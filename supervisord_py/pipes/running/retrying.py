@@ -1,16 +1,14 @@
 """Another try after a failure: a new row that names the one before it.
 
-Law: what passes by itself is tried again later, any other failure of a model gives way to the next preset at once; who
-is cooling down is passed over. A preset that works again is used again.
+Law: what passes by itself is tried again later, any other failure of a model gives way to the next preset at once.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.execution import ErrorType, Status, Trigger
+from supervisord_py.pipes.execution import Status, Trigger
 from supervisord_py.pipes.judging.retry import Done, FallBack, NextTry, RetryIn, next_try
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import Order
@@ -21,10 +19,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.intake import Intake
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
-
-_NOT_ITS_FAULT = frozenset(
-    (ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED, ErrorType.BUDGET_EXCEEDED, ErrorType.CONFIG_ERROR)
-)
 
 
 class Retrying:
@@ -55,8 +49,7 @@ class Retrying:
             case RetryIn(delay, plan):
                 not_before, chosen = whole_ms(now + delay), Chosen(plan, it.preset)
             case FallBack(preset, plan):
-                picked = self._house.shelf.breakers.choose(preset, plan.fallbacks, now)
-                chosen = Chosen(replace(plan, fallbacks=picked.fallbacks), picked.preset, skipped=picked.skipped)
+                chosen = Chosen(plan, preset)
             case Done():
                 return
         order = Order(
@@ -73,16 +66,3 @@ class Retrying:
         follower = await self._intake.take(definition, order, chosen=chosen)
         if follower is not None:
             self._house.chronicle.say("execution_retried", follower, retry_of=it.id)
-
-    async def note_preset(self, live: LiveRun, outcome: Outcome, _goes_on: bool) -> None:
-        """Remember how its preset fared."""
-        preset, breakers = live.execution.preset.id, self._house.shelf.breakers
-        if preset is None:
-            return
-        if outcome.status is Status.COMPLETED:
-            breakers.succeeded(preset)
-        elif outcome.error_type is not None and outcome.error_type not in _NOT_ITS_FAULT:
-            breakers.failed(preset, outcome.error_type, self._house.clocks.moment(), outcome.retry_after_seconds)
-        else:
-            return
-        await self._house.shelf.remember_breakers()

@@ -7,6 +7,7 @@ that comes twice runs once, and an expression that runs in every minute or hour 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ _NAMES = ("second", "minute", "hour", "day-of-month", "month", "day-of-week")
 _STEP = re.compile(r"/([0-9]{1,9})")
 _EXAMPLE = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
 _FOREVER = "*"
+_ANY_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,11 @@ def checked_cron(text: str, shortest_seconds: float) -> str:
             detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"
             raise ScheduleError(detail, hint="a step counts within its field; an interval is written `every 90m`")
     try:
-        found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
+        found = CronSim(expression, _ANY_DAY)
     except CronSimError as error:
-        raise _wrong(text, parts, str(error)) from None
+        raise _wrong(text, parts, str(error).removeprefix("Bad ")) from None
     if next(found, None) is None:
-        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_EXAMPLE)
+        raise _never(text)
     ordered = sorted(found.seconds)
     gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
     if gap < shortest_seconds:
@@ -90,13 +92,24 @@ def checked_cron(text: str, shortest_seconds: float) -> str:
     return expression
 
 
-def _wrong(text: str, parts: list[str], why: str) -> ScheduleError:
+def _never(text: str) -> ScheduleError:
+    return ScheduleError(f"no calendar has a time for {shown(text)}", hint=_EXAMPLE)
+
+
+def _wrong(text: str, parts: list[str], wrong: str) -> ScheduleError:
     """Say which field is wrong; a range that ends before it begins, as other crons have it, is written out."""
+    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - as above
+
     for field, part in enumerate(parts, len(_ENDS) - len(parts)):
-        for low, high, first_name, last_name in _RANGE.findall(part):
+        for low, high, first_name, last_name in _RANGE.findall(part) if wrong == _NAMES[field] else ():
             begin, end = low or first_name, high or last_name
             last, first = _ENDS[field] if low else _NAMED_ENDS.get(field, ("", ""))
-            if last and why.endswith(_NAMES[field]) and (first_name or int(end) < int(begin)):
+            if last and (first_name or int(end) < int(begin)):
                 detail = f"the range {begin}-{end} ends before it begins, in {shown(text)}"
                 return ScheduleError(detail, hint=f"write {begin}-{last},{first}-{end} in its place")
-    return ScheduleError(f"cron: the field {why.removeprefix('Bad ')} of {shown(text)} is wrong", hint=_EXAMPLE)
+    with suppress(CronSimError):
+        if wrong == _NAMES[3]:
+            CronSim(" ".join([*parts[:-2], "*", parts[-1]]), _ANY_DAY)
+            return _never(text)  # in another month there is such a day
+    last, first = _ENDS[_NAMES.index(wrong)]
+    return ScheduleError(f"cron: the {wrong} of {shown(text)} is wrong; it takes {first}-{last}", hint=_EXAMPLE)

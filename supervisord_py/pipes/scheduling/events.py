@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE_CHANGED = "file_changed"
 _ENDS_OF_PIPES = ("pipe_completed", "pipe_failed")
-_SUBJECT_EVENTS = (*_ENDS_OF_PIPES, "tool_failed", FILE_CHANGED)
+PUBLISHED = (*_ENDS_OF_PIPES, "tool_failed", FILE_CHANGED)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LONGEST_SUBJECT = 1024
 _OWN = ("pipe.md", "output", ".env")
@@ -67,7 +67,7 @@ def parse_pattern(text: str) -> EventPattern:
         raise ScheduleError(
             f"{shown(plain)} does not say of what", hint=f"write for example `{name}:NAME`, or `{name}:*` for any"
         )
-    near = nearest_name(name, _SUBJECT_EVENTS, cutoff=0.85)
+    near = nearest_name(name, PUBLISHED, cutoff=0.85)
     if colon and near and near != name:
         raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}:{subject}`?")
     return EventPattern(name, subject if colon else None)
@@ -80,7 +80,7 @@ def check_published(name: str) -> None:
         BadRequestError: It is one of those.
     """
     hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
-    if name.partition(":")[0] in _SUBJECT_EVENTS:
+    if name.partition(":")[0] in PUBLISHED:
         raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
     if not _NAME.fullmatch(name):
         raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["SHORTEST_SECONDS", "ParsedSchedule", "ScheduleError", "parse_schedule"]
 
 SHORTEST_SECONDS = 10.0
-FORMS = "pipe.md(5) lists the forms"
+FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
 _LONGEST_TEXT = 200
 _MACROS = {
     "@hourly": "0 * * * *",
@@ -112,14 +112,15 @@ def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
 
 
 def _hint(text: str, zone: str | None, floor: float) -> str:
-    """Offer the same text with its misspelled words mended, where that is a schedule."""
+    """Offer the same text with its misspelled words mended, or its time of day each day, where that is a schedule."""
     lower = text.lower()
     if lower == "@reboot":
         return f"a restart of the daemon would run it, too; {FORMS}"
     mended = _WORD.sub(lambda word: nearest_name(word[0], _WORDS, 0.7) or word[0], lower)
-    with suppress(ScheduleError):
-        if mended != lower and _read(mended, zone, floor):
-            return f"did you mean `{mended}`? {FORMS}"
+    for meant in (mended, f"daily at {lower.removeprefix('at ')}"):
+        with suppress(ScheduleError):
+            if meant != lower and _read(meant, zone, floor):
+                return f"did you mean `{meant}`? {FORMS}"
     return FORMS
 
 
