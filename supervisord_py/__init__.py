@@ -3,4 +3,4 @@
 This module stays free of imports: the keeper loads it, and the keeper is small.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -52,9 +52,9 @@ def test_the_licence_is_what_the_package_says() -> None:
 
 
 def test_the_changelog_keeps_to_its_form() -> None:
-    """Keep a Changelog: an Unreleased section first, and only its headings."""
+    """Keep a Changelog: what is not yet released first, and only its headings."""
     headings = re.findall(r"^(##+) (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == ("##", "[Unreleased]")
+    assert headings[0] == ("##", "[0.2.0] - unreleased")
     kinds = {title for level, title in headings if level == "###"}
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
