@@ -256,13 +256,6 @@ def test_a_side_file_belongs_to_pixie_tools_only(tmp_path: Path) -> None:
     assert "put its keys into tool.json" in error.detail
 
 
-def test_a_half_built_environment_is_a_warning(tmp_path: Path) -> None:
-    folder = write_tool(tmp_path, "tool")
-    (folder / ".venv").mkdir()
-    (folder / ".venv" / ".px-incomplete").touch()
-    assert "pxctl tools sync tool" in load_tool(folder).warnings[0]
-
-
 def test_booleans_are_schemas(tmp_path: Path) -> None:
     spec = plain_tool(tmp_path, input=True, output=False)
     assert (spec.input_schema, spec.output_schema) == ({}, {"not": {}})
@@ -276,7 +269,7 @@ def test_the_digest_changes_with_what_an_instance_loads(tmp_path: Path) -> None:
         lambda: (folder / "main.py").write_text("print('longer')\n"),
         lambda: (folder / ".env").write_text("A=1\n"),
         lambda: (folder / "tool.json").write_text('{"name": "tool", "concurrency": 3}'),
-        lambda: ((folder / ".venv").mkdir(), (folder / ".venv" / ".px-synced").touch()),
+        lambda: ((folder / ".venv").mkdir(), (folder / ".venv" / "pyvenv.cfg").touch()),
         (folder / "unrelated.txt").touch,
     ):
         change()

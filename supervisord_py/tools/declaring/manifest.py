@@ -15,7 +15,7 @@ from supervisord_py.tools.config import ToolDefaults
 from supervisord_py.tools.declaring import pixie, plain
 from supervisord_py.tools.declaring.declaration import name_trouble
 from supervisord_py.tools.declaring.fields import Fields, type_name
-from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST, SIDECAR, digest
+from supervisord_py.tools.declaring.fingerprint import MANIFEST, SIDECAR, digest
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse, parse_bytes
 from supervisord_py.tools.declaring.own_settings import (
     COMMON_KEYS,
@@ -71,8 +71,6 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
     fields.refuse_unknown(_elsewhere(dialect), known=pixie.KEYS if dialect is Dialect.PIXIE else plain.KEYS)
     if own.command is None:
         check_entrypoint(fields, folder, common.entrypoint)
-    if os.path.lexists(folder / INCOMPLETE):
-        problems.warn(f"its .venv is half built: run pxctl tools sync {folder.name}")
     if not declared.concurrent and own_concurrency_asked(sidecar.value):
         problems.warn("concurrency in pxd.json is ignored: the tool says concurrent: false")
     problems.raise_if_any()
