@@ -101,7 +101,7 @@ def _target(reference: str, root: Any) -> Any:
     return root
 
 
-def _number(schema: Mapping[str, Any]) -> float:
+def _number(schema: Mapping[str, Any]) -> Any:
     if "minimum" in schema:
         return float(schema["minimum"]) if schema.get("type") == "number" else schema["minimum"]
     if "exclusiveMinimum" in schema:
