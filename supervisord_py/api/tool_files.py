@@ -15,13 +15,11 @@ from supervisord_py.api.streams import ndjson_line, open_stream
 from supervisord_py.api.tools import full_tool_document, tool_name
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.checking.diagnose import diagnose
-from supervisord_py.tools.checking.probe import probe_for
-from supervisord_py.tools.checking.validator import validate_tool
+from supervisord_py.tools.checking.debug import diagnose
+from supervisord_py.tools.checking.validate import validate_tool
 from supervisord_py.tools.making.add import EXAMPLE, RemovalScope, add_tool, remove_tool
 from supervisord_py.tools.making.scaffold import Template, new_tool
-from supervisord_py.tools.making.sync import Builders, compile_bytecode, sync_tool
-from supervisord_py.tools.making.sync_runner import placement_runner
+from supervisord_py.tools.making.sync import Builders, compile_bytecode, placement_runner, sync_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -124,15 +122,12 @@ async def validate(call: Call) -> web.StreamResponse:
     """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
     name = tool_name(call)
     folder = call.context.catalog.entry(name).folder
-    probes = probe_for(call.context.launcher)
-    report = await validate_tool(folder, call.context.tools, probes, datetime.now(UTC))
-    return json_answer(report.document())
+    return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
 
 
 async def debug(call: Call) -> web.StreamResponse:
     """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
-    found = await diagnose(call.context.launcher, call.context.ledger, tool_name(call))
-    return json_answer(found.document())
+    return json_answer(await diagnose(call.context.launcher, call.context.ledger, tool_name(call)))
 
 
 async def _report(response: web.StreamResponse, first: str | None, progress: AsyncGenerator[str, None]) -> None:

@@ -285,24 +285,16 @@ async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypa
 
 
 async def test_validation_and_debug_pass_their_documents_on(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Told:
-        def __init__(self, schema: str) -> None:
-            self.schema = schema
-
-        def document(self) -> dict[str, str]:
-            return {"schema": self.schema}
-
-    async def validate_tool(folder: Any, *_: Any) -> Told:
+    async def validate_tool(_: Any, folder: Any, __: Any) -> dict[str, str]:
         assert folder == rig.tools_dir / "x"
-        return Told("px.validation/1")
+        return {"schema": "px.validation/1"}
 
-    async def diagnose(*arguments: Any) -> Told:
+    async def diagnose(*arguments: Any) -> dict[str, str]:
         assert arguments[-1] == "x"
-        return Told("px.debug/1")
+        return {"schema": "px.debug/1"}
 
     monkeypatch.setattr(tool_files, "validate_tool", validate_tool)
     monkeypatch.setattr(tool_files, "diagnose", diagnose)
-    monkeypatch.setattr(tool_files, "probe_for", lambda _: None)
     rig.add_tool("x")
     assert (await rig.ask("POST", "/api/tools/x/validate"))[1] == {"schema": "px.validation/1"}
     assert (await rig.ask("POST", "/api/tools/x/debug"))[1] == {"schema": "px.debug/1"}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.tools.declaring import input as checked_input
-from supervisord_py.tools.declaring.input import check_input, unfit_numbers
+from supervisord_py.tools.declaring.input import check_input
 from supervisord_py.tools.declaring.schema import MAX_VIOLATIONS, compile_schema, schema_problems, violations
 from tool_folders import plain
 
@@ -74,16 +71,14 @@ def test_the_error_is_a_whole_problem(tmp_path: Path) -> None:
     assert problem["detail"] == "input of tool:tool: /a is not known here (and 2 more)"
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path, number: float) -> None:
-    assert list(found(tmp_path, {"rho": [0, {"a/b": number}]}, {})) == ["/rho/1/a~1b"]
-
-
 def test_absurd_nesting_is_refused(tmp_path: Path) -> None:
     value: Any = 0
     for _ in range(5000):
         value = [value]
-    assert found(tmp_path, value, {}) == {"": "is nested deeper than 200 levels"}
+    assert (
+        "nested too deeply"
+        in found(tmp_path, value, {"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})[""]
+    )
 
 
 def test_many_errors_and_long_values_stay_short(tmp_path: Path) -> None:
@@ -147,18 +142,3 @@ def test_sound_schemas_with_references_pass() -> None:
     assert schema_problems({"$schema": "https://json-schema.org/draft/2020-12/schema#"}) == []
     assert schema_problems({"$defs": {"a": {"$anchor": "here"}}, "$ref": "#here"}) == []
     assert schema_problems(False) == []
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=15,
-)
-
-
-@given(JSON)
-def test_only_finite_numbers_pass(value: Any) -> None:
-    shown = repr(value)
-    assert bool(unfit_numbers(value)) == bool(
-        re.search(r"(?<!['\w])-?(nan|inf)(?!['\w])", re.sub(r"'[^']*'|\"[^\"]*\"", "''", shown))
-    )

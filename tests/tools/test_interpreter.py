@@ -70,8 +70,6 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (venv / "bin" / "python").unlink()
     (venv / "bin" / "python").touch(0o644)
     assert "is not executable" in trouble(tmp_path).detail
-    (venv / ".px-incomplete").touch()
-    assert "half built" in trouble(tmp_path).detail
 
 
 def test_argument_vectors(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.tools.config import ToolDefaults
-from supervisord_py.tools.declaring import pixie, plain
+from supervisord_py.tools.declaring import pixie
+from supervisord_py.tools.declaring.declaration import PLAIN_KEYS
 from supervisord_py.tools.declaring.manifest import load_tool
 from supervisord_py.tools.declaring.own_settings import COMMON_KEYS, OWN_KEYS
 from supervisord_py.tools.declaring.pixie_types import INPUT_TYPES, OUTPUT_TYPES
@@ -207,12 +208,12 @@ def test_all_problems_of_a_file_are_found_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "words"),
     [
-        ('{\n  "name": "tool",\n}', 2, "trailing comma"),
+        ('{\n  "name": "tool",\n}', 3, "double quotes"),
         ('{\n  "name": "tool",\n  "name": "tool"\n}', 3, "stands twice"),
         ("[]", 1, "must be a JSON object, not an array"),
         (b"\xef\xbb\xbf{}", 1, "byte order mark"),
         (b'{"name": "\xff"}', 1, "not UTF-8"),
-        ("", 1, "ends where a value"),
+        ("", 1, "Expecting value"),
     ],
 )
 def test_what_is_no_json_has_a_line(tmp_path: Path, content: str | bytes, line: int, words: str) -> None:
@@ -256,13 +257,6 @@ def test_a_side_file_belongs_to_pixie_tools_only(tmp_path: Path) -> None:
     assert "put its keys into tool.json" in error.detail
 
 
-def test_a_half_built_environment_is_a_warning(tmp_path: Path) -> None:
-    folder = write_tool(tmp_path, "tool")
-    (folder / ".venv").mkdir()
-    (folder / ".venv" / ".px-incomplete").touch()
-    assert "pxctl tools sync tool" in load_tool(folder).warnings[0]
-
-
 def test_booleans_are_schemas(tmp_path: Path) -> None:
     spec = plain_tool(tmp_path, input=True, output=False)
     assert (spec.input_schema, spec.output_schema) == ({}, {"not": {}})
@@ -276,7 +270,7 @@ def test_the_digest_changes_with_what_an_instance_loads(tmp_path: Path) -> None:
         lambda: (folder / "main.py").write_text("print('longer')\n"),
         lambda: (folder / ".env").write_text("A=1\n"),
         lambda: (folder / "tool.json").write_text('{"name": "tool", "concurrency": 3}'),
-        lambda: ((folder / ".venv").mkdir(), (folder / ".venv" / ".px-synced").touch()),
+        lambda: ((folder / ".venv").mkdir(), (folder / ".venv" / "pyvenv.cfg").touch()),
         (folder / "unrelated.txt").touch,
     ):
         change()
@@ -292,7 +286,7 @@ def test_the_digest_of_a_command_follows_the_files_that_it_names(tmp_path: Path)
     assert load_tool(folder).digest != before
 
 
-KEYS = [*plain.KEYS, *pixie.KEYS, *COMMON_KEYS, *OWN_KEYS, "type", "key", "label", "options", "min", "max", "show_if"]
+KEYS = [*PLAIN_KEYS, *pixie.KEYS, *COMMON_KEYS, *OWN_KEYS, "type", "key", "label", "options", "min", "max", "show_if"]
 KEYS += ["default", "schema", "$ref", "properties", "pattern", "columns", "value", "equals", "open_files", "range"]
 SCALARS = (
     st.none()

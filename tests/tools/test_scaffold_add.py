@@ -6,22 +6,23 @@ import asyncio
 import json
 import os
 import shutil
-from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import supervisord_py
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
+from supervisord_py.tools.checking.validate import validate_tool
 from supervisord_py.tools.declaring.catalog import Catalog
-from supervisord_py.tools.declaring.manifest import load_tool
-from supervisord_py.tools.making.add import RemovalScope, add_tool, remove_tool
-from supervisord_py.tools.making.bytecode import lacks_bytecode
-from supervisord_py.tools.making.placing import DiskError, placed
+from supervisord_py.tools.making.add import DiskError, RemovalScope, add_tool, placed, remove_tool
 from supervisord_py.tools.making.scaffold import REQUEST, Template, new_tool
+from supervisord_py.tools.making.sync import lacks_bytecode
 from tool_folders import pixie_manifest, write_tool
-from tool_processes import SubprocessProbe
+
+if TYPE_CHECKING:
+    from tools.tool_house import ToolHouse
 
 EXAMPLES = Path(supervisord_py.__file__).parent / "examples" / "tools"
 
@@ -30,36 +31,17 @@ def left_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-async def asked(folder: Path) -> Any:
-    """Start a tool and return what it answers to its test request, after a look at its other routes."""
-    spec = replace(load_tool(folder), stop_timeout_seconds=60.0)  # whether it obeys TERM, not how soon
-    probe = SubprocessProbe(spec)
-    await probe.start({}, timeout_seconds=60)
-    try:
-        health = await probe.get("/healthz", timeout_seconds=60)
-        schema = await probe.get("/schema", timeout_seconds=60)
-        nowhere = await probe.get("/nowhere", timeout_seconds=60)
-        bad = await probe.post("/run", b"[1]", {}, timeout_seconds=60)
-        body = (folder / "test-request.json").read_bytes()
-        answer = await probe.post("/run", body, {"Content-Type": "application/json"}, timeout_seconds=60)
-    finally:
-        stopped = await probe.stop()
-    assert json.loads(health.body) == {"ok": True}
-    assert json.loads(schema.body) == spec.manifest
-    assert (nowhere.status, bad.status, answer.status) == (404, 422, 200)
-    assert not stopped.killed
-    return json.loads(answer.body)
-
-
 @pytest.mark.parametrize("template", list(Template))
-async def test_a_new_tool_works_at_once(tmp_path: Path, template: Template, request: pytest.FixtureRequest) -> None:
+async def test_a_new_tool_works_at_once(house: ToolHouse, template: Template, request: pytest.FixtureRequest) -> None:
     if template is Template.NODE:
         request.getfixturevalue("require")(shutil.which("node") is not None, "node is not installed")
-    folder = await asyncio.to_thread(new_tool, tmp_path / "tools", "my-tool", template)
-    assert left_in(tmp_path / "tools") == ["my-tool"]
+    folder = await asyncio.to_thread(new_tool, house.tools, "my-tool", template)
+    assert left_in(house.tools) == ["my-tool"]
     assert (folder.stat().st_mode & 0o777) == 0o700
     assert "pxctl run my-tool" in (folder / "README.md").read_text()
-    assert await asked(folder) == {"result": "hello" * REQUEST["times"], "length": 15}
+    report = await validate_tool(house.launcher, folder, datetime.now(UTC))
+    assert report["overall"] == "pass", report
+    assert report["sample_output"] == {"result": "hello" * REQUEST["times"], "length": 15}
 
 
 def test_a_new_tool_never_overwrites(tmp_path: Path) -> None:
@@ -85,27 +67,6 @@ def test_two_at_once_cannot_both_win(tmp_path: Path) -> None:
     assert left_in(tmp_path / "x") == ["file"]
 
 
-def test_a_name_that_is_taken_meanwhile_is_a_conflict(tmp_path: Path) -> None:
-    def lose() -> None:
-        with placed(tmp_path / "x") as draft:
-            draft.mkdir()
-            raise FileExistsError(17, "File exists")
-
-    with pytest.raises(ConflictError):
-        lose()
-    assert left_in(tmp_path) == []
-
-
-def test_looking_for_bytecode_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisord_py.tools.making.bytecode.MAX_PACKAGES", 1)
-    packages = tmp_path / "lib" / "python3.11" / "site-packages"
-    for name in ("a", "b"):
-        (packages / name / "__pycache__").mkdir(parents=True)
-        (packages / name / "__init__.py").touch()
-    (packages / "a" / "__pycache__" / "__init__.cpython-311.pyc").touch()
-    assert not lacks_bytecode(tmp_path)
-
-
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskError, match="cannot write"):
@@ -124,7 +85,7 @@ def test_examples_can_be_added(tmp_path: Path, name: str) -> None:
 
 def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) -> None:
     source = write_tool(tmp_path / "src", "x", extra__txt="1")
-    for name in ("__pycache__", ".git", ".venv.previous", "data/__pycache__"):
+    for name in ("__pycache__", ".git", ".venv.old", "data/__pycache__"):
         (source / name).mkdir(parents=True)
     (source / "link").symlink_to("extra.txt")
     os.mkfifo(source / "pipe")
@@ -148,19 +109,15 @@ def test_a_virtual_environment_comes_along_and_may_want_bytecode(tmp_path: Path)
     assert not lacks_bytecode(source / ".venv")
 
 
-ODD = '{\r\n\t"version" : "1.0",  "description": "na\\u00efve ü",\r\n "name":"x" , "env": {"name": "x"}}\n\n'
-
-
 def test_a_copy_declares_the_name_it_was_given_and_is_else_as_it_was(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
-    source = write_tool(tmp_path / "src", "x", ODD)
-    (source / "tool.json").chmod(0o440)
+    declared = {"version": "1.0", "description": "naïve", "name": "x", "env": {"name": "x"}}
+    source = write_tool(tmp_path / "src", "x", declared)
     added = add_tool(str(source), tools, examples_dir=EXAMPLES, name="other-one")
     assert added.spec.name == "other-one"
-    copied = tools / "other-one" / "tool.json"
-    assert copied.read_bytes() == ODD.replace('"name":"x" ', '"name":"other-one" ').encode()
-    assert copied.stat().st_mode & 0o777 == 0o440
-    assert (source / "tool.json").read_bytes() == ODD.encode()
+    copied = json.loads((tools / "other-one" / "tool.json").read_text())
+    assert list(copied.items()) == list((declared | {"name": "other-one"}).items())
+    assert json.loads((source / "tool.json").read_text()) == declared
 
 
 def test_a_pixie_tool_changes_its_id_and_keeps_its_title(tmp_path: Path) -> None:

@@ -18,18 +18,16 @@ import pytest
 
 from supervisord_py.errors import ConfigError, ConflictError
 from supervisord_py.tools.declaring.manifest import load_tool
-from supervisord_py.tools.making.bytecode import lacks_bytecode
 from supervisord_py.tools.making.requirements import Source, needs_of, script_block
 from supervisord_py.tools.making.sync import (
     BuildCommand,
     Builders,
-    OutputLine,
     StepEnd,
     SyncFailedError,
     compile_bytecode,
+    lacks_bytecode,
     sync_tool,
 )
-from supervisord_py.tools.making.venv_place import VenvPlace
 from tool_folders import write_tool
 from tool_processes import run_step
 
@@ -80,14 +78,14 @@ class Scripted:
         self.closed = False
         self.running = asyncio.Event()
 
-    async def __call__(self, command: BuildCommand) -> AsyncGenerator[OutputLine | StepEnd, None]:
+    async def __call__(self, command: BuildCommand) -> AsyncGenerator[str | StepEnd, None]:
         self.commands.append(command)
-        venv = command.cwd / ".venv"
-        (venv / "bin").mkdir(exist_ok=True)
+        venv = command.cwd / ".venv.new"
+        (venv / "bin").mkdir(parents=True, exist_ok=True)
         (venv / "new").touch()
         try:
             for line in self.lines:
-                yield OutputLine(line)
+                yield line
             self.running.set()
             if self.block:
                 await asyncio.Event().wait()
@@ -123,8 +121,7 @@ async def test_what_is_asked_for_can_be_imported_and_is_compiled(tmp_path: Path,
     assert printed.stdout.split() == ["42", str(folder / ".venv")]
     assert list((folder / ".venv").glob("lib/python*/site-packages/demo_px/__pycache__/*.pyc"))
     assert not lacks_bytecode(folder / ".venv")
-    assert (folder / ".venv" / ".px-synced").read_text() == "requirements.txt\n"
-    assert shape(folder) & {".venv/.px-incomplete", ".venv/old", ".venv.previous"} == set()
+    assert shape(folder) & {".venv/old", ".venv.new", ".venv.old"} == set()
     assert [name for name in os.listdir(folder) if name.startswith(".venv.")] == []
     assert said[0].startswith(f"building {folder / '.venv'} from requirements.txt with")
     assert said[-1].startswith(f"built {folder / '.venv'} in")
@@ -160,7 +157,7 @@ async def test_the_steps_with_uv_and_the_environment_of_builders(tmp_path: Path)
     folder = tool(tmp_path, pyproject__toml='[project]\nname = "x"\ndependencies = ["demo-px>=1", "b"]\n')
     runner = Scripted()
     await lines_of(folder, Builders(runner, OFFLINE, uv="/uv", python="/py"))
-    venv = f"{folder}/.venv"
+    venv = f"{folder}/.venv.new"
     assert [command.argv for command in runner.commands] == [
         ("/uv", "venv", "--allow-existing", "--python", "/py", venv),
         (
@@ -176,7 +173,7 @@ async def test_the_steps_with_uv_and_the_environment_of_builders(tmp_path: Path)
     ]
     env = runner.commands[0].env
     assert env["UV_OFFLINE"] == "1"
-    assert env["VIRTUAL_ENV"] == venv
+    assert env["VIRTUAL_ENV"] == env["UV_PROJECT_ENVIRONMENT"] == venv
     assert not {"PX_X", "SECRET"} & set(env)
     assert (folder / ".venv" / ".px-requirements.txt").read_text() == "demo-px>=1\nb\n"
 
@@ -198,7 +195,7 @@ async def test_an_empty_list_still_makes_an_environment(tmp_path: Path) -> None:
     runner = Scripted()
     await lines_of(folder, Builders(runner, {}, uv="/uv"))
     assert len(runner.commands) == 1
-    assert shape(folder) == {".venv/bin", ".venv/new", ".venv/.px-synced"}
+    assert shape(folder) == {".venv/bin", ".venv/new"}
 
 
 async def test_nothing_to_build_is_no_error(tmp_path: Path) -> None:
@@ -221,7 +218,7 @@ async def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
 
 
 async def test_a_step_that_says_nothing_of_its_end_has_failed(tmp_path: Path) -> None:
-    async def vanish(_command: BuildCommand) -> AsyncGenerator[OutputLine | StepEnd, None]:
+    async def vanish(_command: BuildCommand) -> AsyncGenerator[str | StepEnd, None]:
         for nothing in ():
             yield nothing
 
@@ -236,7 +233,7 @@ async def test_a_cancelled_build_is_undone_and_its_step_stopped(tmp_path: Path) 
     runner = Scripted(block=True)
     task = asyncio.ensure_future(lines_of(folder, Builders(runner, {}, uv="/uv")))
     await asyncio.wait_for(runner.running.wait(), 30)
-    assert shape(folder) >= {".venv/.px-incomplete", ".venv.previous"}
+    assert shape(folder) == {".venv/old", ".venv.new"}
     with pytest.raises(ConflictError, match="is being synced already"):
         await lines_of(folder, Builders(runner, {}))
     task.cancel()
@@ -247,34 +244,25 @@ async def test_a_cancelled_build_is_undone_and_its_step_stopped(tmp_path: Path) 
     assert (await lines_of(folder, Builders(Scripted(), {}, uv="/uv")))[-1].startswith("built")
 
 
-@pytest.mark.parametrize("stage", ["building", "stepped aside", "committed", "first build"])
-def test_what_a_killed_build_left_is_set_right(tmp_path: Path, stage: str) -> None:
+async def test_what_a_killed_build_left_is_cleared_away(tmp_path: Path) -> None:
     folder = tool(tmp_path)
-    place = VenvPlace(folder)
-    if stage != "first build":
-        (folder / ".venv").mkdir()
-        (folder / ".venv" / "old").touch()
-    match stage:
-        case "stepped aside":
-            (folder / ".venv").rename(folder / ".venv.previous")
-        case "committed":
-            (folder / ".venv").rename(folder / ".venv.previous")
-            (folder / ".venv").mkdir()
-            (folder / ".venv" / "new").touch()
-        case _:
-            place.begin()
-    assert place.repair()
-    assert not place.repair()
-    place.sweep()
-    left = {"first build": set(), "committed": {".venv/new"}}.get(stage, {".venv/old"})
-    assert shape(folder) == left
+    for name in (".venv.new", ".venv.old"):
+        (folder / name / "bin").mkdir(parents=True)
+        (folder / name / "left").touch()
+    await lines_of(folder, Builders(Scripted(), {}, uv="/uv"))
+    assert shape(folder) == {".venv/bin", ".venv/new"}
 
 
-async def test_the_next_sync_says_that_it_cleaned_up(tmp_path: Path) -> None:
+async def test_scripts_name_the_place_where_they_end_up(tmp_path: Path) -> None:
     folder = tool(tmp_path)
-    VenvPlace(folder).begin()
-    said = await lines_of(folder, Builders(Scripted(), {}, uv="/uv"))
-    assert said[0] == "cleaned up after an interrupted build"
+
+    async def build(command: BuildCommand) -> AsyncGenerator[str | StepEnd, None]:
+        (folder / ".venv.new" / "bin").mkdir(exist_ok=True)
+        (folder / ".venv.new" / "bin" / "serve").write_text(f"#!{command.env['VIRTUAL_ENV']}/bin/python\n")
+        yield StepEnd(0, "")
+
+    await lines_of(folder, Builders(build, {}, uv="/uv"))
+    assert (folder / ".venv" / "bin" / "serve").read_text() == f"#!{folder}/.venv/bin/python\n"
 
 
 async def test_a_linked_environment_loses_the_link_only(tmp_path: Path) -> None:

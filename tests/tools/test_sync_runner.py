@@ -11,8 +11,7 @@ import pytest
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.process.child_environment import Environment
-from supervisord_py.tools.making.sync import BuildCommand, OutputLine, StepEnd
-from supervisord_py.tools.making.sync_runner import MAX_LINE, placement_runner
+from supervisord_py.tools.making.sync import MAX_LINE, BuildCommand, StepEnd, placement_runner
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ async def test_every_line_arrives_and_then_the_end(house: ToolHouse) -> None:
     text += "[print(index) for index in range(3000)]; print('last', end=''); sys.exit(3)"
     got = [item async for item in placement_runner(house.placement, "x")(script(text))]
     assert got[-1] == StepEnd(3, "exited 3")
-    lines = [item.text for item in got if isinstance(item, OutputLine)]
+    lines = [item for item in got if isinstance(item, str)]
     assert {"one", "two", "three", "grü"} <= set(lines)
     assert [line for line in lines if line.isdigit()] == [str(index) for index in range(3000)]
     assert max(len(line) for line in lines) == MAX_LINE
@@ -44,8 +43,8 @@ async def test_steps_of_one_tool_follow_each_other(house: ToolHouse) -> None:
     runner = placement_runner(house.placement, "x")
     first = [item async for item in runner(script("print('first')"))]
     second = [item async for item in runner(script("print('second')"))]
-    assert first == [OutputLine("first"), StepEnd(0, "exited 0")]
-    assert second == [OutputLine("second"), StepEnd(0, "exited 0")]
+    assert first == ["first", StepEnd(0, "exited 0")]
+    assert second == ["second", StepEnd(0, "exited 0")]
 
 
 async def test_a_signal_is_told_in_words(house: ToolHouse) -> None:
@@ -59,9 +58,9 @@ async def test_a_step_that_is_cut_off_is_gone_with_its_children(house: ToolHouse
     text += "time.sleep(1000)"
     output = placement_runner(house.placement, "x")(script(text))
     line = await anext(output)
-    assert isinstance(line, OutputLine)
+    assert isinstance(line, str)
     await output.aclose()
-    for pid in line.text.split():
+    for pid in line.split():
         await eventually(lambda pid=pid: not alive(int(pid)), f"the end of {pid}")  # type: ignore[misc]
     assert list(await house.placement.list("sync:")) == []
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.checking.diagnose import Diagnosis, diagnose
+from supervisord_py.tools.checking.debug import diagnose
 from tools.tool_house import PATIENCE, eventually, listens_elsewhere, watched_until
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ SPOILT: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def found(diagnosis: Diagnosis) -> dict[str, str | None]:
-    return {case.case: case.evidence for case in diagnosis.cases if case.found}
+def found(diagnosis: dict[str, Any]) -> dict[str, str | None]:
+    return {case["case"]: case["evidence"] for case in diagnosis["cases"] if case["found"]}
 
 
 @pytest.mark.parametrize("fault", SPOILT)
@@ -46,8 +46,8 @@ async def test_a_fault_is_found_with_evidence_and_next_step(
     case = fault.partition(" ")[0]
     assert case in found(diagnosis), diagnosis
     assert evidence in str(found(diagnosis)[case])
-    assert all(each.next_step for each in diagnosis.cases if each.found)
-    assert case in diagnosis.verdict
+    assert all(each["next_step"] for each in diagnosis["cases"] if each["found"])
+    assert case in diagnosis["verdict"]
 
 
 async def test_a_run_that_lost_its_instance_is_found_in_the_ledger(house: ToolHouse) -> None:
@@ -90,10 +90,9 @@ async def test_a_sound_tool_has_no_fault(house: ToolHouse) -> None:
     house.add("shapes")
     diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
     assert found(diagnosis) == {}
-    assert diagnosis.verdict == "no fault found by a fresh start and sample run"
-    document = diagnosis.document()
-    assert document["schema"] == "px.debug/1"
-    assert [case["case"] for case in document["cases"]] == [
+    assert diagnosis["verdict"] == "no fault found by a fresh start and sample run"
+    assert diagnosis["schema"] == "px.debug/1"
+    assert [case["case"] for case in diagnosis["cases"]] == [
         "never_ready",
         "schema_drift",
         "invalid_input",
@@ -104,4 +103,4 @@ async def test_a_sound_tool_has_no_fault(house: ToolHouse) -> None:
         "missing_interpreter_or_module",
     ]
     again = await diagnose(house.launcher, house.ledger, "shapes")
-    assert again.verdict == "no fault found by what was recorded"
+    assert again["verdict"] == "no fault found by what was recorded"

@@ -18,17 +18,12 @@ MANIFEST = "tool.json"
 SIDECAR = "pxd.json"
 DOTENV = ".env"
 VENV = ".venv"
-INCOMPLETE = f"{VENV}/.px-incomplete"
-"""Stands in a `.venv` while it is built; one that is still there when nobody builds is of an interrupted build."""
-SYNCED = f"{VENV}/.px-synced"
-"""Written at the end of every build, so that its time says when."""
 
 Stamp: TypeAlias = tuple[int, int, int] | None
 """(mtime in ns, size, inode) of a file; None where there is none or it cannot be looked at."""
 
 _DECLARATION = (MANIFEST, SIDECAR)
-_LOADED_ONCE = (DOTENV, f"{VENV}/pyvenv.cfg", SYNCED)
-_SHOWN = (INCOMPLETE,)
+_LOADED_ONCE = (DOTENV, f"{VENV}/pyvenv.cfg")
 
 
 def stamp(path: str) -> Stamp:
@@ -43,7 +38,7 @@ def stamp(path: str) -> Stamp:
 def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
     """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
     root = str(folder)
-    names = (*_DECLARATION, *_LOADED_ONCE, *_SHOWN, *sources)
+    names = (*_DECLARATION, *_LOADED_ONCE, *sources)
     return tuple(stamp(f"{root}/{name}") for name in names)
 
 

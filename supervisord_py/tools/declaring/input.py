@@ -6,21 +6,17 @@ the tool will see them.
 
 from __future__ import annotations
 
-import math
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.tools.declaring.json_positions import pointer_of
-from supervisord_py.tools.declaring.schema import Violation, compile_schema, violations
+from supervisord_py.tools.declaring.schema import compile_schema, violations
 
 if TYPE_CHECKING:
-    from supervisord_py.tools.declaring.lean_jsonschema import Draft202012Validator
+    from supervisord_py.tools.declaring.schema import Draft202012Validator
     from supervisord_py.tools.spec import ToolSpec
 
 MAX_COMPILED = 256
-MAX_DEPTH = 200
 
 _compiled: dict[str, Draft202012Validator] = {}
 _compiled_lock = threading.Lock()
@@ -36,7 +32,7 @@ def check_input(spec: ToolSpec, value: Any) -> None:
     Raises:
         InvalidInputError: With `errors=[{pointer, message}]`, one for each place that does not fit.
     """
-    found = unfit_numbers(value) or violations(_validator(spec), fill_defaults(spec, value))
+    found = violations(_validator(spec), fill_defaults(spec, value))
     if found:
         first = found[0]
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -58,43 +54,6 @@ def _validator(spec: ToolSpec) -> Draft202012Validator:
                 del _compiled[next(iter(_compiled))]
             _compiled[spec.digest] = known
         return known
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A value below its parent; the pointer is only built for the one that is wrong."""
-
-    value: Any
-    token: str | int = ""
-    parent: _Node | None = None
-    depth: int = 0
-
-    def pointer(self) -> str:
-        tokens: list[str | int] = []
-        node: _Node = self
-        while node.parent is not None:
-            tokens.append(node.token)
-            node = node.parent
-        return pointer_of(reversed(tokens))
-
-
-def unfit_numbers(value: Any) -> list[Violation]:
-    """Find what Python's parser lets through and JSON does not have: NaN, Infinity; and absurd nesting."""
-    waiting = [_Node(value)]
-    while waiting:
-        node = waiting.pop()
-        if node.depth > MAX_DEPTH:
-            return [Violation("", f"is nested deeper than {MAX_DEPTH} levels")]
-        match node.value:
-            case float() if not math.isfinite(node.value):
-                return [Violation(node.pointer(), f"must be a finite number, not {node.value}")]
-            case dict():
-                waiting.extend(_Node(each, key, node, node.depth + 1) for key, each in node.value.items())
-            case list():
-                waiting.extend(_Node(each, index, node, node.depth + 1) for index, each in enumerate(node.value))
-            case _:
-                pass
-    return []
 
 
 def fill_defaults(spec: ToolSpec, value: Any) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, VENV
+from supervisord_py.tools.declaring.fingerprint import VENV
 
 if TYPE_CHECKING:
     from supervisord_py.tools.spec import ToolSpec
@@ -31,8 +31,6 @@ def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path
     venv = spec.folder / VENV
     if spec.python is not None:
         return _checked(spec, _resolve(spec, spec.python, path), "`python` of the tool")
-    if os.path.lexists(spec.folder / INCOMPLETE):
-        raise _failed(spec, f"the virtual environment {venv} of {spec.unit} is half built")
     if os.path.lexists(venv / "bin" / "python"):
         return _checked(spec, venv / "bin" / "python", "its .venv")
     if os.path.isfile(venv / "pyvenv.cfg"):

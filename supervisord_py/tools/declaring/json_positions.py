@@ -1,8 +1,7 @@
-"""JSON that knows where it stands: every value of a document by JSON pointer, with its line and column.
+"""JSON files that people write: strictly read, and every value and key found by its pointer when an error needs it.
 
-The parser is strict where `json` is not, because its only inputs are files that people write: a duplicate key, NaN, a
-lone surrogate, a trailing comma, a comment or a byte order mark is an error at a place, never a surprise later.
-It gives values, positions or `JsonSyntaxError`; nothing else escapes, whatever the bytes.
+A duplicate key, NaN, a number out of range, half a surrogate pair or a byte order mark is an error, never a surprise
+later. It gives values, positions or `JsonSyntaxError`; nothing else escapes, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -11,18 +10,14 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_DEPTH = 100
-MAX_DIGITS = 400
-"""Longer numbers are typing errors; int() refuses past 4300 digits on its own, with a less helpful text."""
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_STRINGS = json.JSONDecoder()
-_WORDS = {"true": True, "false": False, "null": None}
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +29,69 @@ class Place:
 
 
 class JsonSyntaxError(ValueError):
-    """The text is not the JSON that is asked for; `place` and `pointer` say where."""
+    """The text is not the JSON that is asked for; `place` says where."""
 
-    def __init__(self, message: str, place: Place, pointer: str = "") -> None:
+    def __init__(self, message: str, place: Place) -> None:
         super().__init__(message)
         self.message = message
         self.place = place
-        self.pointer = pointer
 
 
-@dataclass(frozen=True, slots=True)
+class _Refused(ValueError):
+    """Found while parsing, where json does not say where it is."""
+
+    def __init__(self, message: str, token: str) -> None:
+        super().__init__(message)
+        self.token = token
+
+
+@dataclass(frozen=True)
 class Document:
-    """A parsed text. `values` and `keys` map JSON pointers to character offsets."""
+    """A parsed text."""
 
     value: Any
     text: str
-    values: dict[str, int]
-    keys: dict[str, int]
+
+    @cached_property
+    def _offsets(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Character offsets of values and of keys, by JSON pointer."""
+        values: dict[str, int] = {}
+        keys: dict[str, int] = {}
+        _index(_TOKEN.finditer(self.text), "", values, keys)
+        return values, keys
 
     def place(self, pointer: str) -> Place:
         """Return where the value of `pointer` begins; of its nearest existing parent where there is none."""
-        while pointer and pointer not in self.values:
+        values = self._offsets[0]
+        while pointer and pointer not in values:
             pointer = pointer.rpartition("/")[0]
-        return place_of(self.text, self.values.get(pointer, 0))
+        return place_of(self.text, values.get(pointer, 0))
 
     def key_place(self, pointer: str) -> Place:
         """Return where the key that `pointer` ends in stands; array members have no key, so their value counts."""
-        if pointer in self.keys:
-            return place_of(self.text, self.keys[pointer])
-        return self.place(pointer)
+        keys = self._offsets[1]
+        return place_of(self.text, keys[pointer]) if pointer in keys else self.place(pointer)
 
-    def with_value(self, pointer: str, value: Any) -> str:
-        """Return the text with another value at `pointer`, which must exist; every other character stays as it is."""
-        start = self.values[pointer]
-        _, end = _Scanner(self.text).scan(start, pointer, 0)
-        return self.text[:start] + json.dumps(value, ensure_ascii=False) + self.text[end:]
+
+def _index(tokens: Iterator[re.Match[str]], pointer: str, values: dict[str, int], keys: dict[str, int]) -> str:
+    """Note the offsets of one value of sound JSON; returns a token that closes what is around it, if it met that."""
+    token = next(tokens)
+    if token[0] in "}]":
+        return token[0]
+    values[pointer] = token.start()
+    if token[0] == "[":
+        index = 0
+        while _index(tokens, child(pointer, index), values, keys) != "]" and next(tokens)[0] == ",":
+            index += 1
+    elif token[0] == "{":
+        while (key := next(tokens))[0] != "}":
+            own = child(pointer, json.loads(key[0]))
+            keys[own] = key.start()
+            next(tokens)
+            _index(tokens, own, values, keys)
+            if next(tokens)[0] == "}":
+                break
+    return ""
 
 
 def place_of(text: str, offset: int) -> Place:
@@ -98,12 +121,11 @@ def parse_bytes(raw: bytes) -> Document:
     if raw.startswith(b"\xef\xbb\xbf"):
         raise JsonSyntaxError("the file begins with a byte order mark; save it as UTF-8 without one", Place(1, 1))
     try:
-        text = raw.decode("utf-8")
+        return parse(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         before = raw[: error.start].decode("utf-8", "replace")
         message = f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason})"
         raise JsonSyntaxError(message, place_of(before, len(before))) from None
-    return parse(text)
 
 
 def parse(text: str) -> Document:
@@ -112,126 +134,46 @@ def parse(text: str) -> Document:
     Raises:
         JsonSyntaxError: Whatever is wrong, with its place.
     """
-    scanner = _Scanner(text)
-    value, end = scanner.scan(scanner.skip(0), "", 0)
-    end = scanner.skip(end)
-    if end != len(text):
-        raise scanner.error("text after the end of the document", end)
-    return Document(value, text, scanner.values, scanner.keys)
+    _check_depth(text)
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise JsonSyntaxError(error.msg, Place(error.lineno, error.colno)) from None
+    except _Refused as error:
+        raise JsonSyntaxError(str(error), place_of(text, max(0, text.rfind(error.token)))) from None
+    except UnicodeEncodeError:
+        raise JsonSyntaxError("half of a surrogate pair", place_of(text, text.lower().index("\\ud"))) from None
+    except ValueError as error:
+        raise JsonSyntaxError(str(error), Place(1, 1)) from None
+    return Document(value, text)
 
 
-class _Scanner:
-    """Recursive descent over one text; methods take an offset and return a value and the offset after it."""
+def _check_depth(text: str) -> None:
+    depth = 0
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        for token in _TOKEN.finditer(text):
+            depth += (token[0] in "[{") - (token[0] in "]}")
+            if depth > MAX_DEPTH:
+                raise JsonSyntaxError(f"nested deeper than {MAX_DEPTH} levels", place_of(text, token.start()))
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.values: dict[str, int] = {}
-        self.keys: dict[str, int] = {}
 
-    def skip(self, at: int) -> int:
-        """Return the offset of the next character that is no white space."""
-        found = _SPACE.match(self.text, at)
-        return found.end() if found else at
-
-    def error(self, message: str, at: int, pointer: str = "") -> JsonSyntaxError:
-        return JsonSyntaxError(message, place_of(self.text, at), pointer)
-
-    def scan(self, at: int, pointer: str, depth: int) -> tuple[Any, int]:
-        if depth > MAX_DEPTH:
-            raise self.error(f"nested deeper than {MAX_DEPTH} levels", at)
-        self.values[pointer] = at
-        match self.text[at : at + 1]:
-            case "{":
-                return self.scan_object(at, pointer, depth)
-            case "[":
-                return self.scan_array(at, pointer, depth)
-            case '"':
-                return self.scan_string(at, pointer)
-            case "":
-                raise self.error("the text ends where a value should stand", at, pointer)
-            case _:
-                return self.scan_scalar(at, pointer)
-
-    def scan_object(self, at: int, pointer: str, depth: int) -> tuple[dict[str, Any], int]:
-        members: dict[str, Any] = {}
-        start, at = at, self.skip(at + 1)
-        if self.text[at : at + 1] == "}":
-            return members, at + 1
-        while True:
-            key, at = self.scan_key(at, pointer, members)
-            members[key], at = self.scan(at, child(pointer, key), depth + 1)
-            at = self.skip(at)
-            if self.text[at : at + 1] == "}":
-                return members, at + 1
-            at = self.after_comma(at, start, "}", pointer)
-
-    def scan_key(self, at: int, pointer: str, members: dict[str, Any]) -> tuple[str, int]:
-        if self.text[at : at + 1] != '"':
-            raise self.error('expected a key in double quotes, as in "name": …', at, pointer)
-        key, end = self.scan_string(at, pointer)
-        own = child(pointer, key)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members: dict[str, Any] = {}
+    for key, value in pairs:
         if key in members:
-            first = place_of(self.text, self.keys[own])
-            raise self.error(f"the key {key!r} stands twice; the first is on line {first.line}", at, own)
-        self.keys[own] = at
-        end = self.skip(end)
-        if self.text[end : end + 1] != ":":
-            raise self.error(f"expected ':' after the key {key!r}", end, own)
-        return key, self.skip(end + 1)
+            raise _Refused(f"the key {key!r} stands twice", json.dumps(key, ensure_ascii=False))
+        members[key] = value
+    return members
 
-    def scan_array(self, at: int, pointer: str, depth: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
-        start, at = at, self.skip(at + 1)
-        if self.text[at : at + 1] == "]":
-            return items, at + 1
-        while True:
-            item, at = self.scan(at, child(pointer, len(items)), depth + 1)
-            items.append(item)
-            at = self.skip(at)
-            if self.text[at : at + 1] == "]":
-                return items, at + 1
-            at = self.after_comma(at, start, "]", pointer)
 
-    def after_comma(self, at: int, start: int, closing: str, pointer: str) -> int:
-        """Pass the comma between two members, and say what is wrong where there is none or one too many."""
-        if self.text[at : at + 1] == "":
-            opened = place_of(self.text, start)
-            raise self.error(f"the text ends inside what was opened on line {opened.line}", at, pointer)
-        if self.text[at] != ",":
-            raise self.error(f"expected ',' or '{closing}'", at, pointer)
-        after = self.skip(at + 1)
-        if self.text[after : after + 1] == closing:
-            raise self.error(f"trailing comma before '{closing}'", at, pointer)
-        return after
+def _refuse_constant(word: str) -> Any:
+    raise _Refused(f"{word} is no JSON value", word)
 
-    def scan_string(self, at: int, pointer: str) -> tuple[str, int]:
-        try:
-            value, end = _STRINGS.raw_decode(self.text, at)
-        except json.JSONDecodeError as error:
-            raise self.error(f"broken string: {error.msg}", error.pos, pointer) from None
-        if _SURROGATE.search(value):
-            raise self.error("broken string: half of a surrogate pair", at, pointer)
-        return value, end
 
-    def scan_scalar(self, at: int, pointer: str) -> tuple[Any, int]:
-        word = _WORD.match(self.text, at)
-        if word:
-            if word.group() not in _WORDS:
-                raise self.error(f"{word.group()[:40]} is no JSON value", at, pointer)
-            return _WORDS[word.group()], word.end()
-        number = _NUMBER.match(self.text, at)
-        if number is None:
-            shown = "a comment is no JSON" if self.text[at] in "/#" else f"unexpected {self.text[at]!r}"
-            raise self.error(shown, at, pointer)
-        return self.scan_number(number, pointer), number.end()
-
-    def scan_number(self, number: re.Match[str], pointer: str) -> int | float:
-        digits = number.group()
-        if len(digits) > MAX_DIGITS:
-            raise self.error(f"a number of more than {MAX_DIGITS} digits", number.start(), pointer)
-        if number.group(1) is None and number.group(2) is None:
-            return int(digits)
-        value = float(digits)
-        if math.isinf(value):
-            raise self.error(f"{digits[:40]} is too large for a number", number.start(), pointer)
-        return value
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise _Refused(f"{digits[:40]} is too large for a number", digits)
+    return value

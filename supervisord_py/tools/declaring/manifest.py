@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.config import ToolDefaults
-from supervisord_py.tools.declaring import pixie, plain
-from supervisord_py.tools.declaring.declaration import name_trouble
+from supervisord_py.tools.declaring import pixie
+from supervisord_py.tools.declaring.declaration import PLAIN_KEYS, name_trouble, read_plain
 from supervisord_py.tools.declaring.fields import Fields, type_name
-from supervisord_py.tools.declaring.fingerprint import INCOMPLETE, MANIFEST, SIDECAR, digest
+from supervisord_py.tools.declaring.fingerprint import MANIFEST, SIDECAR, digest
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse, parse_bytes
 from supervisord_py.tools.declaring.own_settings import (
     COMMON_KEYS,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from supervisord_py.tools.declaring.json_positions import Document
     from supervisord_py.tools.declaring.own_settings import CommonSettings, OwnSettings
 
-_PIXIE_ONLY = frozenset(pixie.KEYS) - frozenset(plain.KEYS)
-_PLAIN_ONLY = (frozenset(plain.KEYS) - frozenset(pixie.KEYS)) | frozenset(OWN_KEYS)
+_PIXIE_ONLY = frozenset(pixie.KEYS) - frozenset(PLAIN_KEYS)
+_PLAIN_ONLY = (frozenset(PLAIN_KEYS) - frozenset(pixie.KEYS)) | frozenset(OWN_KEYS)
 _NO_SIDECAR = parse("{}")
 
 
@@ -66,13 +66,11 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
         declared, own = pixie.read_pixie(fields, folder.name), read_own(own_fields, defaults or ToolDefaults())
         own_fields.refuse_unknown(dict.fromkeys((*pixie.KEYS, *COMMON_KEYS), "it belongs into tool.json"))
     else:
-        declared, own = plain.read_plain(fields, folder.name), read_own(fields, defaults or ToolDefaults())
+        declared, own = read_plain(fields, folder.name), read_own(fields, defaults or ToolDefaults())
     common = read_common(fields, defaults or ToolDefaults())
-    fields.refuse_unknown(_elsewhere(dialect), known=pixie.KEYS if dialect is Dialect.PIXIE else plain.KEYS)
+    fields.refuse_unknown(_elsewhere(dialect), known=pixie.KEYS if dialect is Dialect.PIXIE else PLAIN_KEYS)
     if own.command is None:
         check_entrypoint(fields, folder, common.entrypoint)
-    if os.path.lexists(folder / INCOMPLETE):
-        problems.warn(f"its .venv is half built: run pxctl tools sync {folder.name}")
     if not declared.concurrent and own_concurrency_asked(sidecar.value):
         problems.warn("concurrency in pxd.json is ignored: the tool says concurrent: false")
     problems.raise_if_any()

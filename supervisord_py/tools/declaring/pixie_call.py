@@ -61,21 +61,27 @@ def pixie_call(spec: ToolSpec, inputs: Mapping[str, Any], run_id: str, artefacts
         artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
 
     Raises:
-        BadRequestError: The run id cannot be one.
+        BadRequestError: The run id cannot be one, or the inputs cannot be told as JSON.
     """
     if not RUN_ID.fullmatch(run_id):
         raise BadRequestError(f"{run_id[:80]!r} is no run id: letters, digits, '-' and '_', at most 64", unit=spec.unit)
     directory = artefacts_root / spec.name / run_id
     filled = fill_defaults(spec, inputs)
     own = {"run_id": run_id, "_pixie": {"run_id": run_id, "artefacts_dir": str(directory)}}
-    if spec.pixie is not None and spec.pixie.input_transport is InputTransport.MULTIPART:
-        files = {each.key for each in spec.pixie.inputs if each.type in FILE_TYPES}
-        parts = [part for key, value in {**filled, **own}.items() for part in _parts(key, value, files)]
-        body, content_type = _multipart(parts)
-    else:
-        document = {**filled, "inputs": filled, **own}
-        body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        content_type = "application/json"
+    try:
+        if spec.pixie is not None and spec.pixie.input_transport is InputTransport.MULTIPART:
+            files = {each.key for each in spec.pixie.inputs if each.type in FILE_TYPES}
+            parts = [part for key, value in {**filled, **own}.items() for part in _parts(key, value, files)]
+            body, content_type = _multipart(parts)
+        else:
+            document = {**filled, "inputs": filled, **own}
+            body = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+                "utf-8", "replace"
+            )
+            content_type = "application/json"
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadRequestError(f"The input for {spec.unit} cannot be passed on: {why}.", unit=spec.unit) from error
     headers = {"Content-Type": content_type, "X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
     return PixieCall(body, headers, directory)
 
@@ -92,7 +98,7 @@ def _parts(key: str, value: Any, files: set[str]) -> Iterator[_Part]:
     elif isinstance(value, str):
         yield _Part(key, value.encode("utf-8", "replace"))
     else:
-        yield _Part(key, json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+        yield _Part(key, json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace"))
 
 
 def _file_part(key: str, value: Any, index: int) -> _Part:

@@ -66,7 +66,7 @@ class Problems:
 
     def add_syntax(self, file: Path, error: JsonSyntaxError) -> None:
         """Note that a file is not JSON."""
-        self._add(file, error.message, error.pointer, error.place)
+        self._add(file, error.message, "", error.place)
 
     def add(self, file: Path, document: Document, pointer: str, message: str) -> None:
         """Note that the value at `pointer` is wrong."""

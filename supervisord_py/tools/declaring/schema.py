@@ -8,6 +8,7 @@ request.
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,6 @@ from referencing.jsonschema import DRAFT202012
 
 from supervisord_py.tools.declaring.fields import type_name
 from supervisord_py.tools.declaring.json_positions import child, pointer_of
-from supervisord_py.tools.declaring.lean_jsonschema import Draft202012Validator, best_match
 from supervisord_py.tools.declaring.problems import clip, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,7 +27,28 @@ if TYPE_CHECKING:
 
     from referencing._core import Resolver
 
-    from supervisord_py.tools.declaring.lean_jsonschema import ValidationError
+
+# Where jupyter_server is installed, jsonschema finds rfc3987_syntax, which builds a grammar as it is imported: a second
+# and a half of every start of the control plane; others cost some hundredths. They check formats, which we never ask
+# (`format` is an annotation): while jsonschema is imported they are hidden, afterwards everybody may import them.
+_COSTLY = (
+    "rfc3987_syntax",
+    "rfc3986_validator",
+    "rfc3339_validator",
+    "isoduration",
+    "uri_template",
+    "webcolors",
+    "fqdn",
+)
+_hidden = [name for name in _COSTLY if name not in sys.modules]
+for _name in _hidden:
+    sys.modules[_name] = None  # type: ignore[assignment]  # import then says ImportError, as where it is missing
+try:
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import ValidationError, best_match
+finally:
+    for _name in _hidden:
+        del sys.modules[_name]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_VIOLATIONS = 100

@@ -1,13 +1,16 @@
 """`pxctl tools add` and `remove`: copy a folder into the tools directory, or take one away.
 
-What is added is checked before it appears under its name. Given another name, the copy declares that one, and the rest
-of its declaration stays as it was, to the character. A `.venv` comes along: `bin/python` in it finds its base from
+What is added is checked before it appears under its name. Given another name, the copy declares that one. A `.venv`
+comes along: `bin/python` in it finds its base from
 wherever it lies; only its other scripts know their old path. What is removed goes at once by a rename and is deleted
 then; links are never followed, so a tool that is a link loses the link only. Both block: call them in a thread.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
 import secrets
 import shutil
@@ -17,28 +20,62 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
+from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
 from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.tools.declaring.declaration import name_trouble
 from supervisord_py.tools.declaring.fingerprint import MANIFEST, VENV
 from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
 from supervisord_py.tools.declaring.manifest import dialect_of, load_tool
 from supervisord_py.tools.declaring.problems import did_you_mean
-from supervisord_py.tools.making.bytecode import lacks_bytecode
-from supervisord_py.tools.making.placing import PREFIX, DiskError, placed
 from supervisord_py.tools.making.requirements import needs_of
+from supervisord_py.tools.making.sync import lacks_bytecode
 from supervisord_py.tools.spec import Dialect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from supervisord_py.tools.config import ToolDefaults
     from supervisord_py.tools.declaring.catalog import Catalog, Entry
     from supervisord_py.tools.spec import ToolSpec
 
 EXAMPLE = "example:"
+PREFIX = ".adding-"
+"""Begins the name of a folder that is being prepared; the catalog passes over every name with a dot in front."""
 _LEFT_BEHIND = (".venv.*", "__pycache__", ".git")
 """Not copied from the top of the folder: these are not the tool."""
+
+
+class DiskError(PxError):
+    """The tools directory cannot be written."""
+
+    kind = "disk"
+    title = "The tools directory cannot be written"
+
+
+@contextlib.contextmanager
+def placed(folder: Path) -> Iterator[Path]:
+    """Give a path of the same last name that does not exist yet; what is put there becomes `folder` at the end.
+
+    Raises:
+        ConflictError: `folder` has come to exist meanwhile.
+        DiskError: The directory cannot be written.
+    """
+    unit = f"tool:{folder.name}"
+    nest = folder.parent / f"{PREFIX}{secrets.token_hex(6)}"
+    try:
+        os.makedirs(folder.parent, mode=0o700, exist_ok=True)
+        os.mkdir(nest, 0o700)
+        draft = nest / folder.name
+        yield draft
+        if os.path.lexists(folder):
+            raise ConflictError(f"{folder} is there already", unit=unit)
+        os.rename(draft, folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ConflictError(f"{folder} is there already", unit=unit) from None
+        raise DiskError(f"cannot write {folder}: {error.strerror or error}", hint="pxctl doctor", unit=unit) from None
+    finally:
+        shutil.rmtree(nest, ignore_errors=True)
 
 
 class RemovalScope(StrEnum):
@@ -174,11 +211,9 @@ def _rename(draft: Path, name: str) -> None:
     key = "id" if dialect_of(declared) is Dialect.PIXIE else "name"
     if not isinstance(declared.get(key), str) or declared[key] == name:
         return
-    mode = stat.S_IMODE(os.stat(path).st_mode)
     # A file of its own: the copy may be a link to the original, and may be read-only.
     os.unlink(path)
-    path.write_bytes(document.with_value(f"/{key}", name).encode())
-    os.chmod(path, mode)
+    path.write_text(json.dumps(declared | {key: name}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _checked(draft: Path, folder: Path, defaults: ToolDefaults | None) -> None:

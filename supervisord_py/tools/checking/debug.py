@@ -1,25 +1,36 @@
-"""The failure table of CONTRACT §8: one look a case. Values in, values out; what is found is quoted.
+"""`pxctl tools debug TOOL`: walks the failure table (CONTRACT §8), one look a case, with evidence and the next step.
 
 Law: a case is found only on evidence of the tool as it is declared now: rows of instances with another digest are the
-past of another tool, and a fault that a later good life has disproved is no fault.
+past of another tool, and a fault that a later good life has disproved is no fault. Reading the past starts nothing. One
+fresh start with a sample run is made, and only when the tool is not running already; like every run it waits its turn.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.errors import PxError
+from supervisord_py.ledger import instances, runs
+from supervisord_py.tools.checking.sample import sample_input
+from supervisord_py.tools.serving.drift import schema_drift
 from supervisord_py.tools.serving.failure import hint_for
+from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from supervisord_py.errors import PxError
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.runs import RunRow
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.tools.serving.launcher import Launcher
     from supervisord_py.tools.spec import ToolSpec
 
+INSTANCES = 10
+RUNS = 50
 _SERVER_ERROR = 500
 _UNPROCESSABLE = 422
 _CUT_SHORT = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
@@ -92,7 +103,7 @@ def never_ready(findings: Findings) -> Case:
     return Case("never_ready", found=False)
 
 
-def schema_drift(findings: Findings) -> Case:
+def drifted(findings: Findings) -> Case:
     """What the running tool declares is not what its `tool.json` declares."""
     if not findings.drift:
         return Case("schema_drift", found=False)
@@ -197,7 +208,7 @@ def missing_interpreter_or_module(findings: Findings) -> Case:
 
 CASES: tuple[Callable[[Findings], Case], ...] = (
     never_ready,
-    schema_drift,
+    drifted,
     invalid_input,
     bad_answer,
     exits_zero,
@@ -205,3 +216,69 @@ CASES: tuple[Callable[[Findings], Case], ...] = (
     memory_limit,
     missing_interpreter_or_module,
 )
+
+
+async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, Any]:
+    """Walk the failure table for a tool and return the JSON document px.debug/1.
+
+    Raises:
+        UnknownUnitError, ConfigError: there is no such tool, or its manifest is broken; that is the diagnosis then.
+    """
+    spec = launcher.catalog.get(name)
+    await ledger.flush()  # the row of a run is posted: it may come after the answer
+    is_cold = launcher.instance_of(name) is None
+    past = await runs.latest(ledger, spec.unit, RUNS)
+    error = await _try_it(launcher, spec) if is_cold else None
+    drift = await _drift(launcher, spec)
+    standing = launcher.chronicle.standing(name)
+    instance = launcher.instance_of(name)
+    lives = await instances.latest(ledger, spec.unit, INSTANCES)
+    findings = Findings(
+        spec=spec,
+        drift=drift,
+        failure=standing.failure,
+        instances=[row for row in lives if row.spec_digest == spec.digest],
+        runs=past,
+        error=error,
+        stderr_tail=await launcher.tails.of(instance) if instance is not None else "",
+    )
+    cases = tuple(look(findings) for look in CASES)
+    how = "a fresh start and sample run" if is_cold else "what was recorded"
+    shown = [
+        {"case": each.case, "found": each.found, "evidence": each.evidence, "next_step": each.next_step}
+        for each in cases
+    ]
+    return {"schema": "px.debug/1", "unit": spec.unit, "cases": shown, "verdict": _verdict(cases, error, how)}
+
+
+async def _drift(launcher: Launcher, spec: ToolSpec) -> tuple[str, ...]:
+    """Compare `/schema` now where the tool runs, else take what was seen of this declaration last."""
+    instance = launcher.instance_of(spec.name)
+    if instance is not None and instance.upstream is not None and instance.wanted is None:
+        return await schema_drift(instance.upstream, dict(spec.manifest))
+    standing = launcher.chronicle.standing(spec.name)
+    return standing.drift if standing.drift_digest == spec.digest else ()
+
+
+async def _try_it(launcher: Launcher, spec: ToolSpec) -> PxError | None:
+    """Start the tool and give it a sample input; return what went wrong."""
+    sample = sample_input(spec, datetime.now(UTC))
+    try:
+        if sample.trouble:
+            await launcher.warm(spec.name)
+        else:
+            request = RunRequest(JsonInput(sample.value, json.dumps(sample.value).encode()))
+            async with run(launcher, spec.name, request):
+                pass
+    except PxError as error:
+        return error
+    return None
+
+
+def _verdict(cases: tuple[Case, ...], error: PxError | None, how: str) -> str:
+    found = [each for each in cases if each.found]
+    if found:
+        return f"{', '.join(each.case for each in found)}: {found[0].next_step}"
+    if error is not None:
+        return f"none of the known cases, but it failed: {error.detail}"
+    return f"no fault found by {how}"

@@ -1,0 +1,162 @@
+"""The input that a validation sends: the tool's own `test-request.json`, else one made from what it declares.
+
+What is made is as plain as can be: const, default, first example or option, smallest number. Where that does not fit,
+the author is asked to write the test request. For Pixie tools the values are those of the original's validator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from supervisord_py.errors import InvalidInputError
+from supervisord_py.process.bounded_file import read_bounded
+from supervisord_py.tools.declaring.input import check_input
+from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
+from supervisord_py.tools.declaring.pixie_schema import CHAT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from supervisord_py.tools.spec import PixieInput, PixieTraits, ToolSpec
+
+TEST_REQUEST = "test-request.json"
+PICTURE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAAC0lEQVR4nGNgAAIAAAUAAXpeqz8AAAAASUVORK5CYII="
+)
+SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQQAAACAgICA"
+_MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An input to try, where it comes from, and why it does not fit (empty when it does)."""
+
+    value: Any
+    origin: str
+    trouble: str = ""
+
+
+def sample_input(spec: ToolSpec, now: datetime) -> Sample:
+    """Return an input for the tool: its test request, else a generated one. `now` is for inputs that are dates."""
+    origin = TEST_REQUEST
+    try:
+        value = parse_bytes(read_bounded(spec.folder / TEST_REQUEST)).value
+    except FileNotFoundError:
+        origin = "generated from the input's declaration"
+        value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie, now)
+    except OSError as error:
+        return Sample({}, origin, f"{origin} {error.strerror or error}")
+    except JsonSyntaxError as error:
+        return Sample({}, origin, f"{origin}, line {error.place.line}: {error.message}")
+    try:
+        check_input(spec, value)
+    except InvalidInputError as error:
+        cure = "" if origin == TEST_REQUEST else f"; write {TEST_REQUEST}"
+        return Sample(value, origin, f"{error.detail}{cure}")
+    return Sample(value, origin)
+
+
+def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """Return the plainest value that a schema names; whether it fits is for others to check."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return {}
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    if "$ref" in schema:
+        return _plain(_target(schema["$ref"], root), root, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            rest = {name: value for name, value in schema.items() if name != key}
+            return _plain(rest | schema[key][0] if isinstance(schema[key][0], dict) else rest, root, depth + 1)
+    kinds = schema.get("type", "object")
+    match kinds if isinstance(kinds, str) else next((kind for kind in kinds if kind != "null"), "null"):
+        case "object":
+            known, must = schema.get("properties", {}), schema.get("required", ())
+            wanted = [name for name, each in known.items() if isinstance(each, dict) and "default" in each]
+            return {name: _plain(known.get(name, {}), root, depth + 1) for name in dict.fromkeys([*wanted, *must])}
+        case "array":
+            return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
+        case "string":
+            text = {"date": "2026-01-01", "date-time": "2026-01-01T00:00:00Z"}.get(schema.get("format", ""), "sample")
+            return text.ljust(min(int(schema.get("minLength", 0)), 1_000_000), "x")[: schema.get("maxLength")]
+        case "integer" | "number":
+            return _number(schema)
+        case "boolean":
+            return False
+        case _:
+            return None
+
+
+def _target(reference: str, root: Any) -> Any:
+    """Follow `#/…` within the root; anything else gives nothing to go by."""
+    for token in reference.removeprefix("#").split("/")[1:]:
+        key = token.replace("~1", "/").replace("~0", "~")
+        root = root.get(key, {}) if isinstance(root, dict) else {}
+    return root
+
+
+def _number(schema: Mapping[str, Any]) -> Any:
+    if "minimum" in schema:
+        return float(schema["minimum"]) if schema.get("type") == "number" else schema["minimum"]
+    if "exclusiveMinimum" in schema:
+        return schema["exclusiveMinimum"] + 1
+    return min(0, schema.get("maximum", 0), schema.get("exclusiveMaximum", 1) - 1)
+
+
+def _pixie(traits: PixieTraits, now: datetime) -> dict[str, Any]:
+    """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
+    if traits.layout == CHAT:
+        return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
+    values = {each.key: each.defaults[0] for each in traits.inputs if each.defaults}
+    for each in traits.inputs:
+        hidden = each.show_if is not None and values.get(each.show_if.key) != each.show_if.equals
+        if not each.defaults and each.required and not hidden:
+            values[each.key] = _pixie_value(each, now)
+    return values
+
+
+def _pixie_value(declared: PixieInput, now: datetime) -> Any:
+    settings, today = declared.settings, now.date().isoformat()
+    centre = settings.get("default_center") or [0, 0]
+    match declared.type:
+        case "slider" if settings.get("range"):
+            return [settings["min"], settings["max"]]
+        case "number" | "slider":
+            low, high = settings.get("min"), settings.get("max")
+            if low is not None and high is not None:
+                return float(low / 2 + high / 2)
+            return float(max(low, 0) if low is not None else min(high or 0, 0))
+        case "file" | "image":
+            return [PICTURE] if settings.get("multiple") else PICTURE
+        case "select" | "radio":
+            return declared.options[0]
+        case "json":
+            schema = settings.get("schema") or {}
+            return _plain(schema, schema)
+        case "table":
+            columns = [each for each in settings.get("columns") or [] if isinstance(each, dict) and "key" in each]
+            row = {each["key"]: 0 if each.get("type") == "number" else "" for each in columns}
+            return [row] * int(settings.get("min_rows") or 0)
+        case _:
+            return {
+                "multiselect": [],
+                "tags": [],
+                "checkbox": False,
+                "toggle": False,
+                "date": today,
+                "date_range": [today, today],
+                "time": "00:00",
+                "datetime": now.isoformat(timespec="seconds"),
+                "audio": SILENCE,
+                "colour": "#000000",
+                "map_point": centre,
+                "map_bbox": [centre, [each + 0.01 for each in centre]],
+                "map_polygon": [centre],
+                "map_multipoint": [centre],
+            }.get(declared.type, "")

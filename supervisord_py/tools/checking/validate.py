@@ -1,0 +1,470 @@
+"""`pxctl tools validate`: twelve checks, each pass, warn, fail or skip (CONTRACT §5).
+
+The checks of files collect everything; the checks of a running instance stop at the first failure, because what
+follows would only repeat it. That instance lives apart from the warm set, on a socket of its own. It is recorded like
+every instance (start method `probe`), and a control plane that finds it left behind stops it, because its note is not
+one that can be adopted. Whatever happens, what was started is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import time
+import tomllib
+import uuid
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
+from supervisord_py.process.bounded_file import read_bounded
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.spec import Reason
+from supervisord_py.tools.checking.sample import Sample, sample_input
+from supervisord_py.tools.declaring.difference import Tolerance, differences
+from supervisord_py.tools.declaring.fingerprint import MANIFEST
+from supervisord_py.tools.declaring.interpreter import find_interpreter
+from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
+from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.declaring.pixie_call import pixie_call
+from supervisord_py.tools.declaring.pixie_schema import incoherences
+from supervisord_py.tools.declaring.problems import clip
+from supervisord_py.tools.declaring.schema import compile_schema, violations
+from supervisord_py.tools.serving import failure
+from supervisord_py.tools.serving.answers import is_json, read_up_to
+from supervisord_py.tools.serving.instance import Instance
+from supervisord_py.tools.serving.listeners import Listeners
+from supervisord_py.tools.serving.startup import Startup, close_notify
+from supervisord_py.tools.serving.upstream import Call, Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from supervisord_py.tools.config import ToolDefaults
+    from supervisord_py.tools.serving.launcher import Launcher
+    from supervisord_py.tools.serving.startup import Surroundings
+    from supervisord_py.tools.spec import ToolSpec
+
+NAMES = (
+    "folder_structure",
+    "tool_json_parses",
+    "schemas_coherent",
+    "pyproject_ok",
+    "venv_functional",
+    "tool_spawns",
+    "schema_matches_disk",
+    "sample_input_run",
+    "output_conforms",
+    "streaming_check",
+    "clean_shutdown",
+    "reference_fixtures_match",
+)
+"""The twelve checks in their order."""
+METHOD = "probe"
+PIXIE_NEEDS = ("fastapi", "uvicorn", "pydantic", "python-dotenv")
+STREAM_SECONDS = 10.0
+RUN_MARGIN_SECONDS = 5.0
+VALIDATING = {"PIXIE_VALIDATE": "true"}
+"""Tells a Pixie tool that this run is a validation."""
+_MAX_ANSWER = 64 * 1024 * 1024
+_NO_STREAM = frozenset({404, 405, 501})
+_DISTRIBUTION = re.compile(r"\s*([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(.*)", re.DOTALL)
+_COHERENCE = re.compile(r"/(inputs?|outputs?|secrets)(/.*)?", re.DOTALL)
+
+
+class Status(StrEnum):
+    """How a check came out."""
+
+    PASS = "pass"  # noqa: S105 - the word of the report, no password
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: a line for people, and details of several lines where there are any."""
+
+    name: str
+    status: Status
+    message: str
+    details: str | None = None
+
+
+async def validate_tool(launcher: Launcher, folder: Path, now: datetime) -> dict[str, Any]:
+    """Run the twelve checks on the tool in `folder` and return the report, JSON document px.validation/1.
+
+    Args:
+        launcher: The tool is tried beside what it holds.
+        folder: The tool's folder.
+        now: Aware UTC time of the report.
+    """
+    spec, checks = await asyncio.to_thread(check_files, folder, launcher.config.defaults)
+    trial, why = None, "not reached: an earlier check failed"
+    if spec is None:
+        why = "not reached: the tool cannot be loaded"
+    elif all(check.status is not Status.FAIL for check in checks):
+        trial = _Trial(launcher.around, spec, now)
+        checks += await trial.run()
+    known = {check.name: check for check in checks}
+    ordered = [known.get(name, Check(name, Status.SKIP, why)) for name in NAMES]
+    found = {check.status for check in ordered}
+    return {
+        "schema": "px.validation/1",
+        "tool_id": folder.name,
+        "tool_path": str(folder),
+        "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "overall": next((each for each in (Status.FAIL, Status.WARN) if each in found), Status.PASS).value,
+        "checks": [
+            {"name": each.name, "status": each.status.value, "message": each.message, "details": each.details}
+            for each in ordered
+        ],
+        "sample_inputs": trial.sample.value if trial and trial.sample else None,
+        "sample_output": trial.answer if trial else None,
+        "spawn_log": (trial.stderr if trial else "") or None,
+        "warnings": list(spec.warnings) if spec else [],
+    }
+
+
+# -- checks 1 to 5: what can be said without starting anything ---------------------------------------------------
+
+
+def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, list[Check]]:
+    """Run checks 1 to 5; the spec is None when the tool cannot be loaded."""
+    try:
+        spec = load_tool(folder, defaults)
+    except ConfigError as error:
+        return None, _broken(error.extra.get("errors", []))
+    checks = [_structure(spec), Check(NAMES[1], Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")]
+    return spec, [*checks, _coherent(spec), check_pyproject(spec), check_start(spec, defaults.python)]
+
+
+def _broken(errors: list[dict[str, Any]]) -> list[Check]:
+    """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
+    sorted_to: dict[str, list[str]] = {name: [] for name in NAMES[:3]}
+    for error in errors:
+        name, pointer = NAMES[1], error["pointer"]
+        if pointer == "/entrypoint" or (error["line"] is None and os.path.basename(error["file"]) == MANIFEST):
+            name = NAMES[0]
+        elif _COHERENCE.fullmatch(pointer):
+            name = NAMES[2]
+        line = f", line {error['line']}" if error["line"] is not None else ""
+        at = f", at {pointer}" if pointer else ""
+        sorted_to[name].append(f"{os.path.basename(error['file'])}{line}{at}: {error['message']}")
+    checks = []
+    for name, sentences in sorted_to.items():
+        if sentences:
+            checks.append(Check(name, Status.FAIL, sentences[0], "\n".join(sentences)))
+        elif name == NAMES[0] or (name == NAMES[1] and sorted_to[NAMES[2]]):
+            checks.append(Check(name, Status.PASS, "nothing to complain of"))
+    return checks
+
+
+def _structure(spec: ToolSpec) -> Check:
+    if spec.pixie is not None and not os.path.isfile(spec.folder / "pyproject.toml"):
+        return Check(NAMES[0], Status.WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
+    started = " ".join(spec.command) if spec.command else spec.entrypoint
+    return Check(NAMES[0], Status.PASS, f"tool.json and what it starts ({started}) are there")
+
+
+def _coherent(spec: ToolSpec) -> Check:
+    found = incoherences(spec.pixie.inputs, len(spec.pixie.outputs)) if spec.pixie is not None else []
+    if found:
+        return Check(NAMES[2], Status.FAIL, found[0], "\n".join(found))
+    if spec.warnings:
+        return Check(NAMES[2], Status.WARN, spec.warnings[0], "\n".join(spec.warnings))
+    return Check(NAMES[2], Status.PASS, "input and output are sound schemas")
+
+
+def check_pyproject(spec: ToolSpec) -> Check:
+    """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
+    name = NAMES[3]
+    try:
+        document = tomllib.loads(read_bounded(spec.folder / "pyproject.toml").decode("utf-8"))
+    except FileNotFoundError:
+        return Check(name, Status.SKIP, "there is no pyproject.toml")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        return Check(name, Status.FAIL, f"pyproject.toml: {error}")
+    project = document.get("project")
+    listed = project.get("dependencies", []) if isinstance(project, dict) else []
+    if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        return Check(name, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
+    names = (_DISTRIBUTION.fullmatch(each) for each in listed)
+    found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
+    missing = [each for each in PIXIE_NEEDS if each not in found] if spec.pixie is not None else []
+    foreign = [each for each in listed if "@" in each or "://" in each]
+    if missing:
+        return Check(name, Status.WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+    if foreign:
+        return Check(name, Status.WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
+    return Check(name, Status.PASS, f"{len(listed)} dependencies")
+
+
+def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
+    """Check 5: what the tool is started with is there."""
+    name = NAMES[4]
+    if spec.command is None:
+        try:
+            return Check(name, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
+        except StartFailedError as error:
+            return Check(name, Status.FAIL, error.detail, error.hint)
+    program = spec.command[0]
+    found = shutil.which(os.path.join(spec.folder, program) if "/" in program else program)
+    if found is None:
+        return Check(name, Status.FAIL, f"the program {program!r} of the command is not there or not executable")
+    return Check(name, Status.PASS, f"runs with {found}")
+
+
+# -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """An HTTP answer; of a stream, its first chunk that is not empty."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    def value(self) -> Any:
+        """Return what the body says as JSON; what it is, where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return _Opaque(f"no JSON: {clip(repr(self.body[:80]), 100)}")
+
+    def excerpt(self) -> str | None:
+        """Return the beginning of the body for people."""
+        return clip(self.body[:2000].decode("utf-8", "replace"), 2000) or None
+
+
+@dataclass(frozen=True, slots=True)
+class _Opaque:
+    """An answer that is no JSON, in words."""
+
+    words: str
+
+
+class _Trial:
+    """One instance of a tool for the length of a validation."""
+
+    def __init__(self, around: Surroundings, spec: ToolSpec, now: datetime) -> None:
+        listeners = Listeners(around.placement, around.config.listen_backlog, prefix=f"listen:{METHOD}:")
+        self.around = replace(around, listeners=listeners)
+        self.spec = spec
+        self.sample: Sample | None = None
+        self.answer: Any = None
+        self.stderr = ""
+        self._now = now
+        override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
+        self._seconds = float(override or around.config.validate_timeout_seconds)
+        self._instance = Instance(
+            serial=0,
+            key=around.placement.new_key(),
+            spec=replace(spec, start_timeout_seconds=self._seconds),
+            started_at=time.time(),
+            asked_at=asyncio.get_running_loop().time(),
+            start_method=METHOD,
+            extra_env=VALIDATING,
+        )
+
+    async def run(self) -> list[Check]:
+        """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
+        steps = (self._spawns, self._schema, self._sample_run, self._conforms, self._streams)
+        checks: list[Check] = []
+        try:
+            for name, step in (*zip(NAMES[5:10], steps, strict=True), (NAMES[11], self._fixtures)):
+                checks.append(await self._guarded(name, step))
+                if checks[-1].status is Status.FAIL:
+                    break
+        finally:
+            stopped = await asyncio.shield(self._stop())
+        return checks if checks[0].status is Status.FAIL else [*checks, stopped]
+
+    async def _guarded(self, name: str, step: Callable[[str], Coroutine[Any, Any, Check]]) -> Check:
+        """Run one check; an error of the tool is a failed check."""
+        try:
+            return await step(name)
+        except PxError as error:
+            tail = str(error.extra.get("stderr_tail") or "")
+            self.stderr = tail or self.stderr
+            details = "\n".join(part for part in (error.hint, tail) if part)
+            return Check(name, Status.FAIL, clip(error.detail), details or None)
+
+    async def _ask(self, call: Call, seconds: float, limit: int = _MAX_ANSWER) -> _Answer:
+        upstream = self._instance.upstream
+        if upstream is None:
+            raise failure.bad_answer(self.spec, "is not running", self.stderr)
+        try:
+            async with asyncio.timeout(seconds), await upstream.send(call) as answer:
+                body, _ = await read_up_to(answer, limit)
+                return _Answer(answer.status, answer.headers.get("Content-Type", "application/json"), body)
+        except TimeoutError as error:
+            detail = f"{self.spec.unit} did not answer {call.method} {call.path} within {seconds:g} s."
+            raise TimedOutError(detail, unit=self.spec.unit) from error
+        except (aiohttp.ClientError, OSError) as error:
+            what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
+            raise failure.bad_answer(self.spec, what, await self.around.tails.of(self._instance)) from error
+
+    async def _spawns(self, name: str) -> Check:
+        begun = time.monotonic()
+        await Startup(self.around).bring_up(self._instance)
+        milliseconds = (time.monotonic() - begun) * 1000
+        self._instance.upstream = Upstream(self._instance.port)
+        health = await self._ask(Call("GET", "/healthz"), self._seconds)
+        if health.status != 200:
+            return Check(name, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
+        said = health.value()
+        if not (isinstance(said, dict) and said.get("ok") is True):
+            return Check(name, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
+        return Check(name, Status.PASS, f"ready after {milliseconds:.0f} ms")
+
+    async def _schema(self, name: str) -> Check:
+        answer = await self._ask(Call("GET", "/schema"), self._seconds)
+        if answer.status != 200:
+            return Check(name, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
+        drift = differences(self.spec.manifest, answer.value())
+        if drift:
+            return Check(name, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+        return Check(name, Status.PASS, "GET /schema is tool.json")
+
+    async def _sample_run(self, name: str) -> Check:
+        self.sample = sample_input(self.spec, self._now)
+        if self.sample.trouble:
+            return Check(name, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+        answer = await self._post(self.sample.value)
+        if not 200 <= answer.status < 300:
+            return Check(name, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
+        opaque = _Opaque(f"{answer.content_type}, {len(answer.body)} bytes")
+        self.answer = answer.value() if is_json(answer.content_type) else opaque
+        return Check(name, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+
+    async def _post(self, value: Any) -> _Answer:
+        body, headers, _ = self._request(value)
+        return await self._ask(Call("POST", "/run", body, headers), self.spec.max_runtime_seconds + RUN_MARGIN_SECONDS)
+
+    def _request(self, value: Any) -> tuple[bytes, Mapping[str, str], str]:
+        """Return body, headers and run id of a run."""
+        run_id = str(uuid.uuid4())
+        if self.spec.pixie is None:
+            return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
+        call = pixie_call(self.spec, value, run_id, self.around.config.data_dir)
+        os.makedirs(call.artefacts_dir, mode=0o700, exist_ok=True)
+        return call.body, call.headers, run_id
+
+    async def _conforms(self, name: str) -> Check:
+        if isinstance(self.answer, _Opaque):
+            self.answer = self.answer.words
+            if self.spec.output_schema:
+                return Check(name, Status.WARN, f"the answer is no JSON but {self.answer}")
+            return Check(name, Status.PASS, f"the answer is {self.answer}; no output is declared")
+        found = violations(compile_schema(self.spec.output_schema), self.answer)
+        if found:
+            lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
+            return Check(name, Status.FAIL, lines[0], "\n".join(lines))
+        declared = self.spec.output_schema.get("properties", {})
+        extra = [key for key in self.answer if key not in declared] if isinstance(self.answer, dict) else []
+        if self.spec.pixie is not None and extra:
+            return Check(name, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
+        return Check(name, Status.PASS, "the answer fits what is declared")
+
+    async def _streams(self, name: str) -> Check:
+        if self.spec.pixie is not None and not self.spec.pixie.streams:
+            return Check(name, Status.SKIP, "no output streams")
+        body, headers, run_id = self._request(self.sample.value if self.sample else {})
+        call = Call("POST", "/stream", body, headers)
+        if self.spec.pixie is not None:
+            await self._ask(Call("POST", "/run", body, headers), STREAM_SECONDS)
+            call = Call("GET", f"/stream?run_id={run_id}")
+        first = await self._ask(call, STREAM_SECONDS, limit=0)
+        if self.spec.pixie is None and first.status in _NO_STREAM:
+            return Check(name, Status.SKIP, "the tool has no /stream")
+        if first.status != 200 or not first.body.strip():
+            return Check(name, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
+        return Check(name, Status.PASS, "/stream sends events")
+
+    async def _fixtures(self, name: str) -> Check:
+        """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
+        troubles: list[str] = []
+        paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
+        for path in paths:
+            try:
+                fixture = parse_bytes(read_bounded(path)).value
+            except (OSError, JsonSyntaxError) as error:
+                troubles.append(f"{path.name}: {error}")
+                continue
+            if not isinstance(fixture, dict) or not isinstance(fixture.get("expected_outputs"), dict):
+                troubles.append(f"{path.name}: must be an object with inputs and expected_outputs")
+                continue
+            answer = await self._post(fixture.get("inputs", {}))
+            if answer.status != 200:
+                troubles.append(f"{path.name}: POST /run answers {answer.status}")
+            else:
+                troubles += [f"{path.name}: {each}" for each in compare(self.spec, fixture, answer.value())]
+        if troubles:
+            return Check(name, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
+        if not paths:
+            return Check(name, Status.SKIP, "there is no reference/fixture_*.json")
+        return Check(name, Status.PASS, f"{len(paths)} fixtures match")
+
+    async def _stop(self) -> Check:
+        """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
+        placement, instance, name = self.around.placement, self._instance, NAMES[10]
+        if instance.upstream is not None:
+            await instance.upstream.close()
+        begun, limit = time.monotonic(), self.spec.stop_timeout_seconds
+        report = await placement.stop(instance.key, grace_seconds=limit, reason=Reason.STOPPED.value)
+        seconds, reason = time.monotonic() - begun, Reason.SPAWN_FAILED
+        if instance.child is not None:
+            instance.record = await placement.wait(instance.key)
+            self.stderr = await self.around.tails.of(instance)
+            reason = outcome(instance.record, Reason.STOPPED, instance.ready_at is not None)
+        await self.around.chronicle.ended(instance.key, failure.Ended(reason, instance.record, self.stderr))
+        await close_notify(placement, instance)
+        if not report.survivors:
+            await placement.release(instance.key)
+        await self.around.listeners.drop(self.spec.name)
+        if report.survivors:
+            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
+            return Check(name, Status.FAIL, f"survived the stop: {names}")
+        if report.killed:
+            return Check(name, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
+        return Check(name, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
+
+
+def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str]:
+    """Return how an answer differs from what a fixture expects; empty when it does not."""
+    if not isinstance(answer, dict):
+        return ["the answer is no object"]
+    found: list[str] = []
+    for key, expected in fixture["expected_outputs"].items():
+        if key not in answer:
+            found.append(f"{key} is missing in the answer")
+            continue
+        tolerance = _tolerance(spec, key, (fixture.get("tolerance") or {}).get(key))
+        found += [f"{key}{each}" for each in differences(_bare(expected), _bare(answer[key]), tolerance)]
+    return found
+
+
+def _bare(value: Any) -> Any:
+    """Unwrap the `{"value": …}` form that scalars may have."""
+    return value["value"] if isinstance(value, dict) and "value" in value else value
+
+
+def _tolerance(spec: ToolSpec, key: str, asked: Any) -> Tolerance:
+    if isinstance(asked, dict):
+        numbers = (value if isinstance(value, int | float) else 0.0 for value in (asked.get("abs"), asked.get("rel")))
+        return Tolerance(*map(float, numbers))
+    outputs = spec.pixie.outputs if spec.pixie is not None else ()
+    kind = next((each.type for each in outputs if each.key == key), "number")
+    if kind.startswith("chart_"):
+        return Tolerance(absolute=1e-9, relative=1e-3)
+    return Tolerance(absolute=1e-6, relative=1e-4 if kind == "number" else 0.0)

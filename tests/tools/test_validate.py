@@ -1,0 +1,250 @@
+"""The twelve checks: of files, and of real tools that are started, asked and stopped beside the warm ones."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.ledger import instances
+from supervisord_py.tools.checking.sample import sample_input
+from supervisord_py.tools.checking.validate import NAMES, check_pyproject, check_start, compare, validate_tool
+from supervisord_py.tools.declaring.difference import Tolerance, differences
+from supervisord_py.tools.declaring.manifest import load_tool
+from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
+from tools.tool_house import alive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tools.tool_house import ToolHouse
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+OUTPUT = {"type": "object", "required": ["echo"]}
+FIXTURE = {"inputs": {"n": 2}, "expected_outputs": {"echo": {"n": 2}}}
+
+
+def by_name(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    assert [check["name"] for check in report["checks"]] == list(NAMES)
+    return {check["name"]: check for check in report["checks"]}
+
+
+async def validated(house: ToolHouse, name: str = "shapes") -> dict[str, Any]:
+    return await validate_tool(house.launcher, house.tools / name, NOW)
+
+
+async def test_a_sound_tool_is_tried_beside_its_warm_instance(house: ToolHouse) -> None:
+    house.add("shapes", output=OUTPUT)
+    (house.tools / "shapes" / "test-request.json").write_text('{"n": 1}')
+    (house.tools / "shapes" / "reference").mkdir()
+    (house.tools / "shapes" / "reference" / "fixture_a.json").write_text(json.dumps(FIXTURE))
+    warm = (await house.ask("shapes"))["pid"]
+    report = await validated(house)
+    assert {check["status"] for check in report["checks"]} <= {"pass", "skip"}, report["checks"]
+    assert by_name(report)["streaming_check"]["status"] == "pass"
+    assert by_name(report)["reference_fixtures_match"]["message"] == "1 fixtures match"
+    assert (report["schema"], report["overall"], report["tool_id"]) == ("px.validation/1", "pass", "shapes")
+    assert report["timestamp"] == "2026-03-01T12:00:00.000Z"
+    assert (report["sample_inputs"], report["sample_output"]["echo"]) == ({"n": 1}, {"n": 1})
+    assert json.loads(json.dumps(report)) == report
+    assert alive(warm)
+    assert (await house.ask("shapes"))["pid"] == warm
+    (row, _) = await instances.latest(house.ledger, "tool:shapes", limit=2)
+    assert (row.start_method, row.reason) == ("probe", "stopped")
+    assert await house.placement.take_fd("listen:probe:shapes") is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "sample", "name", "status", "words"),
+    [
+        ({"env": {"FAULT": "exits_seven"}}, {}, "tool_spawns", "fail", "exited with code 7"),
+        ({"env": {"FAULT": "drift"}}, {}, "schema_matches_disk", "warn", "/version"),
+        ({}, [], "sample_input_run", "fail", "no input to try"),
+        ({}, {"do": "status", "number": 500}, "sample_input_run", "fail", "answers 500"),
+        ({}, {"do": "half"}, "sample_input_run", "fail", "broke off"),
+        ({"max_runtime_seconds": 0.001}, {"do": "sleep", "number": 5.5}, "sample_input_run", "fail", "did not answer"),
+        ({"output": {"required": ["x"]}}, {}, "output_conforms", "fail", "/x is required"),
+        ({"output": OUTPUT}, {"do": "notjson"}, "output_conforms", "warn", "is no JSON"),
+        ({}, {"do": "notjson"}, "output_conforms", "pass", "no output is declared"),
+        ({"env": {"FAULT": "ignores_term"}, "stop_timeout_seconds": 0.2}, {}, "clean_shutdown", "warn", "was killed"),
+    ],
+)
+async def test_each_check_of_a_running_tool(
+    house: ToolHouse, keys: dict[str, Any], sample: Any, name: str, status: str, words: str
+) -> None:
+    house.add("shapes", input={"type": "object"}, **keys)
+    (house.tools / "shapes" / "test-request.json").write_text(json.dumps(sample))
+    report = await validated(house)
+    check = by_name(report)[name]
+    assert (check["status"], report["overall"]) == (status, status), report
+    assert words in check["message"]
+    if status == "fail":
+        later = {each["status"] for each in report["checks"][NAMES.index(name) + 1 :]}
+        assert later <= {"skip", "pass"}
+        assert by_name(report)["reference_fixtures_match"]["status"] == "skip"
+
+
+async def test_what_it_said_is_in_the_report(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "exits_seven"})
+    report = await validated(house)
+    assert "seven it is" in report["spawn_log"]
+    assert "seven it is" in by_name(report)["tool_spawns"]["details"]
+
+
+async def test_a_pixie_tool_is_asked_in_its_own_dialect(house: ToolHouse) -> None:
+    streamed = {"key": "log", "type": "log", "label": "L", "streaming": True}
+    house.add("pixie-echo", outputs=[{"key": "there", "type": "boolean", "label": "T"}, streamed])
+    report = await validated(house, "pixie-echo")
+    checks = by_name(report)
+    assert checks["folder_structure"]["status"] == "warn"
+    assert "headers" in checks["output_conforms"]["message"], "outputs that are not declared"
+    assert checks["streaming_check"]["status"] == "pass", report["checks"]
+
+
+async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
+    hidden = [{"key": "h", "type": "hidden", "label": "H"}]
+    cases: list[tuple[Any, str]] = [
+        (None, "folder_structure"),
+        ("{", "tool_json_parses"),
+        ({"name": "tool", "zzz": 1}, "tool_json_parses"),
+        ({"name": "tool", "input": {"type": "x"}}, "schemas_coherent"),
+        ({"name": "tool", "entrypoint": "nope.py"}, "folder_structure"),
+        (pixie_manifest(input_transport="pigeon"), "tool_json_parses"),
+        (pixie_manifest(inputs=hidden), "schemas_coherent"),
+        (pixie_manifest(inputs=[{"key": "a", "type": "x"}, {"key": "b", "type": "y"}]), "schemas_coherent"),
+    ]
+    for manifest, failing in cases:
+        folder = write_tool(house.tools, "tool", manifest)
+        if manifest is None:
+            (folder / "tool.json").unlink()
+        report = await validated(house, "tool")
+        assert [each["name"] for each in report["checks"] if each["status"] == "fail"] == [failing], manifest
+        assert report["overall"] == "fail"
+        assert report["spawn_log"] is report["sample_inputs"] is None
+    assert len(by_name(report)["schemas_coherent"]["details"].splitlines()) == 2
+
+
+def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
+    kinds = {"n": "number", "c": "chart_line", "t": "text"}
+    spec = pixie(tmp_path, outputs=[{"key": key, "type": kind, "label": key} for key, kind in kinds.items()])
+    answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x"}
+
+    def trouble(expected: Any, **tolerance: Any) -> list[str]:
+        return compare(spec, {"expected_outputs": expected, "tolerance": tolerance}, answer)
+
+    assert trouble({"n": 1, "c": {"x": [1.0], "series": []}, "t": "x"}) == []
+    assert trouble({"n": 1.1}, n={"abs": 0.2}) == []
+    assert trouble({"n": 1.1, "t": "y", "zz": 1}) == [
+        "n/: expected 1.1, got 1.00001",
+        "t/: expected 'y', got 'x'",
+        "zz is missing in the answer",
+    ]
+    assert compare(spec, {"expected_outputs": {}}, [1]) == ["the answer is no object"]
+
+
+def test_differences_have_pointers_and_tolerances() -> None:
+    found = differences({"a": [1, {"b/c": True}], "x": 1}, {"a": [1, {"b/c": 1}, 3], "y": 2})
+    assert found == [
+        "/a: expected 2 items, got 3",
+        "/a/1/b~1c: expected True, got 1",
+        "/x: missing, expected 1",
+        "/y: not expected, got 2",
+    ]
+    assert differences(float("nan"), float("nan")) == []
+    assert differences(100, 101, Tolerance(relative=0.02)) == []
+    assert len(differences(list(range(100)), [0] * 100)) == 50
+
+
+def test_what_a_tool_is_started_with_is_looked_for(tmp_path: Path) -> None:
+    assert check_start(plain(tmp_path), None).status == "pass"
+    missing = check_start(plain(tmp_path, python="/nowhere/python"), None)
+    assert (missing.status, missing.details) == ("fail", "pxctl tools sync tool")
+    assert check_start(plain(tmp_path, command=["sh", "{port}"]), None).status == "pass"
+    assert check_start(plain(tmp_path, command=["./serve", "{port}"]), None).status == "fail"
+    (tmp_path / "tool" / "serve").touch(0o755)
+    assert check_start(plain(tmp_path, command=["./serve", "{port}"]), None).status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        ("[[", "fail", "pyproject.toml"),
+        ("project = 5", "warn", "do not name fastapi"),
+        ("[project]\ndependencies = 5", "fail", "array of strings"),
+        ("[project]\ndependencies = ['FastAPI>=0.1']", "warn", "uvicorn, pydantic, python-dotenv"),
+        ("[project]\ndependencies = ['fastapi', 'uvicorn[x]', 'pydantic', 'python_dotenv']", "pass", "4 dependencies"),
+        (
+            "[project]\ndependencies = ['fastapi', 'uvicorn', 'pydantic', 'python-dotenv', 'x @ https://h/x.whl']",
+            "warn",
+            "not from the package index",
+        ),
+    ],
+)
+def test_dependencies_of_a_pixie_tool(tmp_path: Path, content: str, status: str, words: str) -> None:
+    check = check_pyproject(load_tool(write_tool(tmp_path, "tool", pixie_manifest(), pyproject__toml=content)))
+    assert check.status == status
+    assert words in check.message
+
+
+@pytest.mark.parametrize(
+    ("schema", "sample"),
+    [
+        ({"const": 7, "default": 1}, 7),
+        ({"default": "d", "enum": ["e", "d"]}, "d"),
+        ({"examples": ["x"], "type": "string"}, "x"),
+        ({"enum": [3, 4]}, 3),
+        ({"type": "integer", "minimum": 5, "maximum": 9}, 5),
+        ({"type": "number", "exclusiveMinimum": 0}, 1),
+        ({"type": "integer", "maximum": -2}, -2),
+        ({"type": "string", "minLength": 8, "maxLength": 8}, "samplexx"),
+        ({"type": "string", "format": "date"}, "2026-01-01"),
+        ({"type": ["null", "boolean"]}, False),
+        ({"type": "null"}, None),
+        ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [0, 0]),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 0),
+        ({"$ref": "#/$defs/a~1b"}, "there"),
+        ({"properties": {"a": {"type": "integer"}, "b": {"default": 2}, "c": {}}, "required": ["a"]}, {"b": 2, "a": 0}),
+        ({}, {}),
+    ],
+)
+def test_a_sample_is_as_plain_as_can_be(tmp_path: Path, schema: dict[str, Any], sample: Any) -> None:
+    root = {"properties": {"k": schema}, "required": ["k"], "$defs": {"a/b": {"const": "there"}}}
+    found = sample_input(plain(tmp_path, input=root), NOW)
+    assert (found.value, found.trouble) == ({"k": sample}, "")
+
+
+def test_where_no_sample_is_found_the_author_is_asked_for_one(tmp_path: Path) -> None:
+    schema = {"properties": {"k": {"type": "string", "pattern": "^[0-9]+$"}}, "required": ["k"]}
+    spec = plain(tmp_path, input=schema)
+    assert sample_input(spec, NOW).trouble.endswith("; write test-request.json")
+    request = spec.folder / "test-request.json"
+    request.write_text('{"k": "7"}')
+    assert sample_input(spec, NOW).value == {"k": "7"}
+    request.write_text('{"k":\n,')
+    assert "line 2" in sample_input(spec, NOW).trouble
+    request.unlink()
+    request.mkdir()
+    assert "test-request.json" in sample_input(spec, NOW).trouble
+
+
+def test_every_type_of_pixie_gets_a_value_that_fits(tmp_path: Path) -> None:
+    inputs = [{**each, "required": True} for each in FULL_INPUTS if each["type"] != "hidden"]
+    for each in inputs:
+        each.pop("default", None)
+    found = sample_input(pixie(tmp_path, inputs=inputs), NOW)
+    assert found.trouble == ""
+    assert set(found.value) == {each["key"] for each in inputs}
+    assert found.value["t_image"].startswith("data:image/png;base64,")
+
+
+def test_optional_and_hidden_inputs_of_pixie_are_left_out_and_a_chat_has_its_own_words(tmp_path: Path) -> None:
+    inputs = [
+        {"key": "mode", "type": "text", "label": "M", "default": "a"},
+        {"key": "shown", "type": "text", "label": "S", "show_if": {"key": "mode", "equals": "a"}},
+        {"key": "hidden", "type": "text", "label": "H", "show_if": {"key": "mode", "equals": "b"}},
+        {"key": "optional", "type": "text", "label": "O", "required": False},
+    ]
+    assert sample_input(pixie(tmp_path, inputs=inputs), NOW).value == {"mode": "a", "shown": ""}
+    assert set(sample_input(pixie(tmp_path, layout="chat"), NOW).value) == {"messages", "history"}
