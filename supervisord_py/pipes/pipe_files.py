@@ -13,7 +13,7 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import COMMAND, BrokenPipe, PipeDefinition
+from supervisord_py.pipes.definition import COMMAND, BrokenPipe, Fingerprint, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
 from supervisord_py.pipes.running.agent_shelf import said
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.agents.presets import Presets, Resolved
     from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.definition import ConfigProblem, Declared
+    from supervisord_py.pipes.definition import Declared
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView
@@ -78,8 +78,6 @@ class PipeFiles:
     async def configure(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         """Change front matter keys.
 
-        What is wrong with the pipe already does not count: a broken one may be changed, and mended piece by piece.
-
         Raises:
             ConfigError: The pipe would be broken by it; nothing is written.
         """
@@ -90,6 +88,7 @@ class PipeFiles:
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
         from supervisord_py.pipes.declaring.edit import edit_keys  # noqa: PLC0415 - PyYAML comes with it
         from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe  # noqa: PLC0415
+        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415 - as above
         from supervisord_py.pipes.declaring.problems import DeclarationError, error_of  # noqa: PLC0415
 
         file = declared.folder / PIPE_FILE
@@ -100,33 +99,15 @@ class PipeFiles:
         text = edit_keys(before, changes)
         if text == before:
             return
-        brought = self._brought_in(declared, before, text, changes)
-        if brought:
-            raise error_of(brought, f"pipe:{declared.name}")
+        mark, agent = declared.fingerprint or Fingerprint(0, 0, 0, 0, ""), self._house.config.default_agent
+        will = declare(text.encode(), folder=declared.folder, fingerprint=mark, default_agent=agent)
+        if isinstance(will, BrokenPipe):
+            wrong = [will.problem, *will.more]
+        else:  # what is missing beside the file is told where it was named just now
+            wrong = [each for each in self._all.faults.afresh(will) if each.key in changes]
+        if wrong:
+            raise error_of(wrong, f"pipe:{declared.name}")
         write_pipe(file, text)
-
-    def _brought_in(
-        self, declared: Declared, before: str, text: str, changes: Mapping[str, Value]
-    ) -> list[ConfigProblem]:
-        """Return what a change of a pipe's file would break."""
-        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415 - PyYAML comes with it
-
-        if declared.fingerprint is None:
-            return []
-        folder, mark, agent = declared.folder, declared.fingerprint, self._house.config.default_agent
-        was = declare(before.encode(), folder=folder, fingerprint=mark, default_agent=agent)
-        will = declare(text.encode(), folder=folder, fingerprint=mark, default_agent=agent)
-        known = {(each.key, each.detail) for each in self._wrong_with(was)}
-        found = [each for each in self._wrong_with(will) if (each.key, each.detail) not in known]
-        if isinstance(was, BrokenPipe) and isinstance(will, PipeDefinition):
-            # Mended; what its broken file hid is new only where it was named just now.
-            return [each for each in found if each.key in changes]
-        return found
-
-    def _wrong_with(self, declared: Declared) -> tuple[ConfigProblem, ...]:
-        if isinstance(declared, BrokenPipe):
-            return (declared.problem, *declared.more)
-        return self._all.faults.afresh(declared)
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""

@@ -23,11 +23,10 @@ from bench_stage import Row, interleaved, milliseconds, print_table, timed
 from croniter import croniter
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.scheduling.agenda import Candidate
 from supervisord_py.pipes.scheduling.clock_watch import Clocks, ClockWatch
 from supervisord_py.pipes.scheduling.due import Progress
 from supervisord_py.pipes.scheduling.grammar import parse_schedule
-from supervisord_py.pipes.scheduling.scheduler import Scheduler
+from supervisord_py.pipes.scheduling.scheduler import Candidate, Scheduler
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.scheduling.due import Due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -42,7 +42,6 @@ def test_first_come_first_served_within_a_group_and_groups_do_not_wait_for_each_
 def test_a_pipe_at_work_lets_others_pass_but_only_itself_waits() -> None:
     queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "b"), Waiting(4, "a", Group.EVENT, 0.5))
     assert queue.admit(1.0) == (1, 3)
-    assert [it.id for it in queue.of_pipe("a")] == [1, 2, 4]
     queue.ended(1)
     assert queue.admit(2.0) == (2,), "one of a pipe, whatever group it waits in"
     queue.ended(2)
@@ -75,27 +74,11 @@ def test_fewer_slots_throw_nobody_out_and_what_runs_already_is_taken_in() -> Non
     assert queue.admit(3.0) == (4,), "no slots at all would be a queue that nobody leaves"
 
 
-def test_who_could_not_start_after_all_is_in_line_again_until_it_did() -> None:
-    queue = queue_of(manual(1), manual(2))
-    assert queue.admit(1.0) == (1, 2)
-    queue.started(2)
-    assert queue.starting == {1}
-    assert set(queue.running) == {1, 2}
-    queue.put_back(1, 5.0)
-    assert (queue.position(1), queue.admit(1.0), queue.next_deadline()) == (1, (), 5.0)
-    assert queue.admit(5.0) == (1,)
-    for wrong in (2, 99):
-        with pytest.raises(ValueError, match=str(wrong)):
-            queue.put_back(wrong, 6.0)
-    with pytest.raises(ValueError, match="99"):
-        queue.started(99)
-
-
 def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
     queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "a"), manual(4, "b"))
     assert queue.admit(1.0) == (1, 4)
     assert (queue.remove(1), queue.remove(2), queue.remove(2)) == (False, True, False)
-    assert queue.remove_pipe("a") == (3,)
+    assert queue.remove(3)
     assert (queue.waiting(), set(queue.running)) == ((), {1, 4})
     queue.ended(1)
     queue.ended(1)
@@ -110,10 +93,10 @@ def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
 
 @dataclass
 class Known:
-    """One execution as the model sees it: `state` is waiting, starting or running."""
+    """One execution as the model sees it."""
 
     entry: Waiting
-    state: str = "waiting"
+    waits: bool
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -130,10 +113,10 @@ class QueueMachine(RuleBasedStateMachine):
     # -- the model -------------------------------------------------------------------------------------------------
 
     def holders(self) -> list[Known]:
-        return [it for it in self.known.values() if it.state != "waiting"]
+        return [it for it in self.known.values() if not it.waits]
 
     def line(self) -> list[Known]:
-        waiting = [it for it in self.known.values() if it.state == "waiting"]
+        waiting = [it for it in self.known.values() if it.waits]
         return sorted(waiting, key=lambda it: (self.ready_at(it.entry), it.entry.id))
 
     @staticmethod
@@ -150,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Start one, look again from the front of the line, until nobody may start."""
         found = []
         while (one := next((it for it in self.line() if self.may_start(it)), None)) is not None:
-            one.state = "starting"
+            one.waits = False
             found.append(one.entry.id)
         return tuple(found)
 
@@ -170,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
         not_before = None if later is None else self.now + later
         entry = Waiting(self.next_id, pipe, group, self.now - ago, not_before)
         self.next_id += 1
-        self.known[entry.id] = Known(entry, "running" if runs else "waiting")
+        self.known[entry.id] = Known(entry, waits=not runs)
         (self.queue.adopt if runs else self.queue.push)(entry)
 
     @rule(seconds=st.sampled_from((0.0, 1.0, 5.0)))
@@ -181,50 +164,19 @@ class QueueMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
-    def start(self, data: st.DataObject) -> None:
-        number = self.any_id(data)
-        one = self.known.get(number)
-        if one is None or one.state == "waiting":
-            with pytest.raises(ValueError, match="not admitted"):
-                self.queue.started(number)
-            return
-        self.queue.started(number)
-        one.state = "running"
-
-    @precondition(lambda self: self.known)
-    @rule(data=st.data(), later=st.sampled_from((0.0, 2.0)))
-    def put_back(self, data: st.DataObject, later: float) -> None:
-        number = self.any_id(data)
-        one = self.known.get(number)
-        if one is None or one.state != "starting":
-            with pytest.raises(ValueError, match="about to start"):
-                self.queue.put_back(number, self.now + later)
-            return
-        self.queue.put_back(number, self.now + later)
-        self.known[number] = Known(replace(one.entry, not_before=self.now + later))
-
-    @precondition(lambda self: self.known)
-    @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         number = self.any_id(data)
         self.queue.ended(number)
-        if number in self.known and self.known[number].state != "waiting":
+        if number in self.known and not self.known[number].waits:
             del self.known[number]
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         number = self.any_id(data)
-        waits = number in self.known and self.known[number].state == "waiting"
+        waits = number in self.known and self.known[number].waits
         assert self.queue.remove(number) is waits
         if waits:
-            del self.known[number]
-
-    @rule(pipe=st.sampled_from("abcd"))
-    def remove_pipe(self, pipe: str) -> None:
-        gone = tuple(it.entry.id for it in self.line() if it.entry.pipe == pipe)
-        assert self.queue.remove_pipe(pipe) == gone
-        for number in gone:
             del self.known[number]
 
     @rule(scheduled=st.integers(0, 2), event=st.integers(0, 3), manual_slots=st.integers(1, 3))
@@ -256,7 +208,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert list(self.queue.waiting()) == line
         assert self.queue.last == (line[-1].id if line else None)
         assert dict(self.queue.running) == {it.entry.id: it.entry for it in self.holders()}
-        assert self.queue.starting == {it.entry.id for it in self.holders() if it.state == "starting"}
         for group in Group:
             ours = [entry for entry in line if entry.group is group]
             assert [self.queue.position(entry.id) for entry in ours] == list(range(1, len(ours) + 1))

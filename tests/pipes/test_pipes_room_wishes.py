@@ -61,7 +61,9 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         await rig.room.refresh()
         await eventually(lambda: rig.room.get("slow").pid, "the start")
         timetable = rig.room._all.timetable
-        await eventually(lambda: type(timetable.decision("later")).__name__ == "Wait", "a decision")
+        await eventually(
+            lambda: type(timetable.decision_on(rig.room.definition("later"))).__name__ == "Wait", "a decision"
+        )
         report = rig.room.next("later")
         assert (report.last_decision, (report.now or "")[:9], len(report.upcoming)) == (None, "waits for", 5)
         assert "first run" in rig.room.next("slow").last_decision.text
@@ -69,7 +71,9 @@ async def test_a_skip_stays_the_last_decision_while_the_pipe_waits_for_its_next_
         timetable.wake()
         await eventually(lambda: "still running" in rig.room.get("slow").last_decision.text, "a skip")
         timetable.wake()
-        await eventually(lambda: type(timetable.decision("slow")).__name__ == "Wait", "what follows")
+        await eventually(
+            lambda: type(timetable.decision_on(rig.room.definition("slow"))).__name__ == "Wait", "what follows"
+        )
         assert "still running: execution" in rig.room.next("slow").last_decision.text
         rig.shell("slow", "exec sleep 1000", f"schedule: every 40m\n{for_long}")
         await rig.room.refresh()
@@ -166,7 +170,7 @@ async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_fo
     async with pipe_house(short_tmp) as rig:
         rig.shell("p", "echo", "schedule: '*/30 * * * *'")
         await rig.room.refresh()
-        await eventually(lambda: rig.room._all.timetable.decision("p"), "a decision")
+        await eventually(lambda: rig.room._all.timetable.decision_on(rig.room.definition("p")), "a decision")
         assert rig.room.next("p").summary.endswith(" (UTC)"), "the zone of the settings"
         view = await rig.room.configure("p", {"schedule": "manual"})
         assert (view.schedule, view.next_run, view.last_decision) == ("manual", None, None)

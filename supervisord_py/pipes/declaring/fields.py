@@ -28,29 +28,10 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.scheduling.schedule import Schedule
 
 USED = (
-    "name",
-    "title",
-    "description",
-    "schedule",
-    "schedule_config",
-    "timezone",
-    "enabled",
-    "run_on_enable",
-    "agent",
-    "command",
-    "model",
-    "provider",
-    "preset",
-    "effort",
-    "timeout",
-    "history",
-    "allow_empty",
-    "trigger",
-    "retries",
-    "budget",
-    "limits",
-    "redact",
-)
+    "name", "title", "description", "schedule", "schedule_config", "timezone", "enabled", "run_on_enable", "agent",
+    "command", "model", "provider", "preset", "effort", "timeout", "history", "allow_empty", "trigger", "retries",
+    "budget", "limits", "redact",
+)  # fmt: skip
 """Keys that mean something here."""
 
 _RIGHTS = "is not enforced here: the agent may do what you may do"
@@ -68,22 +49,9 @@ _MISLEADING = {
     "config": "is not filled in here: {{...}} in the prompt is passed on as it is",
 }
 _SILENT = (
-    "artifacts",
-    "source_slug",
-    "installed_version",
-    "source_hash",
-    "template",
-    "icon",
-    "featured",
-    "category",
-    "tags",
-    "author",
-    "version",
-    "license",
-    "mute",
-    "enterprise_managed",
-    "event_read_only",
-)
+    "artifacts", "source_slug", "installed_version", "source_hash", "template", "icon", "featured", "category",
+    "tags", "author", "version", "license", "mute", "enterprise_managed", "event_read_only",
+)  # fmt: skip
 _HARMLESS = frozenset({"false", "no", "off", "admin", "none"})
 """Values of misleading keys that ask for nothing which is not done. (`permissions: none` is checked apart.)"""
 _CLOSE = 0.8
@@ -178,7 +146,6 @@ def read_redact(fields: Fields) -> tuple[str, ...]:
 
 _EVENTS = "events"
 _FOREIGN = ("custom", "sources")
-_CLOSE = 0.85
 _CALL = re.compile(r"[A-Za-z_]+\(.*\)", re.DOTALL)
 """Such an event is another program's; nothing here makes it happen."""
 _HINT = "write trigger: {events: [pipe_completed:other]}"

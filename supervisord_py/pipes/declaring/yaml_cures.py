@@ -22,7 +22,6 @@ _ITEM = re.compile(r"^(\s*)- +(\S.*)$")
 _COMMENT = re.compile(r"\s+#.*$")
 _STARRED_ITEM = re.compile(r"(?<=[\[,])(\s*)\*(\s*)(?=[\],])")
 _NO_SPACE = re.compile(r"^\s*[\w-]+:\S")
-_DIRECTIVE = re.compile(r"(?:^|(?<=[\r\n]))%")
 _SPECIAL = "@`%"
 
 
@@ -47,31 +46,37 @@ class Cure:
 
 def cure_of(fault: YamlFault, text: str, lines: Lines) -> Cure:
     """Explain a syntax error of the front matter, `text` being the whole file."""
-    at = text[fault.index : fault.index + 1]
+    at, began = text[fault.index : fault.index + 1], text[fault.began : fault.began + 1]
     if at == "\t":
         return Cure("a tab stands where YAML wants spaces", "use spaces instead of the tab", fault.index)
     if "start any token" in fault.words and at in _SPECIAL:
         return _unquoted(f"a value cannot begin with {at} without quotes", fault.index, lines)
-    if "document start" in fault.words and (directive := _DIRECTIVE.search(text, 0, fault.index)):
-        return Cure(
-            "a line that begins with % is a YAML directive; there are none here", "take it out", directive.start()
-        )
-    return _by_context(fault, text[fault.began : fault.began + 1], lines) or _by_line(fault, lines)
-
-
-def _by_context(fault: YamlFault, began: str, lines: Lines) -> Cure | None:
-    """Explain by what the parser was reading; None where that says nothing."""
     if "alias" in fault.context:
         return alias_cure(fault.began, lines)
     if "anchor" in fault.context:
         return anchor_cure(fault.began, lines)
+    if "escape" in fault.words:
+        hint = "use single quotes, in which a backslash is a backslash"
+        return Cure("a backslash in double quotes begins an escape, and this is none", hint, fault.index)
     if "quoted scalar" in fault.context:
-        return _quotes(fault, began)
+        hint = f"close the value with {began}, or quote the whole of it"
+        return Cure(f"the quote {began} that begins here is never closed", hint, fault.began)
     if "flow" in fault.context:
-        return Cure(f"the {began} that begins here does not end as it should", _flow_hint(began), fault.began)
-    if "block scalar" in fault.context:
-        return Cure("text follows the | or > on its line", "begin the text on the next line, indented", fault.began)
-    return None
+        hint = "separate the items with commas, close them, and quote what holds one of , : [ ] { } #"
+        return Cure(f"the {began} that begins here does not end as it should", hint, fault.began)
+    place = lines.place(fault.index)
+    line = lines.line(place.line)
+    pair = _KEY_VALUE.match(line)
+    if pair is not None and pair.start(3) <= place.column - 1:
+        why = "holds a colon" if ":" in pair[3] and pair[3][0] not in "'\"" else "is no plain text"
+        return Cure(f"the value of {shown(pair[2])} {why}", _quoted_line(line), fault.index)
+    above = lines.line(place.line - 1) if place.line > 1 else ""
+    for wrong, index in ((line, fault.index), (above, lines.start(fault.index) - 1)):
+        if _NO_SPACE.match(wrong):
+            return Cure(f"{shown(wrong.strip())} has no space after its colon", "write key: value", index)
+    hint = "write key: value in the same column, quote values with special characters, put # before a comment"
+    index = fault.began if "expected ':'" in fault.words else fault.index
+    return Cure(f"this is no valid YAML: {fault.words}", hint, index)
 
 
 def alias_cure(index: int, lines: Lines) -> Cure:
@@ -110,57 +115,3 @@ def _quoted_line(line: str) -> str:
 
 def _single(value: str) -> str:
     return "'" + value.strip().replace("'", "''") + "'"
-
-
-def _quotes(fault: YamlFault, began: str) -> Cure:
-    if "escape" in fault.words:
-        hint = "use single quotes, in which a backslash is a backslash"
-        return Cure("a backslash in double quotes begins an escape, and this is none", hint, fault.index)
-    hint = f"close the value with {began}, or quote the whole of it"
-    return Cure(f"the quote {began} that begins here is never closed", hint, fault.began)
-
-
-def _flow_hint(began: str) -> str:
-    close = "]" if began == "[" else "}"
-    return f"separate the items with commas, close with {close}, and quote what holds one of , : [ ] {{ }} #"
-
-
-def _by_line(fault: YamlFault, lines: Lines) -> Cure:
-    place = lines.place(fault.index)
-    line = lines.line(place.line)
-    pair = _KEY_VALUE.match(line)
-    if pair is not None and pair.start(3) <= place.column - 1:
-        return _in_value(fault, pair, line)
-    above = lines.line(place.line - 1) if place.line > 1 else ""
-    if _NO_SPACE.match(line) or _NO_SPACE.match(above):
-        wrong = line if _NO_SPACE.match(line) else above
-        index = fault.index if wrong is line else lines.start(fault.index) - 1
-        return Cure(f"{shown(wrong.strip())} has no space after its colon", "write key: value", index)
-    if _indent(line) > _indent(above) and pair is not None:
-        hint = "begin all keys in the same column, and quote values that hold a colon"
-        return Cure("this line is indented deeper than the one above", hint, fault.index)
-    if "expected ':'" in fault.words:
-        return Cure(
-            "a line here is not of the form key: value", "write key: value, or put # before a comment", fault.began
-        )
-    return Cure(
-        f"this is no valid YAML: {fault.words}",
-        "write key: value, and quote values with special characters",
-        fault.index,
-    )
-
-
-def _in_value(fault: YamlFault, pair: re.Match[str], line: str) -> Cure:
-    value = pair[3]
-    if value[0] in "'\"":
-        hint = "put the whole value in one pair of quotes"
-        return Cure(f"text follows the closing quote of {shown(pair[2])}", hint, fault.index)
-    if value[0] == "-":
-        hint = "put each item on a line of its own, or quote the value"
-        return Cure(f"the value of {shown(pair[2])} begins with -, which begins a list item", hint, fault.index)
-    why = "holds a colon" if ":" in value else "is no plain text"
-    return Cure(f"the value of {shown(pair[2])} {why}", _quoted_line(line), fault.index)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,6 @@ class Queue:
         self._in_line: dict[int, Waiting] = {}
         """The same, by id."""
         self._holders: dict[int, Waiting] = {}
-        self._starting: set[int] = set()
         self._looked_at = float("-inf")
         self._slots: dict[Group, int]
         self.resize(limits)
@@ -97,31 +96,9 @@ class Queue:
         self._take(admitted)
         return tuple(entry.id for entry in admitted)
 
-    def started(self, number: int) -> None:
-        """Note that an admitted one runs indeed; it cannot be put back any more.
-
-        Raises:
-            ValueError: It was not admitted.
-        """
-        if number not in self._holders:
-            raise ValueError(f"execution {number} was not admitted")
-        self._starting.discard(number)
-
-    def put_back(self, number: int, not_before: float) -> None:
-        """Put one that was admitted and could not start in line again; a moment to come keeps it from going in circles.
-
-        Raises:
-            ValueError: It was not admitted, or runs.
-        """
-        if number not in self._starting:
-            raise ValueError(f"execution {number} is not one that is about to start")
-        self._starting.discard(number)
-        self._insert(replace(self._holders.pop(number), not_before=not_before))
-
     def ended(self, number: int) -> None:
         """Free the slot and the pipe of an execution; one that holds none has given them back already."""
         self._holders.pop(number, None)
-        self._starting.discard(number)
 
     def remove(self, number: int) -> bool:
         """Take an execution out of the line; return False where it was not in it (it may hold a slot: end it)."""
@@ -129,12 +106,6 @@ class Queue:
             return False
         self._leave({number})
         return True
-
-    def remove_pipe(self, pipe: str) -> tuple[int, ...]:
-        """Take everything of a pipe out of the line, and return it; what holds a slot stays."""
-        gone = tuple(entry.id for entry in self._line if entry.pipe == pipe)
-        self._leave(set(gone))
-        return gone
 
     def resize(self, limits: SlotLimits) -> None:
         """Set the slots; where there are fewer than holders, nobody is thrown out and nobody let in."""
@@ -164,15 +135,6 @@ class Queue:
     def running(self) -> Mapping[int, Waiting]:
         """Who holds a slot, by id; those about to start, too."""
         return MappingProxyType(self._holders)
-
-    @property
-    def starting(self) -> frozenset[int]:
-        """Who was admitted and is not known to run yet."""
-        return frozenset(self._starting)
-
-    def of_pipe(self, pipe: str) -> tuple[Waiting, ...]:
-        """Return what there is of a pipe: who holds a slot first, then the line."""
-        return tuple(entry for entry in (*self._holders.values(), *self._line) if entry.pipe == pipe)
 
     def next_deadline(self) -> float | None:
         """Return when `admit` will let somebody in if nothing else happens; None: never."""
@@ -207,7 +169,6 @@ class Queue:
     def _take(self, admitted: list[Waiting]) -> None:
         for entry in admitted:
             self._holders[entry.id] = entry
-            self._starting.add(entry.id)
         self._leave({entry.id for entry in admitted})
 
 

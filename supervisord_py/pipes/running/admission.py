@@ -62,10 +62,6 @@ class Admission:
         self._house.roster.add(live)
         self.queue.adopt(_waiting(live))
 
-    def started(self, live: LiveRun) -> None:
-        """Note that it runs."""
-        self.queue.started(live.id)
-
     def leave_line(self, live: LiveRun) -> bool:
         """Take one out of the line; False where it is not in it (any more)."""
         removed = self.queue.remove(live.id)

@@ -44,14 +44,12 @@ class Aftermath:
         next_try: Decides what follows; pure.
         try_again: Takes the next try in.
         free: Gives the slot back.
-        started: Told when one runs.
         ended: Told of every end: events for other pipes, claims.
     """
 
     next_try: Callable[[LiveRun, Outcome], NextTry | None] = lambda _live, _outcome: None
     try_again: Callable[[LiveRun, NextTry], Awaitable[None]] | None = None
     free: Callable[[LiveRun], None] = lambda _: None
-    started: Callable[[LiveRun], None] = lambda _: None
     ended: list[Callable[[LiveRun, Outcome, bool], Awaitable[None]]] = field(default_factory=list)
 
 

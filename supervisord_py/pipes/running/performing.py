@@ -79,7 +79,6 @@ class Performing:
             await self._stopping.clear_unstarted(live)
             await self._conclusion.conclude(live, outcome)
         elif live.child is not None:
-            self._conclusion.aftermath.started(live)
             await self.see_through(live)
         else:
             await self._unstarted(live)

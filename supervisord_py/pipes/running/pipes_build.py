@@ -81,7 +81,7 @@ class PipesBuild:
         retrying = Retrying(self.house, self.intake)
         aftermath = self.conclusion.aftermath
         aftermath.next_try, aftermath.try_again = retrying.decide, retrying.try_again
-        aftermath.free, aftermath.started = self.admission.ended, self.admission.started
+        aftermath.free = self.admission.ended
         aftermath.ended += [self.views.ended, self.triggering.ended, self.timetable.ended]
 
     def usable(self) -> Iterator[PipeDefinition]:

@@ -6,12 +6,11 @@ from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from supervisord_py.pipes.scheduling.agenda import Candidate
 from supervisord_py.pipes.scheduling.clock_watch import Clocks as ScheduleClocks
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
 from supervisord_py.pipes.scheduling.due import Never, Wait
 from supervisord_py.pipes.scheduling.schedule import Manual
-from supervisord_py.pipes.scheduling.scheduler import Scheduler
+from supervisord_py.pipes.scheduling.scheduler import Candidate, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -76,10 +75,6 @@ class Timetable:
         """Take new settings; the look that follows starts nothing where pipes are off."""
         if self._scheduler is not None:
             self._scheduler.reconfigure(self._house.config.scheduler)
-
-    def decision(self, pipe: str) -> Decision | None:
-        """Return what was last decided about a pipe."""
-        return None if self._scheduler is None else self._scheduler.decision(pipe)
 
     def decision_on(self, definition: PipeDefinition) -> Decision | None:
         """Return what was last decided about the schedule that a pipe has now, which may be a moment old."""

@@ -1,22 +1,35 @@
 """The loop that asks which pipes are due, and starts them. It polls nothing: it sleeps until something is due.
 
-Laws. Started only when the API listens (G1). One pipe that cannot be started or decided is told, tried again with
-backoff, and holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts
-again (E4). A step of the wall clock is noticed within `sleep_seconds`, a change of the room's at once (`wake`).
+Laws. Started only when the API listens (G1). A pipe is asked again only when what is known of it changed or its time
+has come; what was served is remembered here, too, so that one due instant never starts two executions. One pipe that
+cannot be started or decided is told, tried again with backoff, and holds nobody up. A crash of the loop's body is
+logged, counted, shown in `health()`, and the body starts again (E4). A step of the wall clock is noticed within
+`sleep_seconds`, a change of the room's at once (`wake`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.pipes.scheduling.agenda import Agenda, Candidate, Entry
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
-from supervisord_py.pipes.scheduling.due import Decision, Due, Now
+from supervisord_py.pipes.scheduling.due import (
+    Decision,
+    Due,
+    Now,
+    Progress,
+    Wait,
+    carried,
+    decide,
+    served,
+    settle,
+    stagger,
+)
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
 if TYPE_CHECKING:
@@ -29,6 +42,116 @@ _log = structlog.get_logger(__name__)
 _RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
 _BREATH = 50
 """So many decisions, and others of the control plane get their turn."""
+_RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
+_SLACK_SECONDS = 0.001
+"""The wall clock and the one that counts suspend are read one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An enabled pipe, as the room knows it."""
+
+    name: str
+    schedule: Schedule
+    progress: Progress
+    run_on_enable: bool = True
+
+
+@dataclass(slots=True)
+class Entry:
+    """One pipe.
+
+    Attributes:
+        candidate: As the room gave it.
+        progress: Settled, with what was served since.
+        deadline: When to ask again, on the clock that counts suspend.
+        told: The decision that was last told to the room.
+    """
+
+    candidate: Candidate
+    progress: Progress
+    deadline: float = -math.inf
+    decision: Decision | None = None
+    told: object = None
+    backoff: Backoff = field(default_factory=lambda: Backoff(_RETRIES))
+
+
+class Agenda:
+    """All of them. `now` is passed in."""
+
+    def __init__(self, limits: SchedulerLimits, seed: str) -> None:
+        self.limits = limits
+        self._seed = seed
+        self._entries: dict[str, Entry] = {}
+
+    def get(self, name: str) -> Entry | None:
+        """Return what is known of a pipe."""
+        return self._entries.get(name)
+
+    def update(self, candidate: Candidate, now: Now) -> Entry | None:
+        """Take in what the room says; return the entry when it has to be decided anew."""
+        entry = self._entries.get(candidate.name)
+        if entry is None:
+            entry = self._entries[candidate.name] = Entry(candidate, settle(candidate.progress, now, self.limits))
+        elif entry.candidate is not candidate and entry.candidate != candidate:
+            self._renew(entry, candidate, now)
+        return entry if entry.deadline <= now.boottime else None
+
+    def _renew(self, entry: Entry, candidate: Candidate, now: Now) -> None:
+        fresh = candidate.progress
+        is_anew = fresh.anchor_at != entry.candidate.progress.anchor_at
+        if is_anew:
+            entry.told = None  # the room has forgotten what it was told
+        if candidate.schedule != entry.candidate.schedule:
+            entry.backoff = Backoff(_RETRIES)
+        elif entry.progress.last_due is not None and not is_anew:
+            fresh = replace(fresh, last_due=max(entry.progress.last_due, fresh.last_due or -math.inf))
+        entry.progress = settle(carried(entry.progress, fresh), now, self.limits)
+        entry.candidate = candidate
+        entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
+
+    def keep_only(self, names: set[str]) -> None:
+        """Forget pipes that are gone or disabled."""
+        if len(names) != len(self._entries):
+            self._entries = {name: entry for name, entry in self._entries.items() if name in names}
+
+    def clocks_changed(self, now: Now) -> None:
+        """Decide everything anew: the wall clock was set, or the machine slept."""
+        for entry in self._entries.values():
+            entry.progress = settle(replace(entry.progress, watermark=None), now, self.limits)
+            entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
+
+    def decide(self, entry: Entry, now: Now) -> Decision:
+        """Decide about one, and note when to ask again."""
+        pipe = entry.candidate
+        decision = decide(
+            pipe.schedule,
+            entry.progress,
+            now,
+            self.limits,
+            run_on_enable=pipe.run_on_enable,
+            delay=stagger(pipe.name, self._seed, self.limits),
+        )
+        entry.decision = decision
+        if not isinstance(decision, Due):
+            entry.deadline = now.boottime_of(decision.until) if isinstance(decision, Wait) else math.inf
+        return decision
+
+    def served(self, entry: Entry, due: Due, now: Now, *, ran: bool) -> None:
+        """Note that a due instant was dealt with; decide about the next one."""
+        entry.backoff = Backoff(_RETRIES)
+        entry.progress = served(entry.progress, due, now, self.limits, ran=ran)
+        self.decide(entry, now)
+
+    def failed(self, entry: Entry, now: Now) -> float:
+        """Note that it could not be started or decided; return the seconds until it is tried again."""
+        entry.backoff = entry.backoff.failed(now.boottime, 0.0)
+        entry.deadline = entry.backoff.blocked_until or now.boottime
+        return entry.deadline - now.boottime
+
+    def deadline(self) -> float:
+        """Return when the next one has to be asked, on the clock that counts suspend; infinity for none."""
+        return min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +180,12 @@ class SchedulerHealth:
     Attributes:
         alive: Its body runs now; False before the start, after the end, and between a crash and the next start.
         restarts: Crashes of the body so far.
-        last_error, last_error_at: Of the last crash (Unix seconds), or None.
-        pipes: So many are looked after.
-        next_deadline: Unix seconds of the next look that is due; None for none.
-        resumed_at: Of the last resume or the start, on the clock that counts suspend.
+        last_error: Of the last crash, or None.
     """
 
     alive: bool
     restarts: int
     last_error: str | None
-    last_error_at: float | None
-    pipes: int
-    next_deadline: float | None
-    resumed_at: float
 
 
 class Scheduler:
@@ -106,7 +222,7 @@ class Scheduler:
         self._restart_policy = restart_policy
         self._alive = False
         self._restarts = 0
-        self._last_error: tuple[str, float] | None = None
+        self._last_error: str | None = None
 
     def wake(self) -> None:
         """Look now: a pipe was added, enabled, edited, removed, or a run of one began or ended."""
@@ -118,11 +234,6 @@ class Scheduler:
         self._agenda.clocks_changed(self._watch.now())
         self.wake()
 
-    def decision(self, name: str) -> Decision | None:
-        """Return the last decision about a pipe; None for one that was not looked at."""
-        entry = self._agenda.get(name)
-        return entry.decision if entry else None
-
     def decision_on(self, name: str, schedule: Schedule) -> Decision | None:
         """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
         entry = self._agenda.get(name)
@@ -130,13 +241,7 @@ class Scheduler:
 
     def health(self) -> SchedulerHealth:
         """Return how the loop does."""
-        now = self._watch.now()
-        error, at = self._last_error or (None, None)
-        deadline = self._agenda.deadline()
-        next_deadline = now.wall_of(deadline) if math.isfinite(deadline) else None
-        return SchedulerHealth(
-            self._alive, self._restarts, error, at, len(self._agenda), next_deadline, self._watch.resumed_at
-        )
+        return SchedulerHealth(self._alive, self._restarts, self._last_error)
 
     async def run(self) -> None:
         """Ask and start until cancelled."""
@@ -146,29 +251,21 @@ class Scheduler:
                 self._alive = True
                 await self._turns()
             except Exception as err:
-                backoff = backoff.failed(self._crashed(err).boottime, 0.0)
+                self._restarts += 1
+                self._last_error = f"{type(err).__name__}: {err}"
+                _log.exception("scheduler_crashed", restarts=self._restarts)
+                backoff = backoff.failed(self._watch.now().boottime, 0.0)
             finally:
                 self._alive = False
             await asyncio.sleep(backoff.wait_seconds(self._watch.now().boottime))  # no bell: a crash may be its echo
 
-    def _crashed(self, error: Exception) -> Now:
-        now = self._watch.now()
-        self._restarts += 1
-        self._last_error = (f"{type(error).__name__}: {error}", now.wall)
-        _log.error("scheduler_crashed", restarts=self._restarts, exc_info=error)
-        return now
-
     async def _turns(self) -> None:
         while True:
             self._bell.clear()
-            await self._sleep(await self.turn())
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._bell.wait()
-        except TimeoutError:
-            return
+            seconds = await self.turn()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._bell.wait()
 
     async def turn(self) -> float:
         """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
