@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import session_laws
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_set import SessionSet
@@ -20,7 +21,7 @@ class Room:
 
     def send(self, event: ev.Event) -> tuple[ev.Instruction, ...]:
         instructions = self.set.apply(event, self.now)
-        self.set.check()
+        session_laws.check(self.set)
         return instructions
 
     def ask(
@@ -65,6 +66,9 @@ class Room:
         standing = self.set.standing(session)
         assert standing is not None
         return standing
+
+    def standings(self) -> list[ev.Standing]:
+        return [slot.standing() for slot in self.set._slots.values()]
 
     def fail_starts(self, count: int, session: str = "a") -> tuple[ev.Instruction, ...]:
         """Let that many starts fail, each asked for by a call; return what the last failure gave."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import session_laws
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Phase, Refusal, StartCause, WaitsFor
@@ -25,7 +26,6 @@ class PolicyWorld:
         self.fresh: set[Life] = set()
         self.used: dict[Life, float] = {}
         self.foreign: set[Life] = set()
-        self.held: set[Life] = set()
         self.to_recycle: set[Life] = set()
         self.waiting: dict[int, ev.Asking] = {}
         self.running: dict[int, Life] = {}
@@ -59,7 +59,7 @@ class PolicyWorld:
         instructions = list(self.set.apply(event, self.now))
         for instruction in instructions:
             self.perform(instruction)
-        self.set.check()
+        session_laws.check(self.set)
         return instructions
 
     def perform(self, instruction: ev.Instruction) -> None:
@@ -70,7 +70,6 @@ class PolicyWorld:
                 self.check_stop((session, serial), reason)
                 self.world[session, serial] = Phase.STOPPING
                 self.foreign.discard((session, serial))
-                self.held.discard((session, serial))
                 self.to_recycle.discard((session, serial))
             case ev.Run():
                 self.check_run(instruction)
@@ -155,8 +154,8 @@ class PolicyWorld:
         if reason in {Reason.EVICTED_LRU, Reason.EVICTED_TTL}:
             assert life in self.evictable(), "something was evicted that is in use"
         if reason is Reason.EVICTED_LRU:
-            assert life in self.takeable(), "the place of a front end that is there was given away"
-            assert self.used[life] <= min(self.used[it] for it in self.takeable()), "not the least recently used one"
+            assert life in self.evictable(), "the place of a front end that is there was given away"
+            assert self.used[life] <= min(self.used[it] for it in self.evictable()), "not the least recently used one"
         if reason is Reason.EVICTED_TTL:
             assert self.used[life] + IDLE_SECONDS <= self.now
         if reason is Reason.CANCELLED:
@@ -184,10 +183,6 @@ class PolicyWorld:
             and life not in self.foreign
             and life[0] not in awaited
         ]
-
-    def takeable(self) -> list[Life]:
-        """Return what could go for another: of what could go, what no front end holds."""
-        return [life for life in self.evictable() if life not in self.held]
 
     def check_run(self, run: ev.Run) -> None:
         life = (run.session, run.serial)
@@ -220,7 +215,7 @@ class PolicyWorld:
             case Refusal.HARD_FAILURE:
                 assert refuse.session in self.failed
             case Refusal.STOPPED:
-                assert isinstance(self.event, ev.StopAsked | ev.Forgotten)
+                assert isinstance(self.event, ev.StopAsked)
             case Refusal.CLOSING:
                 assert self.closed
         self.finish(refuse.ticket)

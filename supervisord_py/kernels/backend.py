@@ -228,9 +228,6 @@ class KernelHandle(Protocol):
     async def kill(self) -> str:
         """End the whole tree now."""
 
-    async def ping(self, timeout_seconds: float) -> bool:
-        """Say whether it answers a kernel_info_request on shell in time (a running cell makes it False)."""
-
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End it and remove its files in run_dir; returns pids of what survived, () when nothing of it is left."""
 

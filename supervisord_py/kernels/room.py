@@ -20,7 +20,6 @@ from supervisord_py.kernels.calls.cells_house import CellsHouse
 from supervisord_py.kernels.calls.kernel_adoption import KernelAdoption
 from supervisord_py.kernels.cell import CellStatus, Step
 from supervisord_py.kernels.hosting import spares
-from supervisord_py.kernels.hosting.foreign_watch import HOLD_SECONDS
 from supervisord_py.kernels.hosting.kernel_pool import KernelPool
 from supervisord_py.kernels.hosting.launching import check_folder
 from supervisord_py.kernels.hosting.session_register import SessionRegister
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.choosing.explanation import Explanation
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.kernels.session import BackendName, SessionView
     from supervisord_py.kernels.sessions.session_events import Standing
     from supervisord_py.ledger.kernel_cells import KernelCellRow
@@ -188,25 +186,13 @@ class Kernels:
         return life.handle if life is not None and life.ready_at is not None and not life.ending else None
 
     def touch(self, session_id: str) -> None:
-        """Note that a front end of it is there: it was used now, and for a while no other start takes its place."""
-        session = self.register.known(session_id)
-        session.last_used = time.time()
-        if session.life is not None:
-            session.life.held_until = clock.now() + HOLD_SECONDS
-            self.pool.look_at_foreign_use()
+        """Note that a front end of it is there: it was used now."""
+        self.register.known(session_id).last_used = time.time()
         self.pool.report(ev.Used(session_id, clock.now()))
 
     async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return the cells of a session, in order of dispatch."""
         return await self.cells_house.history(session_id)
-
-    def cell_log(self, session_id: str, cell_id: str) -> CellLog:
-        """Return the files of a cell.
-
-        Raises:
-            UnknownUnitError: There are none.
-        """
-        return self.cells_house.existing_log(session_id, cell_id)
 
     async def export(self, session_id: str) -> dict[str, Any]:
         """Return a session's history as a notebook (nbformat 4.5)."""

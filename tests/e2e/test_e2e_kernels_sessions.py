@@ -463,12 +463,6 @@ def test_a_cell_may_call_another_session(calls: Calls) -> None:
     assert calls.value("own", code) == "200 42"
 
 
-def test_a_circle_through_another_session_is_refused(calls: Calls) -> None:
-    inner = f"{ASK_SELF}\nprint(ask('outer', '1')[0])"
-    code = f"{ASK_SELF}\nstatus, answer = ask('inner', {inner!r})\nprint(status, answer['cells'][0]['text'])"
-    assert calls.value("outer", code, timeout=50) == "200 409"
-
-
 def test_pxctl_inside_a_cell_knows_where_it_is(calls: Calls) -> None:
     """The own session is refused with exit 8, another one works."""
     code = (

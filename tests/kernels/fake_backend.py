@@ -137,9 +137,6 @@ class FakeHandle:
             self.die(None, 9)
         return "sigkill"
 
-    async def ping(self, timeout_seconds: float) -> bool:
-        return not self.died.done()
-
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         self.backend.stopped.append((self.launch.session_id, reason))
         if self.survivors:

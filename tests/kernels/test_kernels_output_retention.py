@@ -14,7 +14,7 @@ from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.output import sweep as sweeping
 from supervisord_py.kernels.output.retention import DAY_SECONDS, KeptCell, doomed
-from supervisord_py.kernels.output.sweep import FORGOTTEN_SECONDS, Swept, remove_session, sweep
+from supervisord_py.kernels.output.sweep import FORGOTTEN_SECONDS, Swept, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -194,11 +194,3 @@ async def test_files_that_vanish_meanwhile_are_no_trouble(tmp_path: Path, monkey
     assert (await swept(tmp_path)).cells == 1
     await asyncio.sleep(0)
     assert left(tmp_path) == set()
-
-
-def test_a_session_can_be_removed_at_once_and_nothing_else(tmp_path: Path) -> None:
-    for session in ("s", "t"):
-        cell(tmp_path / "cells", session, "c", 1, age=1)
-    for name in ("s", "s", "", ".", "..", "../cells", "t/c"):
-        remove_session(tmp_path / "cells", name)
-    assert left(tmp_path / "cells") == {"t/c"}

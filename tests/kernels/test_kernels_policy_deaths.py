@@ -260,7 +260,7 @@ def test_want_of_descriptors_costs_one_idle_session_and_one_retry() -> None:
     )
     assert room.send(ev.StartFailed("d", 5, Fault.NO_DESCRIPTORS)) == (ev.Fail(4, "d", 5), ev.Stop("d", 5, None))
     assert room.send(ev.Gone("d", 5)) == ()
-    assert [it.session for it in room.set.standings()] == ["b", "c"], "no other session was touched, and none failed"
+    assert [it.session for it in room.standings()] == ["b", "c"], "no other session was touched, and none failed"
 
 
 def test_want_of_descriptors_with_nobody_idle_fails_at_once() -> None:

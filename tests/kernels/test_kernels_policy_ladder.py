@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.kernels.cell import Step, Variables
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.lives.ladder import ABANDON_SECONDS, Begin, Ladder, Over, Rung, Sight, Take, Wait
+from supervisord_py.kernels.lives.ladder import ABANDON_SECONDS, Ladder, Over, Rung, Sight, Take, Wait
 
 NOW = 100.0
 TIMES = LadderTimes()
@@ -54,11 +54,6 @@ def test_after_a_sigterm_the_end_of_the_cell_is_not_the_end() -> None:
     assert ladder.decide(NOW + 4, ENDED) == Take(Rung.KILL)
 
 
-def test_a_kernel_that_starts_gets_no_sigint() -> None:
-    ladder = climb(Ladder(TIMES, NOW, Begin.TERMINATE), (Rung.TERMINATE, NOW), (Rung.KILL, NOW + 1))
-    assert ladder.next_rung is None
-
-
 def test_one_more_cancel_makes_the_next_rung_due_at_once_and_no_other() -> None:
     ladder = climb(Ladder(TIMES, NOW), (Rung.INTERRUPT, NOW)).hurry()
     ladder = climb(ladder, (Rung.AGAIN, NOW + 0.1))
@@ -75,8 +70,9 @@ def test_a_cancel_that_comes_while_a_rung_is_taken_counts_for_the_next() -> None
 
 
 def test_a_cancel_after_the_last_rung_changes_nothing() -> None:
-    ladder = climb(Ladder(TIMES, NOW, Begin.TERMINATE), (Rung.TERMINATE, NOW), (Rung.KILL, NOW + 1)).hurry()
-    assert ladder.decide(NOW + 1, NOTHING) == Wait(NOW + 1 + ABANDON_SECONDS)
+    rungs = ((rung, NOW + at) for rung, at in zip(Rung, (0, 1, 3, 4), strict=True))
+    ladder = climb(Ladder(TIMES, NOW), *rungs).hurry()
+    assert ladder.decide(NOW + 4, NOTHING) == Wait(NOW + 4 + ABANDON_SECONDS)
 
 
 def test_a_late_rung_leaves_the_next_its_time() -> None:
@@ -100,13 +96,12 @@ seconds = st.floats(0, 100, allow_nan=False)
 
 @given(
     times=st.builds(LadderTimes, seconds, seconds, seconds, seconds),
-    begin=st.sampled_from(Begin),
     moves=st.lists(st.tuples(st.sampled_from(["wait", "hurry", "late"]), st.floats(0, 10, allow_nan=False))),
 )
 def test_every_climb_ends_in_order_whatever_the_times_and_cancels(
-    times: LadderTimes, begin: Begin, moves: list[tuple[str, float]]
+    times: LadderTimes, moves: list[tuple[str, float]]
 ) -> None:
-    now, ladder, lateness = NOW, Ladder(times, NOW, begin), iter(moves)
+    now, ladder, lateness = NOW, Ladder(times, NOW), iter(moves)
     taken: list[Rung] = []
     for _ in range(20):
         move, by = next(lateness, ("wait", 0.0))
@@ -124,6 +119,6 @@ def test_every_climb_ends_in_order_whatever_the_times_and_cancels(
             case Over(variables, abandoned):
                 assert (variables, abandoned) == (Variables.LOST, True)
                 break
-    assert taken == list(Rung)[0 if begin is Begin.INTERRUPT else 2 :]
+    assert taken == list(Rung)
     assert isinstance(decision, Over)
     assert [step.after_seconds for step in ladder.steps] == sorted(step.after_seconds for step in ladder.steps)

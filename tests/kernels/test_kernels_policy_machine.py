@@ -110,7 +110,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.finish(ticket)
         self.send(ev.GaveUp(ticket))
 
-    @rule(session=sessions, act=st.sampled_from(["stop", "forget", "bound", "late", "adopt"]), choice=randoms)
+    @rule(session=sessions, act=st.sampled_from(["stop", "bound", "late", "adopt"]), choice=randoms)
     def administrate(self, session: str, act: str, choice: Random) -> None:
         """Everything that happens now and then; one rule, so that it stays rare beside the traffic."""
         getattr(self, f"do_{act}")(session, choice)
@@ -120,12 +120,6 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         self.stopped.add(session)
         assert not [it for it in self.waiting.values() if it.session == session]
         assert all(phase is Phase.STOPPING for life, phase in self.world.items() if life[0] == session)
-
-    def do_forget(self, session: str, _: Random) -> None:
-        self.absolve(session)
-        self.send(ev.Forgotten(session))
-        is_there = any(life[0] == session for life in self.world)
-        assert (self.set.standing(session) is not None) is is_there
 
     def do_bound(self, _: str, choice: Random) -> None:
         self.cap = choice.choice([1, 2, 3])
@@ -226,7 +220,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
                         self.bury(life)
 
     def fail(self, life: Life, fault: Fault) -> None:
-        idle = self.takeable()
+        idle = self.evictable()
         if fault is Fault.OWN:
             recent = [at for at in self.failed_starts.get(life[0], ()) if at > self.now - WINDOW_SECONDS]
             self.failed_starts[life[0]] = [*recent, self.now]
@@ -294,7 +288,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             self.absolve(life[0])
 
     @precondition(lambda self: Phase.READY in self.world.values())
-    @rule(choice=randoms, act=st.sampled_from(["used", "busy", "idle", "recycle", "hold", "let go"]))
+    @rule(choice=randoms, act=st.sampled_from(["used", "busy", "idle", "recycle"]))
     def happen(self, choice: Random, act: str) -> None:
         life = self.pick(choice, Phase.READY)
         if act == "recycle":
@@ -302,10 +296,6 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             self.send(ev.RecycleAsked(*life))
             is_free = life not in self.running.values() and life not in self.foreign
             assert not is_free or self.world[life] is Phase.STOPPING
-            return
-        if act in {"hold", "let go"}:
-            self.held = self.held | {life} if act == "hold" else self.held - {life}
-            self.send(ev.Held(life[0], act == "hold"))
             return
         if act == "used":
             at = self.now - choice.choice([0.0, 5.0])
@@ -344,7 +334,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     @invariant()
     def bounded(self) -> None:
-        assert len(self.live()) <= self.cap or not self.takeable(), "over the cap with a victim at hand"
+        assert len(self.live()) <= self.cap or not self.evictable(), "over the cap with a victim at hand"
         for session in SESSIONS:
             assert len(self.calls_of(session)) <= QUEUE_MAX + 1
 
@@ -354,7 +344,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
             standing = self.set.standing(session)
             assert standing is not None
             assert standing.serial == serial
-        for standing in self.set.standings():
+        for standing in [slot.standing() for slot in self.set._slots.values()]:
             assert standing.serial is None or (standing.session, standing.serial) in self.world
             assert standing.queued == len(self.calls_of(standing.session))
             assert (standing.failure is not None) is (standing.session in self.failed)
@@ -372,9 +362,7 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
         """A call waits only where something will move, and its deadline is watched."""
         if self.waiting:
             phases = set(self.world.values())
-            assert self.running or self.foreign or self.held or phases & {Phase.STARTING, Phase.STOPPING}, (
-                "a call waits for nothing"
-            )
+            assert self.running or self.foreign or phases & {Phase.STARTING, Phase.STOPPING}, "a call waits for nothing"
             deadline = self.set.next_deadline()
             assert deadline is not None
             assert deadline <= min(it.deadline for it in self.waiting.values())
@@ -387,8 +375,6 @@ class SessionSetMachine(PolicyWorld, RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When kernels start, end and vanish as they should, everybody who waits is served in the end."""
-        while self.held:
-            self.send(ev.Held(self.held.pop()[0], held=False))
         for session, _ in sorted(self.foreign):
             self.foreign = {life for life in self.foreign if life[0] != session}
             self.send(ev.ForeignBusy(session, busy=False))

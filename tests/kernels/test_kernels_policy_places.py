@@ -47,7 +47,7 @@ def test_sessions_run_beside_each_other() -> None:
     room = Room()
     room.busy("a")
     room.busy("b")
-    assert {it.session: it.state for it in room.set.standings()} == {"a": SessionState.BUSY, "b": SessionState.BUSY}
+    assert {it.session: it.state for it in room.standings()} == {"a": SessionState.BUSY, "b": SessionState.BUSY}
 
 
 def test_a_line_is_bounded_beyond_the_call_that_runs() -> None:
@@ -127,26 +127,6 @@ def test_foreign_work_protects_from_age_and_from_eviction() -> None:
     assert room.send(ev.ForeignBusy("a", busy=False)) == ()
     room.now += 100
     assert room.send(ev.TimePassed()) == (ev.Stop("a", serial, Reason.EVICTED_TTL),)
-
-
-def test_what_a_front_end_holds_gives_its_place_to_nobody_and_is_idle_all_the_same() -> None:
-    room = Room(idle_seconds=100.0, max_sessions=1)
-    serial = room.idle()
-    assert room.send(ev.Held("a", held=True)) == ()
-    assert room.standing().state is SessionState.IDLE
-    assert room.ask("b", patience=1000.0) == (ev.Placed(2, "b", 1, WaitsFor.PLACE),)
-    out = room.send(ev.Held("a", held=False))
-    assert ev.Stop("a", serial, Reason.EVICTED_LRU) in out
-    assert any(isinstance(it, ev.Start) and it.session == "b" for it in out)
-
-
-def test_holding_does_not_stop_the_clock_and_ends_with_the_kernel() -> None:
-    room = Room(idle_seconds=100.0)
-    serial = room.idle()
-    room.send(ev.Held("a", held=True))
-    room.now += 100
-    assert room.send(ev.TimePassed()) == (ev.Stop("a", serial, Reason.EVICTED_TTL),)
-    assert room.send(ev.Held("a", held=True)) == (), "on its way out there is nothing to hold"
 
 
 def test_the_victim_is_the_least_recently_used_and_goes_beside_the_start() -> None:

@@ -622,11 +622,9 @@ async def test_each_cell_has_a_row_with_how_it_ended(house: RoomHouse) -> None:
     assert len({row.call for row in rows}) == 1
 
 
-async def test_output_is_there_to_be_read_and_a_cell_that_never_was_is_unknown(house: RoomHouse) -> None:
+async def test_output_is_there_to_be_read(house: RoomHouse) -> None:
     result = await house.run("say hello")
-    assert house.room.cell_log(result.session_id, result.cells[0].id).read(0, 100) == b"hello"
-    with pytest.raises(UnknownUnitError):
-        house.room.cell_log(result.session_id, "0" * 16)
+    assert house.room.cells_house.log(result.session_id, result.cells[0].id).read(0, 100) == b"hello"
 
 
 async def test_a_session_is_exported_as_a_notebook(house: RoomHouse) -> None:

@@ -13,9 +13,8 @@ import pytest
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
-from supervisord_py.errors import KeeperLostError, StartFailedError, TimedOutError
+from supervisord_py.errors import KeeperLostError, StartFailedError
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
-from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.hosting import recent_choices
 from supervisord_py.kernels.room import ignore
 from supervisord_py.kernels.room_requests import StartRequest
@@ -213,25 +212,6 @@ async def test_a_session_that_is_touched_is_as_young_as_that(house: RoomHouse) -
     session = (await house.run("ok")).session_id
     before = house.room.snapshot(session)[0].last_used
     await eventually(lambda: house.room.touch(session) or house.room.snapshot(session)[0].last_used != before)
-
-
-async def test_a_session_whose_front_end_is_there_keeps_its_place_for_a_while(
-    short_tmp: Path, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.room.HOLD_SECONDS", 200.0)
-    async with room_house(short_tmp, backend.make, sessions=SessionLimits(max_sessions=1)) as house:
-        session = (await house.run("ok", session="held")).session_id
-        house.room.touch(session)
-        call = asyncio.ensure_future(house.run("ok", session="other"))
-        await eventually(lambda: any(it.queued for it in house.room.snapshot()), "its place in line")
-        await passing.over(house)
-        with pytest.raises(TimedOutError, match="places for kernels were taken"):
-            await call
-        (life,) = house.room.pool.lives_present()
-        assert life.session.id == session
-        life.held_until = 0.0
-        assert (await house.run("ok", session="other")).status is CellStatus.OK
-        assert backend.stopped == [(session, "evicted_lru")]
 
 
 async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: RoomHouse, backend: FakeBackend) -> None:

@@ -248,11 +248,6 @@ class BashHandle:
             await self._running.spawned.wait()
         return self._child
 
-    async def ping(self, timeout_seconds: float) -> bool:
-        """Say whether a cell could be run now."""
-        del timeout_seconds  # the answer is at hand
-        return self._child is None and (self._running is None or _is_done(self._running))
-
     async def shutdown(self, grace_seconds: float, reason: str) -> tuple[int, ...]:
         """End the running cell and the session; returns the pids of what survived."""
         survivors: tuple[int, ...] = ()

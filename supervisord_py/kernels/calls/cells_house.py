@@ -17,7 +17,6 @@ import structlog
 from supervisord_py.kernels.calls import cut_off_cells
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.hosting.launching import folder_of_cells
-from supervisord_py.kernels.hosting.session_register import unknown
 from supervisord_py.kernels.output import sweep
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.cell_seal import error_members, seal
@@ -156,17 +155,6 @@ class CellsHouse:
         """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
         found = await kernel_cells.open_cells(self._ledger, session_id)
         return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
-
-    def existing_log(self, session_id: str, cell_id: str) -> CellLog:
-        """Return the files of a cell that are there. Blocking.
-
-        Raises:
-            UnknownUnitError: There are none.
-        """
-        log = self.log(session_id, cell_id)
-        if not log.exists():
-            raise unknown(f"{session_id}, cell {cell_id}")
-        return log
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
         """Return a session's history as a notebook (nbformat 4.5)."""

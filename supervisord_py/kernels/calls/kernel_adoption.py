@@ -67,12 +67,6 @@ class KernelAdoption:
     async def adopt_all(self) -> None:
         """Go through everything that is held, the newest kernel of a session first; returns when all is decided."""
         held = [it for it in await self._pool.placement.list("kernel:") if it.unit != GATEWAY_UNIT]
-        direct = BackendName.DIRECT
-        if held:
-            keys = [it.key for it in held if it.exit is None]
-            backend: Any = await self._pool.backend(direct)
-            if (sweep := getattr(backend, "open", None)) is not None:
-                await sweep(keys)
         claimed: set[str] = set()
         work = []
         for child in sorted(held, key=lambda it: it.started_at, reverse=True):

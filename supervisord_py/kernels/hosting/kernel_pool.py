@@ -15,7 +15,6 @@ import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
-from supervisord_py.kernels.hosting.foreign_watch import news_of
 from supervisord_py.kernels.hosting.launching import launch_of, tag_of
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.kernel_life import KernelLife
@@ -30,7 +29,7 @@ from supervisord_py.process.descriptors import SHORT
 from supervisord_py.process.lifecycle import outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from supervisord_py.kernels.backend import KernelBackend, Launch
     from supervisord_py.kernels.backends import Backends
@@ -161,7 +160,7 @@ class KernelPool:
 
     def look_at_foreign_use(self) -> None:
         """Tell the set what clients that are not ours did meanwhile."""
-        for event in tuple(news_of(self._by_serial.values())):
+        for event in tuple(_foreign_news(self._by_serial.values())):
             if isinstance(event, ev.Used):
                 self.register.known(event.session).last_used = time.time()
             self._take(event)
@@ -397,3 +396,18 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
         _log.warning("keeper_lost")
     except Exception:
         _log.exception("kernels_task_failed")
+
+
+def _foreign_news(lives: Iterable[KernelLife]) -> Iterator[ev.Event]:
+    """Yield what the set has not heard yet of what other clients (JupyterLab, a console) do with kernels."""
+    for life in lives:
+        handle = life.handle
+        if handle is None or life.ready_at is None or life.ending:
+            continue
+        used = handle.foreign_used_at
+        if used is not None and used != life.foreign_used_at:
+            life.foreign_used_at = used
+            yield ev.Used(life.session.id, clock.now() - max(0.0, time.time() - used))
+        if handle.foreign_busy != life.foreign_busy:
+            life.foreign_busy = handle.foreign_busy
+            yield ev.ForeignBusy(life.session.id, life.foreign_busy)

@@ -45,7 +45,6 @@ class KernelLife:
         cell: Id of the last cell that was sent to it, with the end of its call on the clock that counts suspend.
         busy: A cell of ours runs on it, or has ended and it is not known yet how. `judged`: set when that is known.
         foreign_busy, foreign_used_at: What the set has heard of clients that are not ours.
-        held, held_until: A front end is there, as the set has heard it; till when, on the clock that counts suspend.
         exiting: A cell said exit(): it ends by its own wish.
         ending: Its clearing up has begun.
         death_reported: The set has heard that it died.
@@ -79,8 +78,6 @@ class KernelLife:
     busy: bool = False
     foreign_busy: bool = False
     foreign_used_at: float | None = None
-    held: bool = False
-    held_until: float = 0.0
     exiting: bool = False
     ending: bool = False
     death_reported: bool = False

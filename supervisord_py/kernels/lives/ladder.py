@@ -35,22 +35,7 @@ class Rung(StrEnum):
     KILL = "kill"
 
 
-class Begin(StrEnum):
-    """Where a ladder begins.
-
-    Attributes:
-        INTERRUPT: An ordinary cell, by signals or through a gateway: the handle knows how.
-        TERMINATE: The kernel is still starting, or over its hard memory limit.
-    """
-
-    INTERRUPT = "interrupt"
-    TERMINATE = "terminate"
-
-
-RUNGS = {
-    Begin.INTERRUPT: (Rung.INTERRUPT, Rung.AGAIN, Rung.TERMINATE, Rung.KILL),
-    Begin.TERMINATE: (Rung.TERMINATE, Rung.KILL),
-}
+RUNGS = tuple(Rung)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +75,6 @@ class Ladder:
     Attributes:
         times: When rungs come, as seconds after the first.
         began_at: When it was decided that the cell must end.
-        begin: Where it begins.
         taken: Rungs and when they were taken.
         steps: What they did, for the result.
         hurried: Cancels that are to be obeyed still: each makes one rung due at once.
@@ -98,7 +82,6 @@ class Ladder:
 
     times: LadderTimes
     began_at: float
-    begin: Begin = Begin.INTERRUPT
     taken: tuple[tuple[Rung, float], ...] = ()
     steps: tuple[Step, ...] = ()
     hurried: int = 0
@@ -111,8 +94,7 @@ class Ladder:
     @property
     def next_rung(self) -> Rung | None:
         """The next one, None when all were taken."""
-        rungs = RUNGS[self.begin]
-        return rungs[len(self.taken)] if len(self.taken) < len(rungs) else None
+        return RUNGS[len(self.taken)] if len(self.taken) < len(RUNGS) else None
 
     def next_due(self) -> float:
         """Return when the next rung is due; after the last one, when the wait is given up."""

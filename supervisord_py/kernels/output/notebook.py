@@ -167,13 +167,13 @@ def export(
     for row in rows:
         if row.status == CellStatus.ABORTED:
             continue
-        metadata = {"px": {"cell": row.id, "status": row.status}}
+        about: dict[str, Any] = {"px": {"cell": row.id, "status": row.status}}
         if row.title:
             notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
-            metadata["title"] = row.title
+            about["title"] = row.title
         outputs = _nodes(_history_outputs(row, log_of, limits))
         count = row.execution_count
-        cell = v4.new_code_cell(row.code, id=row.id, metadata=metadata, execution_count=count, outputs=outputs)
+        cell = v4.new_code_cell(row.code, id=row.id, metadata=about, execution_count=count, outputs=outputs)
         notebook.cells.append(cell)
     plain: dict[str, Any] = json.loads(_written(notebook))
     return plain

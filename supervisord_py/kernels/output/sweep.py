@@ -68,12 +68,6 @@ async def sweep(
     return swept
 
 
-def remove_session(cells_dir: Path, session_id: str) -> None:
-    """Remove all cells of a session, its folder included; one that is not there is removed already."""
-    if session_id and "/" not in session_id and session_id not in {".", ".."}:
-        shutil.rmtree(cells_dir / session_id, ignore_errors=True)
-
-
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         yield from entries

@@ -166,13 +166,6 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
-    """As StopAsked, and nothing is to be remembered of it."""
-
-    session: str
-
-
-@dataclass(frozen=True, slots=True)
 class BecameReady:
     """A kernel answers."""
 
@@ -225,14 +218,6 @@ class ForeignBusy:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A front end that is there holds, or does not hold any more, its idle kernel's place: no other start takes it."""
-
-    session: str
-    held: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RecycleAsked:
     """The kernel is over its soft memory limit: it is replaced once the running call, if any, has ended."""
 
@@ -275,9 +260,9 @@ class TimePassed:
 
 
 Asking = Asked | StartAsked | RestartAsked
-Wish = Asking | GaveUp | Succeeded | Ended | StopAsked | Forgotten
+Wish = Asking | GaveUp | Succeeded | Ended | StopAsked
 LifeSight = BecameReady | StartFailed | Died | Gone | Adopted
-UseSight = Used | ForeignBusy | Held | RecycleAsked
+UseSight = Used | ForeignBusy | RecycleAsked
 Event = Wish | LifeSight | UseSight | Bounded | Closed | TimePassed
 
 

@@ -1,19 +1,18 @@
 """Who gets a place among sessions, and who must go for it. Pure: looks at slots, changes none.
 
 Laws: places go to whoever came first, and nobody overtakes; one that waits for the end of its own old kernel keeps its
-turn. Only idle kernels go that no front end holds, the least recently used first. Stopping ones are bounded apart.
+turn. Only idle kernels go, the least recently used first. Stopping ones are bounded apart.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisord_py.kernels.sessions.session_events import Phase
+from supervisord_py.kernels.sessions.session_events import Phase, WaitsFor
 from supervisord_py.kernels.sessions.session_slot import LIVE
-from supervisord_py.kernels.sessions.session_waits import hungry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from supervisord_py.kernels.config import SessionLimits
     from supervisord_py.kernels.sessions.session_slot import Slot
@@ -26,7 +25,7 @@ def count(slots: Mapping[str, Slot], *phases: Phase) -> int:
 
 def victims(slots: Mapping[str, Slot]) -> list[Slot]:
     """Return what may be evicted, the least recently used first."""
-    idle = (slot for slot in slots.values() if slot.is_idle and not slot.held)
+    idle = (slot for slot in slots.values() if slot.is_idle)
     return sorted(idle, key=lambda it: (it.last_used or 0.0, it.serial))
 
 
@@ -53,3 +52,30 @@ def next_start(slots: Mapping[str, Slot], limits: SessionLimits) -> tuple[Slot, 
 def is_place_free(slots: Mapping[str, Slot], limits: SessionLimits) -> bool:
     """Say whether a kernel may come back though nobody waits for it: at nobody's cost."""
     return count(slots, *LIVE) + len(hungry(slots)) < limits.max_sessions
+
+
+def hungry(slots: Mapping[str, Slot]) -> list[Slot]:
+    """Return the sessions in which somebody waits and no kernel is even starting; who came first, first."""
+    return sorted((it for it in slots.values() if it.is_hungry), key=lambda it: it.head.ticket)
+
+
+def places(slots: Mapping[str, Slot]) -> Iterator[tuple[int, str, int, WaitsFor]]:
+    """Yield (ticket, session, position, what it waits for) of all who wait."""
+    line = [it.session for it in hungry(slots) if it.phase is Phase.COLD]
+    for slot in slots.values():
+        ahead = line.index(slot.session) if slot.session in line else 0
+        for position, asked in enumerate(slot.line.values(), 1):
+            yield asked.ticket, slot.session, ahead + position, what(slot, is_head=position == 1)
+        for asker in slot.askers.values():
+            yield asker.ticket, slot.session, ahead + 1, what(slot, is_head=True)
+
+
+def what(slot: Slot, *, is_head: bool) -> WaitsFor:
+    """Return what one who waits in a session waits for."""
+    if not is_head or slot.phase is Phase.READY:
+        return WaitsFor.TURN
+    if slot.phase is Phase.STARTING:
+        return WaitsFor.START
+    if slot.phase is Phase.STOPPING or slot.after is not None:
+        return WaitsFor.STOP
+    return WaitsFor.PLACE

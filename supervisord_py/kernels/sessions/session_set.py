@@ -8,7 +8,7 @@ Laws, each checked by the state machine of the tests:
 - Starting and ready kernels count against `max_sessions`; stopping ones apart (at most as many again), so that a start
   begins while its victim is still on the way out.
 - Evicted is only what is idle: nothing runs, nobody waits, no Jupyter client has work on it, and it is not starting.
-  What a front end holds gives its place to nobody. The victim is the least recently used; if there is none, one waits.
+  The victim is the least recently used; if there is none, one waits.
 - A kernel that crashed comes back once by itself, at nobody's cost; a second crash without a cell that succeeded in
   between is a hard failure, as are so many failed starts within their window. A hard failure refuses calls until
   somebody asks: start, restart, reset. What is asked for is tried.
@@ -23,7 +23,7 @@ import math
 from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions import session_laws, session_places, session_waits
+from supervisord_py.kernels.sessions import session_places
 from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
 from supervisord_py.kernels.sessions.session_slot import LIVE, Slot
 from supervisord_py.process.spec import Reason
@@ -57,24 +57,12 @@ class SessionSet:
         slot = self._slots.get(session)
         return None if slot is None else slot.standing()
 
-    def standings(self) -> tuple[ev.Standing, ...]:
-        """Return everything known."""
-        return tuple(slot.standing() for slot in self._slots.values())
-
     def next_deadline(self) -> float | None:
         """Return when TimePassed is due next, or None."""
         times = [slot.expires_at(self.limits.idle_seconds) for slot in self._slots.values()]
         times += [asked.deadline for slot in self._slots.values() for asked in slot.waiting()]
         soonest = min(times, default=math.inf)
         return None if math.isinf(soonest) else soonest
-
-    def check(self) -> None:
-        """Hold the set to its laws.
-
-        Raises:
-            LawBrokenError: A defect of this room; the message tells all of it.
-        """
-        session_laws.check(self._slots, self._holders, self.limits)
 
     def apply(self, event: ev.Event, now: float) -> tuple[ev.Instruction, ...]:
         """Take an event in and return what is to be done about it."""
@@ -97,7 +85,7 @@ class SessionSet:
                 self._on_time(now)
             case ev.BecameReady() | ev.StartFailed() | ev.Died() | ev.Gone() | ev.Adopted():
                 self._see_life(event, now)
-            case ev.Used() | ev.ForeignBusy() | ev.Held() | ev.RecycleAsked():
+            case ev.Used() | ev.ForeignBusy() | ev.RecycleAsked():
                 self._see_use(event, now)
             case _:
                 self._hear(event, now)
@@ -114,8 +102,6 @@ class SessionSet:
                 self._on_succeeded(ticket)
             case ev.StopAsked(session, reason):
                 self._on_stop_asked(session, reason, Refusal.STOPPED)
-            case ev.Forgotten(session):
-                self._on_forgotten(session)
             case _:  # pragma: no cover - the union is closed
                 assert_never(wish)
 
@@ -143,8 +129,6 @@ class SessionSet:
                 slot.use_elsewhere(min(at, now))
             case ev.ForeignBusy(_, busy):
                 slot.work_elsewhere(now, busy=busy)
-            case ev.Held(_, held):
-                slot.held = held
             case ev.RecycleAsked(_, serial):
                 slot.recycle = slot.recycle or slot.serial == serial
             case _:  # pragma: no cover - the union is closed
@@ -158,12 +142,11 @@ class SessionSet:
             slot.absolve()
         if self.is_closed:
             self._refuse(slot, asked.ticket, Refusal.CLOSING)
-        elif asked.caller is not None and session_waits.waits_for_itself(asked, self._slots):
+        elif asked.caller is not None and slot.running is not None and slot.serial == asked.caller:
             self._refuse(slot, asked.ticket, Refusal.OWN_SESSION)
         elif slot.failure is not None:
             self._refuse(slot, asked.ticket, Refusal.HARD_FAILURE)
         else:
-            slot.forgotten = False
             slot.line[asked.ticket] = asked
             self._holders[asked.ticket] = slot
 
@@ -173,7 +156,6 @@ class SessionSet:
             self._refuse(slot, asked.ticket, Refusal.CLOSING)
             return
         slot.absolve()
-        slot.forgotten = False
         slot.askers[asked.ticket], slot.stays = asked, True
         self._holders[asked.ticket] = slot
         if isinstance(asked, ev.RestartAsked):
@@ -225,13 +207,6 @@ class SessionSet:
             if slot.phase in LIVE:
                 self._stop(slot, reason)
             slot.revival = None
-
-    def _on_forgotten(self, session: str) -> None:
-        self._on_stop_asked(session, Reason.STOPPED, Refusal.STOPPED)
-        slot = self._slots.get(session)
-        if slot is not None:
-            slot.forgotten = True
-            slot.absolve()
 
     def _on_closed(self) -> None:
         self.is_closed = True
@@ -393,7 +368,7 @@ class SessionSet:
                 del self._slots[slot.session]
 
     def _tell_places(self) -> None:
-        for ticket, session, position, waits_for in session_waits.places(self._slots):
+        for ticket, session, position, waits_for in session_places.places(self._slots):
             if self._told.get(ticket) != (position, waits_for):
                 self._told[ticket] = (position, waits_for)
                 self._out.append(ev.Placed(ticket, session, position, waits_for))

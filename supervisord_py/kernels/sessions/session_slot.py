@@ -44,7 +44,6 @@ class Slot:
         recycle: It is to be replaced once nothing runs on it.
         revival: Why it is to be started again once it is gone, although maybe nobody waits.
         after: (session, serial) of the kernel whose end the next start waits for.
-        held: A front end holds its place.
         retried: The start under way is the second one after a lack of descriptors.
         stays: The start under way is not for its waiters alone: it goes on when nobody waits any more.
     """
@@ -63,7 +62,6 @@ class Slot:
     retried: bool = False
     stays: bool = False
     foreign_busy: bool = False
-    held: bool = False
     last_used: float | None = None
     stopping_for: Reason | None = None
     deaths: int = 0
@@ -71,7 +69,6 @@ class Slot:
     restarts: int = 0
     failure: Failure | None = None
     per_call: bool = False
-    forgotten: bool = False
 
     @property
     def is_awaited(self) -> bool:
@@ -99,7 +96,7 @@ class Slot:
         """True when a slot made anew would be as good."""
         if self.phase is not Phase.COLD or self.is_awaited or self.revival is not None:
             return False
-        return self.per_call or self.forgotten or not (self.failure or self.deaths or self.start_failures)
+        return self.per_call or not (self.failure or self.deaths or self.start_failures)
 
     @property
     def head(self) -> ev.Asking:
@@ -178,7 +175,7 @@ class Slot:
     def end(self, reason: Reason | None) -> None:
         """Become a stopping kernel that nobody uses."""
         self.phase, self.stopping_for, self.running = Phase.STOPPING, reason, None
-        self.foreign_busy = self.held = self.recycle = False
+        self.foreign_busy = self.recycle = False
 
     def age(self, now: float, limits: SessionLimits) -> None:
         """Forget failed starts that lie behind their window."""

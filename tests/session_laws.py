@@ -1,38 +1,27 @@
-"""The laws of the set of sessions as questions to it: what must hold after every event. Pure.
-
-Law: a broken law is a defect of this room, so it is told loudly, with the whole set as the story.
-"""
+"""The laws of the set of sessions as questions to it: what must hold after every event."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.sessions.session_events import Phase
-from supervisord_py.kernels.sessions.session_places import count, victims
+from supervisord_py.kernels.sessions.session_places import count, hungry, victims
 from supervisord_py.kernels.sessions.session_slot import LIVE
-from supervisord_py.kernels.sessions.session_waits import hungry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from supervisord_py.kernels.config import SessionLimits
+    from supervisord_py.kernels.sessions.session_set import SessionSet
     from supervisord_py.kernels.sessions.session_slot import Slot
 
 
-class LawBrokenError(RuntimeError):
-    """The set of sessions contradicts its own laws: a defect, never the caller's fault."""
-
-
-def check(slots: Mapping[str, Slot], holders: Mapping[int, Slot], limits: SessionLimits) -> None:
-    """Hold the sessions to their laws.
-
-    Raises:
-        LawBrokenError: With every law that is broken, and all sessions.
-    """
+def check(sessions: SessionSet) -> None:
+    """Fail with every law that is broken, and all sessions."""
+    slots = sessions._slots
     broken = [f"{slot.session}: {law}" for slot in slots.values() for law in _of_one(slot, slots)]
-    broken += _of_all(slots, holders, limits)
-    if broken:
-        raise LawBrokenError("; ".join([*broken, f"sessions: {list(slots.values())}"]))
+    broken += _of_all(slots, sessions._holders, sessions.limits)
+    assert not broken, [*broken, *slots.values()]
 
 
 def _of_one(slot: Slot, slots: Mapping[str, Slot]) -> Iterator[str]:
