@@ -138,13 +138,10 @@ def _load(flags: Flags, paths: Paths) -> Loaded:
 
 
 def _inherited() -> socket.socket | None:
-    """Return the socket of systemd or launchd; none of its descriptors goes on to children."""
+    """Return the socket that systemd gave; none of its descriptors goes on to children."""
     from supervisord_py.daemon import sockets  # noqa: PLC0415 - as above
 
     found = sockets.inherited_socket(os.environ, os.getpid())
-    if found is None and "XPC_SERVICE_NAME" in os.environ:  # launchd(8) sets it for every job
-        fd = sockets.launchd_socket(sockets.system_activate)
-        found = sockets.adopt_socket(fd) if fd is not None else None
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
     return found

@@ -240,7 +240,6 @@ class ApiSection(Section):
     stream_resume_seconds: Seconds = Field(
         default=5.0, description="how long a call told as server-sent events waits for a client that was cut off"
     )
-    idempotency_seconds: Seconds = Field(default=86400.0, description="how long an answer may be replayed")
     drain_seconds: Seconds = Field(
         default=5.0, description="what requests in flight get when the control plane is replaced"
     )

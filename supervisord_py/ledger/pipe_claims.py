@@ -7,10 +7,9 @@ and forgotten when it is old.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from supervisord_py.ledger.instants import to_seconds, to_text
-from supervisord_py.ledger.rows import select
+from supervisord_py.ledger.instants import to_text
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,17 +27,6 @@ class Claim:
     claimed_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRow:
-    """A claim as it is kept; `execution` is what it started, None where it started nothing."""
-
-    pipe_name: str
-    event_name: str
-    event_key: str
-    claimed_at: float
-    execution: int | None = None
-
-
 def write_claim(connection: sqlite3.Connection, claim: Claim, execution: int | None) -> bool:
     """Claim within the transaction of somebody's operation; return whether it was free."""
     sql = """INSERT INTO pipe_claims (pipe_name, event_name, event_key, claimed_at, execution) VALUES (?, ?, ?, ?, ?)
@@ -53,29 +41,10 @@ def is_claimed(connection: sqlite3.Connection, claim: Claim) -> bool:
     return connection.execute(sql, (claim.pipe_name, claim.event_name, claim.event_key)).fetchone() is not None
 
 
-async def claim(ledger: Ledger, wanted: Claim) -> bool:
-    """Claim without an execution; return whether it was free.
-
-    Raises:
-        LedgerDegradedError: The disk takes nothing, so nobody can know.
-    """
-    return await ledger.call(lambda connection: write_claim(connection, wanted, None))
-
-
 async def release(ledger: Ledger, execution: int) -> Durability:
     """Give back what an execution had claimed: it failed, and the event may start the pipe again."""
     sql = "DELETE FROM pipe_claims WHERE execution = ?"
     return await ledger.write(lambda connection: connection.execute(sql, (execution,)))
-
-
-async def of_event(ledger: Ledger, event_name: str, event_key: str) -> list[ClaimRow]:
-    """Return the claims on one occurrence of an event, by pipe."""
-    sql = "SELECT * FROM pipe_claims WHERE event_name = ? AND event_key = ? ORDER BY pipe_name"
-
-    def run(connection: sqlite3.Connection) -> list[ClaimRow]:
-        return [_row(it) for it in select(connection, sql, (event_name, event_key))]
-
-    return await ledger.read(run)
 
 
 async def prune(ledger: Ledger, before: float, batch: int = 500) -> int:
@@ -92,7 +61,3 @@ async def prune(ledger: Ledger, before: float, batch: int = 500) -> int:
         total += count
         if count < batch:
             return total
-
-
-def _row(columns: dict[str, Any]) -> ClaimRow:
-    return ClaimRow(**{**columns, "claimed_at": to_seconds(columns["claimed_at"]) or 0.0})
