@@ -2,8 +2,8 @@
 
 Together: keeper, ledger, events, catalog, launcher, kernels, pipes, API, doors, schedules; only then does the keeper
 hear that we are ready. Apart: no new work, the children (unless they stay), answers under way, the ledger; only then
-the last word to the keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and
-whoever ran us cleans up.
+the last word to the keeper. When the keeper is lost there is no last word: whoever ran us cleans up, and the next start
+says what was interrupted.
 """
 
 from __future__ import annotations

@@ -46,9 +46,6 @@ class DaemonSection(Section):
     )
     backoff_max_seconds: PositiveSeconds = Field(default=30.0, description="longest such delay")
     cgroup: Literal["auto", "off"] = Field(default="auto", description="whether cgroups are used where they can be")
-    platform: Literal["auto", "portable"] = Field(
-        default="auto", description="portable: only what every platform offers"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level of the own log"
     )
