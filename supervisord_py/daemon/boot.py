@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from supervisord_py.daemon.paths import Scope, resolve_paths
+from supervisord_py.daemon.settings import load_settings
+from supervisord_py.daemon.sources import Sources
+
 if TYPE_CHECKING:
     from supervisord_py.daemon.paths import Paths
     from supervisord_py.daemon.schema import Settings
+    from supervisord_py.daemon.settings import Loaded
 
 STOP_MARGIN_SECONDS = 3.0
 """What an orderly stop gets beyond the grace of tools and kernels: KILL, drained pipes, ledger closed."""
@@ -43,6 +48,24 @@ class Flags:
         for setting in self.settings:
             words += ["--set", setting]
         return [*words, "--system"] if self.system else words
+
+    @property
+    def scope(self) -> Scope:
+        """Whom the daemon works for."""
+        return Scope.SYSTEM if self.system else Scope.USER
+
+    def paths(self) -> Paths:
+        """Return where everything lies."""
+        return resolve_paths(os.environ, scope=self.scope, config_file=self.config_file, socket=self.socket)
+
+    def load(self, paths: Paths) -> Loaded:
+        """Read and validate the settings.
+
+        Raises:
+            SettingsError: They are broken.
+        """
+        named = self.config_file is not None
+        return load_settings(Sources(paths.config_file, paths.conf_dir, named, os.environ, self.settings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +104,6 @@ def boot_document(paths: Paths, settings: Settings, flags: Flags, held: Held) ->
         "backoff_initial_seconds": daemon.backoff_initial_seconds,
         "backoff_max_seconds": daemon.backoff_max_seconds,
         "cgroup": daemon.cgroup,
-        "platform": daemon.platform,
     }
 
 

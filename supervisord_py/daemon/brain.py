@@ -21,10 +21,9 @@ import structlog
 from supervisord_py.daemon import boot
 from supervisord_py.daemon.house import Blueprint, House
 from supervisord_py.daemon.log import configure_log
-from supervisord_py.daemon.paths import Scope, resolve_paths
-from supervisord_py.daemon.settings import load_settings, recall_valid
+from supervisord_py.daemon.settings import recall_valid
 from supervisord_py.daemon.sockets import adopt_socket
-from supervisord_py.daemon.sources import SettingsError, Sources
+from supervisord_py.daemon.sources import SettingsError
 from supervisord_py.daemon.steering import Wish
 from supervisord_py.errors import EXIT_FAILED, EXIT_OK, PxError
 
@@ -123,7 +122,7 @@ def run(argv: Sequence[str], started_at: float) -> int:
 
 
 def _run(orders: Orders, gate: LevelGate, started_at: float) -> int:
-    paths = _paths(orders.flags)
+    paths = orders.flags.paths()
     loaded, fallen_back = _settings(orders.flags, paths)
     gate.set(loaded.settings.daemon.log_level)
     for warning in loaded.warnings:
@@ -133,7 +132,7 @@ def _run(orders: Orders, gate: LevelGate, started_at: float) -> int:
     plan = Blueprint(
         paths=paths,
         loaded=loaded,
-        read=lambda: _load(orders.flags, paths),
+        read=lambda: orders.flags.load(paths),
         gate=gate,
         channel=channel,
         listening=adopt_socket(orders.listen_fd),
@@ -185,20 +184,10 @@ def _parse(argv: Sequence[str]) -> Orders:
     return Orders(given.channel_fd, given.listen_fd, given.lock_fd, flags)
 
 
-def _paths(flags: boot.Flags) -> Paths:
-    scope = Scope.SYSTEM if flags.system else Scope.USER
-    return resolve_paths(os.environ, scope=scope, config_file=flags.config_file, socket=flags.socket)
-
-
-def _load(flags: boot.Flags, paths: Paths) -> Loaded:
-    named = flags.config_file is not None
-    return load_settings(Sources(paths.config_file, paths.conf_dir, named, os.environ, flags.settings))
-
-
 def _settings(flags: boot.Flags, paths: Paths) -> tuple[Loaded, str | None]:
     """Load the settings; when they are broken, those that worked last (and why), if there are any."""
     try:
-        return _load(flags, paths), None
+        return flags.load(paths), None
     except SettingsError as error:
         kept = recall_valid(paths.run_dir)
         if kept is None:

@@ -2,8 +2,8 @@
 
 Together: keeper, ledger, events, catalog, launcher, kernels, pipes, API, doors, schedules; only then does the keeper
 hear that we are ready. Apart: no new work, the children (unless they stay), answers under way, the ledger; only then
-the last word to the keeper. When the keeper is lost there is no last word: the ledger hears what was interrupted, and
-whoever ran us cleans up.
+the last word to the keeper. When the keeper is lost there is no last word: whoever ran us cleans up, and the next start
+says what was interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.local import LocalPlacement, RestartScope
+from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.declaring.catalog import Catalog
 from supervisord_py.tools.serving.launcher import Launcher
 
@@ -194,7 +194,7 @@ class House:
                 case Wish.REPLACE:
                     await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
                     await self._last_page()
-                    await self.placement.restart(RestartScope.CONTROL)
+                    await self.placement.restart(everything=False)
                 case Wish.STOP | Wish.RESTART_ALL as wish:
                     await self._stop_everything()
                     await self._last_page()
@@ -372,7 +372,7 @@ class House:
 
     async def _farewell(self, wish: Wish) -> None:
         if wish is Wish.RESTART_ALL and self.wishes.strongest is Wish.RESTART_ALL:
-            await self.placement.restart(RestartScope.ALL)
+            await self.placement.restart(everything=True)
         else:
             await self.placement.shutdown()
 

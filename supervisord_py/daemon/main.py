@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import socket
 
     from supervisord_py.daemon.boot import Flags
-    from supervisord_py.daemon.paths import Paths, Scope
-    from supervisord_py.daemon.settings import Loaded
 
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
@@ -90,21 +88,21 @@ def main(
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import boot, lock, places  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import boot, lock, places, sockets  # noqa: PLC0415 - as above
     from supervisord_py.daemon.paths import check_socket_length  # noqa: PLC0415 - as above
 
-    paths = _paths(flags)
+    paths = flags.paths()
     inherited = _inherited()
     if inherited is None:
         check_socket_length(paths.socket)
-    loaded = _load(flags, paths)
+    loaded = flags.load(paths)
     os.umask(0o077)
     places.make_places(paths)
     lock_fd = lock.take_lock(paths.lock_file)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
     # keeper need not know of this second lock: what it inherits it keeps open, and gives to no child.
     state_fd = lock.take_lock(paths.state_dir / paths.lock_file.name)
-    listening = inherited or _bind(paths)
+    listening = inherited or sockets.bind_socket(paths.socket)
     for fd in (lock_fd, state_fd):
         lock.sign_lock(fd)
     for fd in (lock_fd, state_fd, listening.fileno()):
@@ -117,43 +115,14 @@ def _start(flags: Flags) -> NoReturn:
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
 
 
-def _paths(flags: Flags) -> Paths:
-    from supervisord_py.daemon.paths import resolve_paths  # noqa: PLC0415 - as above
-
-    return resolve_paths(os.environ, scope=_scope(flags), config_file=flags.config_file, socket=flags.socket)
-
-
-def _scope(flags: Flags) -> Scope:
-    from supervisord_py.daemon.paths import Scope  # noqa: PLC0415 - as above
-
-    return Scope.SYSTEM if flags.system else Scope.USER
-
-
-def _load(flags: Flags, paths: Paths) -> Loaded:
-    from supervisord_py.daemon.settings import load_settings  # noqa: PLC0415 - as above
-    from supervisord_py.daemon.sources import Sources  # noqa: PLC0415 - as above
-
-    named = flags.config_file is not None
-    return load_settings(Sources(paths.config_file, paths.conf_dir, named, os.environ, flags.settings))
-
-
 def _inherited() -> socket.socket | None:
-    """Return the socket of systemd or launchd; none of its descriptors goes on to children."""
+    """Return the socket that systemd gave; none of its descriptors goes on to children."""
     from supervisord_py.daemon import sockets  # noqa: PLC0415 - as above
 
     found = sockets.inherited_socket(os.environ, os.getpid())
-    if found is None and "XPC_SERVICE_NAME" in os.environ:  # launchd(8) sets it for every job
-        fd = sockets.launchd_socket(sockets.system_activate)
-        found = sockets.adopt_socket(fd) if fd is not None else None
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
         os.environ.pop(name, None)
     return found
-
-
-def _bind(paths: Paths) -> socket.socket:
-    from supervisord_py.daemon.sockets import bind_socket  # noqa: PLC0415 - as above
-
-    return bind_socket(paths.socket)
 
 
 def _settle_environment() -> None:
@@ -175,9 +144,9 @@ def _check(flags: Flags, *, as_json: bool) -> int:
     """Say what is wrong with the settings; returns the exit code."""
     from supervisord_py.daemon.sources import SettingsError  # noqa: PLC0415 - as above
 
-    paths = _paths(flags)
+    paths = flags.paths()
     try:
-        loaded = _load(flags, paths)
+        loaded = flags.load(paths)
     except SettingsError as error:
         if not as_json:
             raise
@@ -196,7 +165,7 @@ def _check(flags: Flags, *, as_json: bool) -> int:
 def _show(flags: Flags, *, as_json: bool) -> None:
     from supervisord_py.daemon.schema import shown  # noqa: PLC0415 - as above
 
-    loaded = _load(flags, _paths(flags))
+    loaded = flags.load(flags.paths())
     if as_json:
         rows = [{"key": each.key, "value": shown(each.value), "origin": str(each.origin)} for each in loaded.effective]
         _print_json("config", settings=rows)
@@ -209,7 +178,7 @@ def _print_unit(kind: str, flags: Flags) -> None:
     from supervisord_py.daemon import service_files  # noqa: PLC0415 - as above
 
     command = service_files.own_command(sys.argv[0], flags.words())
-    scope = _scope(flags)
+    scope = flags.scope
     text = (
         service_files.systemd_unit(command, scope) if kind == "systemd" else service_files.launchd_plist(command, scope)
     )

@@ -4,9 +4,11 @@ REMOVED: dict[tuple[str, str], str] = {
     # [daemon], [logs], [api], [ledger]
     ("daemon", "watchdog_seconds"): "the keeper asks every 10 s; control_hang_seconds says how long it waits",
     ("daemon", "backoff_reset_seconds"): "a control plane that lived for 60 s starts without delay",
+    ("daemon", "platform"): "what the machine offers is used",
     ("logs", "spill_bytes"): "1 MiB of a unit's output is held in memory while the disk takes none",
     ("api", "stream_buffer_bytes"): "a follower may lag by 1 MiB",
     ("api", "idempotency_body_bytes"): "answers up to 1 MiB are kept for replay",
+    ("api", "idempotency_seconds"): "answers are kept for replay for a day",
     ("ledger", "events_keep"): "100,000 events are kept, for keep_days at most",
     ("ledger", "runs_keep"): "100,000 runs are kept, for keep_days at most",
     ("ledger", "cells_keep"): "20,000 cells are kept, for keep_days at most",

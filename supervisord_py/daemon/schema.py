@@ -46,9 +46,6 @@ class DaemonSection(Section):
     )
     backoff_max_seconds: PositiveSeconds = Field(default=30.0, description="longest such delay")
     cgroup: Literal["auto", "off"] = Field(default="auto", description="whether cgroups are used where they can be")
-    platform: Literal["auto", "portable"] = Field(
-        default="auto", description="portable: only what every platform offers"
-    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level of the own log"
     )
@@ -236,7 +233,6 @@ class ApiSection(Section):
     stream_resume_seconds: Seconds = Field(
         default=5.0, description="how long a call told as server-sent events waits for a client that was cut off"
     )
-    idempotency_seconds: Seconds = Field(default=86400.0, description="how long an answer may be replayed")
     drain_seconds: Seconds = Field(
         default=5.0, description="what requests in flight get when the control plane is replaced"
     )

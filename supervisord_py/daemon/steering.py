@@ -189,7 +189,7 @@ async def prune_for_ever(ledger: Ledger, limits: Callable[[], RetentionLimits]) 
     while True:
         try:
             pruned = await retention.prune(ledger, limits(), time.time())
-            _log.debug("pruned", events=pruned.events, runs=pruned.runs, instances=pruned.instances)
+            _log.debug("pruned", rows=pruned)
         except PxError as error:
             _log.warning("prune_failed", detail=error.detail)
         await asyncio.sleep(PRUNE_SECONDS)

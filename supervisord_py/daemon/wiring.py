@@ -90,7 +90,6 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         tools_dir=paths.tools_dir,
         examples_dir=EXAMPLES,
         max_body_bytes=settings.tools.max_body_bytes,
-        idempotency_keep_seconds=settings.api.idempotency_seconds,
         stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
         stream_resume_seconds=settings.api.stream_resume_seconds,
         drain_seconds=settings.api.drain_seconds,
@@ -105,7 +104,6 @@ def retention_limits(settings: Settings) -> RetentionLimits:
         events=TableLimit(100_000, age),
         runs=TableLimit(100_000, age),
         instances=TableLimit(100_000, age),
-        idempotency_seconds=settings.api.idempotency_seconds,
         kernel_cells=TableLimit(20_000, age),
         kernel_sessions=TableLimit(1_000, age),
     )

@@ -14,7 +14,7 @@ import os
 import socket
 from collections import deque
 
-from supervisord_py.keeper.protocol import MAX_FRAME
+from supervisord_py.keeper.protocol import LENGTH_BYTES, MAX_FRAME, Decoder, FrameError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 PIECE_BYTES = 65536
 BACKLOG_BYTES = 2 * MAX_FRAME
 FDS_PER_MESSAGE = 16
-LENGTH_BYTES = 4
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
@@ -43,15 +42,14 @@ class Channel:
         fail: Told once, in words, why no further frame will come ("closed" at the regular end).
     """
 
-    __slots__ = ("_fail", "_fds", "_input", "_loop", "_output", "_queued", "_receive", "_sock")
+    __slots__ = ("_decoder", "_fail", "_loop", "_output", "_queued", "_receive", "_sock")
 
     def __init__(self, loop: Loop, sock: socket.socket, receive: Receive, fail: Fail) -> None:
         self._loop = loop
         self._sock = sock
         self._receive = receive
         self._fail = fail
-        self._input = bytearray()
-        self._fds: list[int] = []
+        self._decoder = Decoder()
         self._output: deque[tuple[bytes, list[int]]] = deque()
         self._queued = 0
         sock.setblocking(False)
@@ -76,8 +74,7 @@ class Channel:
         for _, fds in self._output:
             _close_all(fds)
         self._output.clear()
-        _close_all(self._fds)
-        self._fds = []
+        self._decoder.close()
 
     def _end(self, why: str) -> None:
         fail, self._fail = self._fail, _ignore
@@ -118,33 +115,19 @@ class Channel:
         except OSError as error:
             self._end(str(error))
             return
+        fds: list[int] = []
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self._fds += _unpack_fds(payload)
+                fds += _unpack_fds(payload)
+        self._decoder.feed(piece, fds)
+        try:
+            while (frame := self._decoder.next_frame()) is not None:
+                self._receive(frame.message, frame.fds)
+        except FrameError as error:
+            self._end(str(error))
+            return
         if not piece:
             self._end("closed")
-            return
-        self._input += piece
-        self._frames()
-
-    def _frames(self) -> None:
-        while len(self._input) >= LENGTH_BYTES:
-            length = int.from_bytes(self._input[:LENGTH_BYTES], "big")
-            if length > MAX_FRAME:
-                self._end(f"a frame of {length} bytes")
-                return
-            if len(self._input) < LENGTH_BYTES + length:
-                return
-            body = bytes(self._input[LENGTH_BYTES : LENGTH_BYTES + length])
-            del self._input[: LENGTH_BYTES + length]
-            try:
-                message = json.loads(body)
-                count = int(message.get("fds", 0))
-            except (ValueError, AttributeError, TypeError, RecursionError):
-                self._end("a frame that is no JSON object")
-                return
-            fds, self._fds = self._fds[:count], self._fds[count:]
-            self._receive(message, fds)
 
 
 def _unpack_fds(payload: bytes) -> list[int]:

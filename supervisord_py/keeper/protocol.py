@@ -1,4 +1,4 @@
-"""The words that keeper and control plane exchange; the only thing that the two share.
+"""The words that keeper and control plane exchange, and how frames are cut; the only thing that the two share.
 
 Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON
 (one object). A frame that carries file descriptors says `"fds": N`; the N descriptors ride as SCM_RIGHTS on the first
@@ -75,6 +75,17 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
 Output: DIR/<kind>/<name>/ for a unit `kind:name`; see keeper/segments.py for the file format.
 """
 
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
 PROTOCOL = 1
 REVISION = 2
 """Grows with each addition that an older peer can do without."""
@@ -99,3 +110,68 @@ INDEX_RECORD_SIZE = 24
 MARK_INSTANCE = "PX_INSTANCE"
 MARK_UNIT = "PX_UNIT"
 """Environment marks of every child (D11). An instance id begins with the daemon's id and a dot."""
+
+LENGTH_BYTES = 4
+
+
+class FrameError(Exception):
+    """What came is no frame of the protocol, or what is to be sent is too large for one."""
+
+
+class Frame:
+    """One decoded frame. Whoever takes it owns `fds` and closes them."""
+
+    __slots__ = ("fds", "message")
+
+    def __init__(self, message: dict[str, Any], fds: list[int]) -> None:
+        self.message = message
+        self.fds = fds
+
+
+class Decoder:
+    """Cuts a stream of bytes and descriptors into frames."""
+
+    __slots__ = ("_buffer", "_fds")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._fds: deque[int] = deque()
+
+    def feed(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Take what one read gave."""
+        self._buffer += data
+        self._fds.extend(fds)
+
+    def next_frame(self) -> Frame | None:
+        """Return the next complete frame, None when more must be read first.
+
+        Raises:
+            FrameError: No frame of the protocol looks like this.
+        """
+        if len(self._buffer) < LENGTH_BYTES:
+            return None
+        length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+        if length > MAX_FRAME:
+            raise FrameError(f"a frame announces {length} bytes, over the limit of {MAX_FRAME}")
+        end = LENGTH_BYTES + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[LENGTH_BYTES:end])
+        del self._buffer[:end]
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise FrameError(f"a frame is not JSON: {error}") from error
+        if not isinstance(message, dict):
+            raise FrameError("a frame is not a JSON object")
+        count = message.get("fds", 0)
+        if isinstance(count, list) and all(isinstance(name, str) for name in count):
+            count = 0  # the names that `hello` answers with: a member, not a count
+        if not isinstance(count, int) or not 0 <= count <= len(self._fds):
+            raise FrameError(f"a frame announces {count!r} descriptors, {len(self._fds)} came")
+        return Frame(message, [self._fds.popleft() for _ in range(count)])
+
+    def close(self) -> None:
+        """Close the descriptors whose frame never came."""
+        while self._fds:
+            os.close(self._fds.popleft())

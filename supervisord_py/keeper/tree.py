@@ -106,10 +106,6 @@ class Ladder:
         if self._stops:
             self._arm(0.0)
 
-    def on_way(self, key: str) -> bool:
-        """Say whether a stop of that key is under way."""
-        return key in self._stops
-
     def _arm(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()

@@ -91,9 +91,3 @@ async def abandon(ledger: Ledger, key: str, route: str) -> Durability:
     """Free a key whose request had no effect, or whose answer is too large to keep."""
     sql = "DELETE FROM idempotency WHERE key = ? AND route = ?"
     return await ledger.write(lambda connection: connection.execute(sql, (key, route)))
-
-
-async def prune(ledger: Ledger, before: float) -> Durability:
-    """Forget answers that are older than a moment (Unix seconds); those in flight stay."""
-    sql = "DELETE FROM idempotency WHERE created_at < ? AND status IS NOT NULL"
-    return await ledger.write(lambda connection: connection.execute(sql, (before,)))

@@ -178,13 +178,6 @@ async def open_rows(ledger: Ledger) -> list[InstanceRow]:
     return await _query(ledger, "WHERE ended_at IS NULL ORDER BY started_at, key", ())
 
 
-async def at_position(ledger: Ledger, unit: str, position: int) -> InstanceRow | None:
-    """Return the newest instance of a unit that had begun when this output position was written."""
-    where = "WHERE unit = ? AND log_position <= ? ORDER BY log_position DESC, started_at DESC LIMIT 1"
-    found = await _query(ledger, where, (unit, position))
-    return found[0] if found else None
-
-
 async def _query(ledger: Ledger, where: str, values: Sequence[object]) -> list[InstanceRow]:
     def run(connection: sqlite3.Connection) -> list[InstanceRow]:
         return [_row(it) for it in select(connection, f"SELECT * FROM instances {where}", values)]  # noqa: S608  # ours

@@ -80,11 +80,6 @@ async def get(ledger: Ledger, session: str) -> KernelSessionRow | None:
     return found[0] if found else None
 
 
-async def by_name(ledger: Ledger, name: str) -> list[KernelSessionRow]:
-    """Return the sessions of a name, the last used first."""
-    return await _query(ledger, "WHERE name = ? ORDER BY coalesce(last_used, created_at) DESC, id", (name,))
-
-
 async def everything(ledger: Ledger) -> list[KernelSessionRow]:
     """Return all sessions, the last used first."""
     return await _query(ledger, "ORDER BY coalesce(last_used, created_at) DESC, id", ())

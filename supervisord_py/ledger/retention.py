@@ -41,19 +41,6 @@ class RetentionLimits:
     pipe_claims_seconds: float = 7 * _DAY
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """How many rows went."""
-
-    events: int
-    runs: int
-    instances: int
-    idempotency: int
-    kernel_cells: int = 0
-    kernel_sessions: int = 0
-    pipe_claims: int = 0
-
-
 _BY_AGE = {
     "events": "SELECT rowid FROM events WHERE time < ? AND id < (SELECT max(id) FROM events) ORDER BY id",
     "runs": """SELECT rowid FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs) ORDER BY id""",
@@ -77,8 +64,8 @@ _BY_COUNT = {
 }
 
 
-async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int = 500) -> Pruned:
-    """Remove what is beyond the limits.
+async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int = 500) -> dict[str, int]:
+    """Remove what is beyond the limits; return how many rows went of each table that lost any.
 
     Args:
         ledger: Where.
@@ -89,20 +76,22 @@ async def prune(ledger: Ledger, limits: RetentionLimits, now: float, batch: int 
     Raises:
         LedgerDegradedError: The disk takes nothing; what was removed before that stays removed.
     """
-    return Pruned(
-        await _prune_table(ledger, "events", limits.events, now, batch),
-        await _prune_table(ledger, "runs", limits.runs, now, batch),
-        await _prune_table(ledger, "instances", limits.instances, now, batch),
-        await _remove(ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch),
-        await _prune_table(ledger, "kernel_cells", limits.kernel_cells, now, batch),
-        await _prune_table(ledger, "kernel_sessions", limits.kernel_sessions, now, batch),
-        await pipe_claims.prune(ledger, now - limits.pipe_claims_seconds, batch),
-    )
-
-
-async def _prune_table(ledger: Ledger, table: str, limit: TableLimit, now: float, batch: int) -> int:
-    old = await _remove(ledger, table, _BY_AGE[table], now - limit.age_seconds, batch)
-    return old + await _remove(ledger, table, _BY_COUNT[table], max(1, limit.rows), batch)
+    gone = {
+        "idempotency": await _remove(
+            ledger, "idempotency", _BY_AGE["idempotency"], now - limits.idempotency_seconds, batch
+        ),
+        "pipe_claims": await pipe_claims.prune(ledger, now - limits.pipe_claims_seconds, batch),
+    }
+    for table, limit in (
+        ("events", limits.events),
+        ("runs", limits.runs),
+        ("instances", limits.instances),
+        ("kernel_cells", limits.kernel_cells),
+        ("kernel_sessions", limits.kernel_sessions),
+    ):
+        old = await _remove(ledger, table, _BY_AGE[table], now - limit.age_seconds, batch)
+        gone[table] = old + await _remove(ledger, table, _BY_COUNT[table], max(1, limit.rows), batch)
+    return {table: count for table, count in gone.items() if count}
 
 
 async def _remove(ledger: Ledger, table: str, which: str, bound: float, batch: int) -> int:

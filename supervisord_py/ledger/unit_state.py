@@ -12,7 +12,7 @@ from supervisord_py.ledger.rows import from_json, select, to_json
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from supervisord_py.ledger.store import Ledger
 
@@ -47,25 +47,11 @@ def remember(ledger: Ledger, row: UnitStateRow) -> None:
     ledger.post(lambda connection: connection.execute(sql, values))
 
 
-def forget(ledger: Ledger, unit: str) -> None:
-    """Drop what is remembered of a unit that was removed."""
-    ledger.post(lambda connection: connection.execute("DELETE FROM unit_state WHERE unit = ?", (unit,)))
-
-
-async def get(ledger: Ledger, unit: str) -> UnitStateRow | None:
-    """Return the last state of one unit."""
-    found = await _query(ledger, "WHERE unit = ?", (unit,))
-    return found[0] if found else None
-
-
 async def everything(ledger: Ledger) -> list[UnitStateRow]:
     """Return the last state of all units, by name."""
-    return await _query(ledger, "ORDER BY unit", ())
 
-
-async def _query(ledger: Ledger, where: str, values: Sequence[object]) -> list[UnitStateRow]:
     def run(connection: sqlite3.Connection) -> list[UnitStateRow]:
-        rows = select(connection, f"SELECT * FROM unit_state {where}", values)  # noqa: S608  # our own words
+        rows = select(connection, "SELECT * FROM unit_state ORDER BY unit")
         return [UnitStateRow(**{**row, "facts": from_json(row["facts"])}) for row in rows]
 
     return await ledger.read(run)

@@ -26,40 +26,19 @@ RESTART_STRIDE = 100
 """Ids left out at a start: those that a daemon that was killed may have told somebody but not yet written down."""
 
 
-class RecordedEvent(Protocol):
-    """A row of the journal."""
-
-    @property
-    def id(self) -> int: ...  # as in Event
-    @property
-    def time(self) -> float: ...
-    @property
-    def unit(self) -> str | None: ...
-    @property
-    def event(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
-    @property
-    def instance(self) -> str | None: ...
-    @property
-    def cause(self) -> int | None: ...
-    @property
-    def facts(self) -> Mapping[str, Any]: ...
-
-
 class Journal(Protocol):
-    """Where events are kept: the ledger, seen from here."""
+    """Where events are kept: the ledger, seen from here. Its rows have the members of Event."""
 
-    def append(self, event: RecordedEvent) -> None:
+    def append(self, event: Event) -> None:
         """Queue an event to be written; never waits, never raises."""
 
     async def last_id(self) -> int:
         """Return the greatest id ever kept, 0 when there is none."""
 
-    async def after(self, after_id: int, unit: str | None, limit: int) -> Sequence[RecordedEvent]:
+    async def after(self, after_id: int, unit: str | None, limit: int) -> Sequence[Any]:
         """Return the oldest events with a greater id, ascending."""
 
-    async def latest(self, unit: str | None, limit: int) -> Sequence[RecordedEvent]:
+    async def latest(self, unit: str | None, limit: int) -> Sequence[Any]:
         """Return the newest events, ascending."""
 
 
@@ -288,5 +267,5 @@ class EventStream:
             subscription.close()
 
 
-def _event(row: RecordedEvent) -> Event:
+def _event(row: Any) -> Event:
     return Event(row.id, row.time, row.unit, row.event, row.reason, row.instance, row.cause, row.facts)

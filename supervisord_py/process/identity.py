@@ -6,8 +6,6 @@ pid, a zombie, another start time or another boot is *dead*.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import secrets
 import sys
 import time
@@ -58,11 +56,6 @@ def liveness(identity: Identity) -> Liveness:
     if isinstance(found, Liveness):
         return found
     return Liveness.ALIVE if found == identity.start_time else Liveness.DEAD
-
-
-def daemon_id(state_dir: str | os.PathLike[str]) -> str:
-    """Return the eight hex digits that name the daemon of a state directory, however the path is spelt."""
-    return hashlib.sha256(os.fsencode(os.path.realpath(state_dir))).hexdigest()[:8]
 
 
 def new_key(daemon: str) -> str:

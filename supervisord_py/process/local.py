@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import structlog
@@ -19,7 +18,7 @@ from supervisord_py.errors import KeeperLostError, UnknownUnitError
 from supervisord_py.keeper.protocol import PROTOCOL
 from supervisord_py.process import identity, messages
 from supervisord_py.process.messages import error_of, start_error, too_old_error
-from supervisord_py.process.spec import Liveness, StopReport
+from supervisord_py.process.spec import StopReport
 from supervisord_py.process.wire import Calls, RefusedError
 
 if TYPE_CHECKING:
@@ -32,13 +31,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 EARLY_MAX = 4096
-
-
-class RestartScope(StrEnum):
-    """What a restart replaces: the control plane alone, or everything with all children stopped first."""
-
-    CONTROL = "control"
-    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,18 +257,6 @@ class LocalPlacement:
         reply = await self._plain("list", prefix=prefix)
         return tuple(self._hold(child) for child in self._read("children", messages.children, reply))
 
-    async def liveness(self, key: str) -> Liveness:
-        """Say whether the leader of `key` lives; unknown when the keeper is gone or the key is not this daemon's."""
-        if self._exits.get(key) is not None:
-            return Liveness.DEAD
-        try:
-            child = await self.attach(key)
-        except KeeperLostError:
-            return Liveness.UNKNOWN
-        if child is not None:
-            return Liveness.ALIVE if child.exit is None else Liveness.DEAD
-        return Liveness.DEAD if key.startswith(f"{self._daemon_id}.") else Liveness.UNKNOWN
-
     async def wait(self, key: str) -> ExitRecord:
         """Wait until the leader was reaped (not: until its tree is gone). Any number may wait.
 
@@ -404,9 +384,9 @@ class LocalPlacement:
         """Say that the control plane is done: the keeper stops what is left and exits."""
         await self._plain("shutdown")
 
-    async def restart(self, scope: RestartScope) -> None:
-        """Have the control plane replaced, or everything."""
-        await self._plain("restart", all=scope is RestartScope.ALL)
+    async def restart(self, *, everything: bool) -> None:
+        """Have the control plane replaced, or everything with all children stopped first."""
+        await self._plain("restart", all=everything)
 
     # -- listening -------------------------------------------------------------------------------------------------
 

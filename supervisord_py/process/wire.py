@@ -14,20 +14,18 @@ import itertools
 import json
 import os
 import socket
-import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import KeeperLostError, TooLargeError
-from supervisord_py.keeper.protocol import MAX_FRAME
+from supervisord_py.keeper.protocol import LENGTH_BYTES, MAX_FRAME, Decoder, Frame, FrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 Message = dict[str, Any]
 
-_HEADER = struct.Struct(">I")
 _READ_BYTES = 256 * 1024
 _READS_A_TURN = 8
 """Reads before the loop gets its turn again: a flood of events must not starve everything else."""
@@ -35,18 +33,6 @@ _FDS_MAX = 64
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_FDS_MAX * array.array("i").itemsize)
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 HIGH_WATER_BYTES = 1024 * 1024
-
-
-class WireError(Exception):
-    """The peer broke the framing, or a frame is too large to send."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One decoded frame. Whoever takes it owns `fds` and closes them."""
-
-    message: Message
-    fds: tuple[int, ...] = ()
 
 
 def close_fds(fds: Iterable[int]) -> None:
@@ -59,66 +45,12 @@ def encode(message: Message) -> bytes:
     """Return the bytes of one frame. Escaped to ASCII, so that surrogates (undecodable file names) pass too.
 
     Raises:
-        WireError: It is larger than a frame may be.
+        FrameError: It is larger than a frame may be.
     """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     if len(body) > MAX_FRAME:
-        raise WireError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
-    return _HEADER.pack(len(body)) + body
-
-
-class Decoder:
-    """Cuts a stream of bytes and descriptors into frames."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._fds: deque[int] = deque()
-
-    def feed(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Take what one read gave."""
-        self._buffer += data
-        self._fds.extend(fds)
-
-    def next_frame(self) -> Frame | None:
-        """Return the next complete frame, None when more must be read first.
-
-        Raises:
-            WireError: No frame of the protocol looks like this.
-        """
-        body = self._next_body()
-        return None if body is None else self._frame(body)
-
-    def close(self) -> None:
-        """Close the descriptors whose frame never came."""
-        close_fds(self._fds)
-        self._fds.clear()
-
-    def _next_body(self) -> bytes | None:
-        if len(self._buffer) < _HEADER.size:
-            return None
-        (length,) = _HEADER.unpack_from(self._buffer)
-        if length > MAX_FRAME:
-            raise WireError(f"a frame announces {length} bytes, over the limit of {MAX_FRAME}")
-        end = _HEADER.size + length
-        if len(self._buffer) < end:
-            return None
-        body = bytes(self._buffer[_HEADER.size : end])
-        del self._buffer[:end]
-        return body
-
-    def _frame(self, body: bytes) -> Frame:
-        try:
-            message = json.loads(body.decode("utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise WireError(f"a frame is not JSON: {error}") from error
-        if not isinstance(message, dict):
-            raise WireError("a frame is not a JSON object")
-        count = message.get("fds", 0)
-        if isinstance(count, list):
-            count = 0  # the names that `hello` answers with: a member, not a count
-        if not isinstance(count, int) or not 0 <= count <= len(self._fds):
-            raise WireError(f"a frame announces {count!r} descriptors, {len(self._fds)} came")
-        return Frame(message, tuple(self._fds.popleft() for _ in range(count)))
+        raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 @dataclass(slots=True)
@@ -168,10 +100,10 @@ class Channel:
         """Queue one frame; duplicates of `fds` ride along, so the caller may close his at once.
 
         Raises:
-            WireError: The frame is too large, or the channel is closed.
+            FrameError: The frame is too large, or the channel is closed.
         """
         if self._closed:
-            raise WireError("the channel is closed")
+            raise FrameError("the channel is closed")
         data = encode({**message, "fds": len(fds)} if fds else message)
         self._queue.append(_Outgoing(memoryview(data), tuple(os.dup(fd) for fd in fds)))
         self._queued_bytes += len(data)
@@ -222,7 +154,7 @@ class Channel:
         fds = _received(ancillary)
         if flags & socket.MSG_CTRUNC:
             close_fds(fds)
-            self._fail(WireError("descriptors were lost on the way: too many, or this process may open no more"))
+            self._fail(FrameError("descriptors were lost on the way: too many, or this process may open no more"))
             return False
         if not data:
             self._fail(None)
@@ -234,7 +166,7 @@ class Channel:
         while not self._closed:
             try:
                 frame = self._decoder.next_frame()
-            except WireError as error:
+            except FrameError as error:
                 self._fail(error)
                 return False
             if frame is None:
@@ -394,7 +326,7 @@ class Calls:
             raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
         try:
             self._channel.send(message, fds)
-        except WireError as error:
+        except FrameError as error:
             raise TooLargeError(f"`{message['verb']}` cannot be sent to the keeper: {error}") from error
 
     def _frame(self, frame: Frame) -> None:

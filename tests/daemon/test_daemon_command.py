@@ -80,15 +80,6 @@ def test_good_settings(home: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_odd_variables_are_warned_of(home: Path) -> None:
-    done = pxd(home, "--check-config", PX_TOOLS_QUEUE_MAX="3")
-    assert done.returncode == 0
-    assert "pxd: warning: the variable PX_TOOLS_QUEUE_MAX" in done.stderr
-    document = json.loads(pxd(home, "--check-config", "--json", PX_TOOLS_QUEUE_MAX="3").stdout)
-    assert document["ok"] is True
-    assert len(document["warnings"]) == 1
-
-
 @pytest.mark.parametrize("words", [(), ("--check-config",), ("--show-config",)])
 def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: tuple[str, ...]) -> None:
     (home / "pxd.toml").write_text("# c\n[tools]\nwarm_keep_mxa = 3\n")
@@ -104,17 +95,6 @@ def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: 
         "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
     ]
     assert not (home / "run").exists()
-
-
-def test_bad_settings_as_a_document(home: Path) -> None:
-    (home / "pxd.toml").write_text("[tools]\nwarm_keep_mxa = 3\n")
-    done = pxd(home, "--check-config", "--json")
-    assert done.returncode == 78
-    assert done.stderr == ""
-    document = json.loads(done.stdout)
-    assert document["schema"] == "px.config_check/1"
-    assert document["ok"] is False
-    assert document["problems"][0]["line"] == 2
 
 
 def test_every_setting_is_shown_with_its_origin(home: Path) -> None:

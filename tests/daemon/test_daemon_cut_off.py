@@ -78,14 +78,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         yield made
 
 
-async def test_nothing_was_cut_off(start: Start) -> None:
-    await start.lived("ended")
-    await instances.ended(start.ledger, "ended", Ending(LOST, "shutdown"))
-    losses, logs = await start.close()
-    assert (losses.interrupted, losses.rows, logs) == ((), (), [])
-    assert await start.told() == []
-
-
 async def test_what_nobody_holds_is_closed_and_said_once_with_what_the_keeper_swept(start: Start) -> None:
     await start.lived("open")
     await start.lived("held", "tool:held")

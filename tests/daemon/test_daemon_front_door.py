@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from supervisord_py.daemon.bearer_token import TOKEN_NAME, read_or_make_token
 from supervisord_py.daemon.house import open_tcp
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.schema import Settings
-from supervisord_py.errors import ConfigError, ConflictError
+from supervisord_py.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,13 +88,3 @@ def test_the_token_file_may_be_named_beside_the_settings(tmp_path: Path) -> None
     assert opened is not None
     opened[0].close()
     assert (tmp_path / "my").exists()
-
-
-def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConflictError, match=f"cannot listen on {address}: Address already in use"):
-            open_tcp(wants(listen=address), resolve_paths({"PX_HOME": str(tmp_path)}))

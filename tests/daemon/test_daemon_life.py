@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from e2e.house import BIN, House, alive, marked, server, until
+from e2e.house import BIN, House, alive, server, until
 from ports import free_port
-from supervisord_py.daemon.lock import read_holder, start_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,27 +32,6 @@ def facts(house: House, event: str) -> list[dict[str, Any]]:
             if entry["event"] == event:
                 found.append(entry)
     return found
-
-
-def test_it_starts_serves_and_ends_without_a_trace(running: House) -> None:
-    health = running.get("/api/health")
-    assert (health["ok"], health["daemon_id"]) == (True, running.daemon_id)
-    keeper, control = running.pids()
-    assert running.process is not None
-    assert keeper == running.process.pid, "pxd becomes the keeper, with the same pid"
-    daemon = running.get("/api/daemon")
-    assert daemon["socket"] == running.socket
-    assert daemon["control"]["restarts"] == 0
-    holder = read_holder(running.home / "run" / "pxd.lock")
-    assert holder is not None
-    assert (holder.pid, holder.start_time) == (keeper, start_time(keeper))
-    assert running.stop() == 0
-    until(lambda: not alive(control), "the control plane is gone")
-    assert marked(running.daemon_id) == []
-    assert not os.path.exists(running.socket)
-    # Its last line, `control_ended`, may be missing: the keeper ends it when it takes seconds to go after its work.
-    told = [*facts(running, "stopping"), *facts(running, "control_ended")]
-    assert {entry["wish"] for entry in told if "wish" in entry} == {"stop"}
 
 
 def test_another_runtime_directory_gives_no_second_daemon_on_the_same_ledger(running: House, short_tmp: Path) -> None:
@@ -95,40 +73,6 @@ def test_term_to_the_control_plane_alone_replaces_it(running: House) -> None:
     (exited,) = facts(running, "control_exited")
     assert exited["planned"]
     assert exited["code"] in {0, -signal.SIGKILL}, "after its last word it has five seconds to go"
-
-
-def test_stop_by_the_api_ends_the_daemon(running: House) -> None:
-    assert running.request("POST", "/api/daemon/stop").status == 202
-    assert running.process is not None
-    assert running.process.wait(60) == 0
-    running.process = None
-    assert marked(running.daemon_id) == []
-
-
-def test_a_killed_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off(running: House) -> None:
-    running.tool("echo", ECHO)
-    assert running.run("echo").status == 200
-    tool = running.status("echo")["pid"]
-    keeper, control = running.pids()
-    os.kill(keeper, signal.SIGKILL)
-    assert running.process is not None
-    running.process.wait(60)
-    # At once, while the clean-up holds the lock: the second start waits for it.
-    running.start(wait=False)
-    until(lambda: new_keeper(running), "the new one serves, on a socket on which the old one may have answered")
-    assert not alive(tool)
-    until(lambda: not alive(control), "the clean-up, which has let go of the lock, is gone")
-    lines = running.request("GET", "/api/events?unit=tool:echo", headers={"Accept": "application/x-ndjson"}).body
-    cut_off = [json.loads(line) for line in lines.splitlines() if b'"interrupted"' in line]
-    assert {entry["pid"] for entry in cut_off if entry["event"] == "interrupted"} == {tool}
-    assert len(facts(running, "sweeping")) == 1
-
-
-def new_keeper(house: House) -> bool:
-    assert house.process is not None
-    with contextlib.suppress(OSError):
-        return house.answers() and house.pids()[0] == house.process.pid
-    return False
 
 
 def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House) -> None:

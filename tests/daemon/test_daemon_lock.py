@@ -95,26 +95,6 @@ def test_a_pid_that_was_given_away_again_is_no_holder() -> None:
     assert not Holder(dead_pid(), 0).alive
 
 
-def test_a_process_of_another_user_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", refuse)
-    assert Holder(os.getpid(), 0).alive
-
-
-@pytest.mark.parametrize("text", ["", "x", "12", "12 y", "é"])
-def test_a_signature_that_makes_no_sense_is_none(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "pxd.lock"
-    path.write_text(text, "utf-8")
-    assert read_holder(path) is None
-    assert read_holder(tmp_path / "none") is None
-
-
-def test_a_start_time_of_nobody_is_zero() -> None:
-    assert start_time(dead_pid()) == 0
-
-
 def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "pxd.lock").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic link"):

@@ -26,7 +26,6 @@ from supervisord_py.daemon.log import (
     choose_form,
     configure_log,
     encode_entry,
-    journal_fields,
     presentable,
     stderr_is_journal,
 )
@@ -159,13 +158,6 @@ def test_only_what_may_be_shown_is_shown(name: str, value: object, shown: object
     assert presentable(name, value) == shown
 
 
-def test_depth_and_length_have_an_end() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    assert "…" in json.dumps(presentable("x", endless), ensure_ascii=False)
-    assert len(presentable("x", list(range(10_000)))) == 200
-
-
 JSONISH = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -201,11 +193,6 @@ def decode_entry(content: bytes) -> dict[str, str]:
     return fields
 
 
-@given(st.dictionaries(st.text("ABC_", min_size=1), st.text(st.characters(codec="utf-8"), max_size=50)))
-def test_entries_survive_the_wire(fields: dict[str, str]) -> None:
-    assert decode_entry(encode_entry(fields)) == fields
-
-
 @pytest.fixture
 def journald(short_tmp: Path) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
@@ -232,13 +219,6 @@ def test_events_become_fields(journald: socket.socket, monkeypatch: pytest.Monke
     }
     assert stream.getvalue() == ""
     writer.close()
-
-
-def test_an_exception_is_part_of_the_message() -> None:
-    fields = journal_fields({"event": "failed", "level": "error", "time": "t", "exception": "Traceback…"})
-    assert fields["MESSAGE"] == "failed\nTraceback…"
-    assert fields["PRIORITY"] == "3"
-    assert "PX_TIME" not in fields
 
 
 def test_without_journald_the_line_goes_to_stderr(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

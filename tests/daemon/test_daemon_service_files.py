@@ -80,22 +80,6 @@ def test_a_systemd_unit_says_what_keeps_the_daemon_right(scope: Scope) -> None:
     }
 
 
-def test_bad_settings_and_a_second_daemon_are_not_tried_again() -> None:
-    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", systemd_unit(COMMAND, Scope.USER), re.MULTILINE)
-    assert codes.split() == ["78", "8"]
-
-
-def test_the_ledger_lies_where_it_lies_without_systemd() -> None:
-    """STATE_DIRECTORY wins: in the system unit it must be the very place of `--system`, a user unit must not set it."""
-    assert "StateDirectory=pxd/state" in lines(systemd_unit(COMMAND, Scope.SYSTEM))
-    assert not [line for line in lines(systemd_unit(COMMAND, Scope.USER)) if line.startswith(("StateD", "LogsD"))]
-
-
-def test_who_starts_it_depends_on_the_scope() -> None:
-    assert "WantedBy=multi-user.target" in lines(systemd_unit(COMMAND, Scope.SYSTEM))
-    assert "WantedBy=default.target" in lines(systemd_unit(COMMAND, Scope.USER))
-
-
 @pytest.mark.parametrize("scope", Scope)
 def test_systemd_itself_finds_nothing_to_complain_about(
     scope: Scope, tmp_path: Path, require: Callable[[bool, str], None]
@@ -140,16 +124,6 @@ def test_a_property_list_has_only_keys_that_launchd_knows(scope: Scope) -> None:
     assert job["Umask"] == 0o077
     assert set(job["EnvironmentVariables"]) == {"PATH", "LC_ALL"}
     assert job["SoftResourceLimits"]["NumberOfFiles"] > 256
-
-
-def test_launchd_does_not_hammer_on_a_bad_configuration() -> None:
-    """It has no RestartPreventExitStatus: all that helps is a slow hand."""
-    assert plistlib.loads(launchd_plist(COMMAND, Scope.USER).encode())["ThrottleInterval"] >= 30
-
-
-def test_a_daemon_of_the_machine_has_a_place_for_its_log() -> None:
-    assert "StandardErrorPath" in plistlib.loads(launchd_plist(COMMAND, Scope.SYSTEM).encode())
-    assert "StandardErrorPath" not in plistlib.loads(launchd_plist(COMMAND, Scope.USER).encode())
 
 
 def test_the_own_command_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

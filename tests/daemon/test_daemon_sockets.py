@@ -7,20 +7,13 @@ import os
 import socket
 import stat
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from supervisord_py.daemon.lock import AlreadyRunningError
 from supervisord_py.daemon.paths import PlaceError
-from supervisord_py.daemon.sockets import (
-    _call,
-    adopt_socket,
-    bind_socket,
-    inherited_socket,
-    launchd_socket,
-    system_activate,
-)
+from supervisord_py.daemon.sockets import adopt_socket, bind_socket, inherited_socket
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,61 +147,3 @@ def test_what_is_no_listening_unix_stream_socket_is_refused() -> None:
         adopt_socket(file.fileno())
     with pytest.raises(PlaceError, match="is no socket"):
         adopt_socket(9999)
-
-
-@pytest.mark.parametrize("code", [errno.ENOENT, errno.ESRCH, errno.ENOSYS])
-def test_launchd_without_a_socket_for_us(code: int) -> None:
-    assert launchd_socket(lambda _: (code, [])) is None
-
-
-def test_launchd_that_refuses_is_an_error() -> None:
-    with pytest.raises(PlaceError, match="Operation already in progress"):
-        launchd_socket(lambda _: (errno.EALREADY, []))
-
-
-def test_launchd_with_one_socket() -> None:
-    fd = os.open(os.devnull, os.O_RDONLY)
-    os.set_inheritable(fd, True)
-    assert launchd_socket(lambda name: (0, [fd] if name == "pxd" else [])) == fd
-    assert not os.get_inheritable(fd)
-    os.close(fd)
-
-
-def test_launchd_with_two_sockets_closes_both() -> None:
-    fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(2)]
-    with pytest.raises(PlaceError, match="passed 2 sockets"):
-        launchd_socket(lambda _: (0, fds))
-    for fd in fds:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(fd)
-
-
-def test_anywhere_else_there_is_no_such_function() -> None:
-    assert system_activate("pxd") == (errno.ENOSYS, [])
-
-
-def test_the_call_reads_the_array_and_frees_it() -> None:
-    import ctypes
-
-    freed = []
-    array = (ctypes.c_int * 2)(11, 12)
-
-    class Library:
-        @staticmethod
-        def launch_activate_socket(name: bytes, fds: Any, count: Any) -> int:
-            if name != b"pxd":
-                return errno.ENOENT
-            ctypes.cast(fds, ctypes.POINTER(ctypes.POINTER(ctypes.c_int)))[0] = ctypes.cast(
-                array, ctypes.POINTER(ctypes.c_int)
-            )
-            ctypes.cast(count, ctypes.POINTER(ctypes.c_size_t))[0] = 2
-            return 0
-
-        @staticmethod
-        def free(pointer: object) -> None:
-            freed.append(pointer)
-
-    library: ctypes.CDLL = Library()  # type: ignore[assignment]
-    assert _call(library, "pxd") == (0, [11, 12])
-    assert len(freed) == 1
-    assert _call(library, "other") == (errno.ENOENT, [])

@@ -15,7 +15,7 @@ from supervisord_py.daemon.sources import Sources
 from supervisord_py.daemon.steering import Steering, Wishes
 from supervisord_py.errors import PxError
 from supervisord_py.ledger.files import Recovery
-from supervisord_py.ledger.retention import Pruned, RetentionLimits
+from supervisord_py.ledger.retention import RetentionLimits
 from supervisord_py.process.messages import LogTrouble
 
 if TYPE_CHECKING:
@@ -103,13 +103,13 @@ async def test_pruning_goes_on_after_trouble_and_takes_the_limits_in_force(monke
     asked: list[RetentionLimits] = []
     limits = [RetentionLimits(idempotency_seconds=1.0), RetentionLimits(idempotency_seconds=2.0)]
 
-    async def prune(_ledger: object, given: RetentionLimits, _now: float) -> Pruned:
+    async def prune(_ledger: object, given: RetentionLimits, _now: float) -> dict[str, int]:
         asked.append(given)
         if len(asked) == 1:
             raise PxError("the disk is full")
         if len(asked) == 3:
             raise asyncio.CancelledError
-        return Pruned(0, 0, 0, 0)
+        return {}
 
     monkeypatch.setattr(upkeep.retention, "prune", prune)
     monkeypatch.setattr(upkeep, "FIRST_PRUNE_SECONDS", 0.0)

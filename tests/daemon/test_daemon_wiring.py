@@ -60,9 +60,9 @@ def test_folders_of_tools_are_first_ours_then_theirs_each_once(monkeypatch: pyte
 
 
 def test_the_api_is_told_its_limits() -> None:
-    changed = settings(tools={"max_body_bytes": 5}, api={"idempotency_seconds": 7, "stream_heartbeat_seconds": 3})
+    changed = settings(tools={"max_body_bytes": 5}, api={"drain_seconds": 7, "stream_heartbeat_seconds": 3})
     config = wiring.api_config(changed, PATHS, TcpAccess("t" * 20, 1))
-    assert (config.max_body_bytes, config.idempotency_keep_seconds, config.stream_heartbeat_seconds) == (5, 7, 3)
+    assert (config.max_body_bytes, config.drain_seconds, config.stream_heartbeat_seconds) == (5, 7, 3)
     assert (config.examples_dir / "compound-interest").parent == wiring.EXAMPLES
     assert "tttt" not in repr(config)
 

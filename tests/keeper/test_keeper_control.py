@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keeper.keeper_rig import PATIENCE, PYTHON, alive, probe, until
-from supervisord_py.keeper.control import Backoff, Notifier
+from supervisord_py.keeper.control import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -370,20 +370,6 @@ def test_the_watchdog_is_fed_only_while_the_control_plane_answers(rigs: Callable
         until(lambda: not alive(link.pid), "the end of the silent control plane")
         rig.connect()  # says no hello: no progress, no food
         assert manager.falls_silent(), "it is fed although nobody answers"
-
-
-def test_a_watchdog_for_another_process_is_not_ours() -> None:
-    environ = {"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}
-    assert Notifier(environ).watchdog_seconds == 0
-    assert environ == {}
-    assert Notifier({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1000000"}).watchdog_seconds == 1
-    assert Notifier({"WATCHDOG_USEC": "1000000"}).watchdog_seconds == 0
-
-
-def test_nobody_listening_is_no_error(tmp_path: Path) -> None:
-    notifier = Notifier({"NOTIFY_SOCKET": str(tmp_path / "nobody")})
-    notifier.ready()
-    Notifier({}).stopping()
 
 
 def test_usr1_dumps_the_state_on_both_sides(rung: Rig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -160,25 +159,6 @@ def fake_instance(limit: int) -> Any:
     return type("Instance", (), {"key": f"k{limit}", "group": None, "max_rss_bytes": limit, "memory_grace": 0.0})()
 
 
-def test_pss_is_asked_again_only_when_growth_may_have_crossed(monkeypatch: pytest.MonkeyPatch) -> None:
-    rss, pss, asked = 300 * MB, 200 * MB, []
-    monkeypatch.setattr(processes, "resident", lambda _pid: rss // 2)
-    monkeypatch.setattr(processes, "proportional", lambda pid: asked.append(pid) or pss // 2)
-    loop, over = FakeLoop(), []
-    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
-    watchdog.watch(fake_instance(250 * MB))
-    for _ in range(5):
-        loop.jump()
-    assert len(asked) == 2
-    rss += 40 * MB
-    loop.jump()
-    assert len(asked) == 2
-    rss, pss = rss + 20 * MB, 255 * MB
-    loop.jump()
-    assert (len(asked), over) == (4, [255 * MB])
-    assert loop.timers == []
-
-
 def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "resident", lambda _pid: 150 * MB)
     monkeypatch.setattr(processes, "proportional", lambda _pid: None)
@@ -187,26 +167,3 @@ def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPa
     watchdog.watch(fake_instance(250 * MB))
     loop.jump()
     assert over == [300 * MB]
-
-
-def test_no_timer_is_armed_when_nobody_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "resident", lambda _pid: 1 * MB)
-    loop = FakeLoop()
-    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, __: None)  # type: ignore[arg-type]
-    first, second = fake_instance(250 * MB), fake_instance(260 * MB)
-    watchdog.watch(first)
-    watchdog.watch(second)
-    loop.jump()
-    assert len(loop.timers) == 1  # one timer serves both
-    watchdog.forget(first.key)
-    assert len(loop.timers) == 1
-    watchdog.forget(second.key)
-    watchdog.forget(second.key)
-    assert loop.timers == []
-
-
-def test_own_memory_can_be_read() -> None:
-    pss = processes.proportional(os.getpid())
-    assert 0 < (pss or 0) <= processes.resident(os.getpid()) * 1.1
-    assert processes.proportional(2**22 + 1) is None
-    assert processes.resident(2**22 + 1) == 0

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keeper.keeper_rig import PYTHON, index, probe, until, written
-from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.protocol import GAP, RECOVERED, STDERR, STDOUT
 from supervisord_py.keeper.segments import Segments, unit_directory
-from supervisord_py.keeper.unitlog import UnitLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -293,15 +291,6 @@ def test_bytes_without_record_get_one(tmp_path: Path) -> None:
     assert last[1] == pytest.approx(log.stat().st_mtime)
 
 
-def test_a_lost_index_is_made_anew(tmp_path: Path) -> None:
-    segments = opened(tmp_path)
-    segments.append(1.0, STDOUT, b"0123456789")
-    segments.close()
-    next(tmp_path.glob("*.idx")).unlink()
-    opened(tmp_path).close()
-    assert [(record[0], record[2], record[5]) for record in records(tmp_path)] == [(0, 10, RECOVERED)]
-
-
 def test_nonsense_in_the_index_is_thrown_away(tmp_path: Path) -> None:
     segments = opened(tmp_path)
     segments.append(1.0, STDOUT, b"0123456789")
@@ -334,61 +323,6 @@ def test_many_small_chunks_also_fill_a_segment(tmp_path: Path) -> None:
         segments.append(1.0, STDOUT, b"x")
     segments.close()
     assert [path.stat().st_size for path in sorted(tmp_path.glob("*.log"))] == [10, 10, 5]
-
-
-def test_an_unrecorded_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    segments = opened(tmp_path)
-    segments.append(1.0, STDOUT, b"good")
-    write, idx = os.write, segments._idx
-
-    def full(fd: int, text: bytes) -> int:
-        if fd == idx:
-            raise OSError(errno.ENOSPC, "full")
-        return write(fd, text)
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="full"):
-        segments.append(2.0, STDOUT, b"bad")
-    monkeypatch.setattr(os, "write", lambda fd, text: write(fd, text[:5] if fd == idx else text))
-    with pytest.raises(OSError, match="short write"):
-        segments.append(2.0, STDOUT, b"bad")
-    monkeypatch.undo()
-    segments.append(3.0, STDOUT, b"fine")
-    segments.close()
-    assert next(tmp_path.glob("*.log")).read_bytes() == b"goodfine"
-    assert [(record[0], record[2]) for record in records(tmp_path)] == [(0, 4), (4, 4)]
-
-
-def test_a_log_whose_directory_cannot_be_made_keeps_its_bytes(tmp_path: Path) -> None:
-    """Kept in memory, whole, until the directory can be had; then written with the times of their arrival."""
-    place = tmp_path / "logs"
-    place.write_text("in the way")
-    loop = Loop(lambda error: pytest.fail(str(error)))
-    events: list[dict[str, Any]] = []
-    log = UnitLog(loop, events.append, "tool:x", Segments(str(place / "tool" / "x"), 1000, 10000), 8)
-    number = log.next_instance()
-    log.write(STDOUT, number, b"12345")
-    log.write(STDERR, number, b"6789")
-    log.write(STDOUT, number, b"lost")
-    assert (log.position, log.lost_bytes, log.degraded) == (8, 5, True)
-    assert [event["event"] for event in events] == ["log_degraded"]
-    log._try_again()
-    assert log.degraded
-    place.unlink()
-    log._try_again()
-    assert not log.degraded
-    assert events[-1] == {"event": "log_recovered", "unit": "tool:x", "lost_bytes": 5}
-    log.write(STDOUT, number, b"on")
-    log.close()
-    loop.close()
-    found = records(place / "tool" / "x")
-    assert [(record[0], record[2], record[4]) for record in found] == [
-        (0, 5, STDOUT),
-        (5, 3, STDERR),
-        (8, 5, GAP),
-        (8, 2, STDOUT),
-    ]
-    assert loop.armed() == 0
 
 
 @pytest.mark.parametrize("unit", ["tool:", ":x", "tool", "tool:..", "tool:a/b", "..:x", "tool:a\0b", "a/b:c"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.keeper import cgroup, darwin, order, processes, spawn
+from supervisord_py.keeper import cgroup, darwin, processes, spawn
 from supervisord_py.keeper.census import assign
-from supervisord_py.keeper.instance import Instance
 from supervisord_py.keeper.journal import Journal
 from supervisord_py.keeper.loop import Loop
 from supervisord_py.keeper.processes import Process
@@ -22,7 +20,7 @@ from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
 from supervisord_py.keeper.segments import sound
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 KEEPER, CONTROL = 100, 101
 
@@ -137,22 +135,6 @@ def test_a_zombie_is_dead_unless_its_threads_live() -> None:
 LOG: Any = SimpleNamespace(position=0)
 
 
-def test_what_it_came_to_is_in_the_verdict_and_nothing_is_added_after_the_end() -> None:
-    child = Instance("d.1", "tool:x", "", LOG, "boot")
-    child.condemn("memory_limit", "watchdog", signal.SIGTERM, 2, 1)
-    child.escalate()
-    assert child.verdict is not None
-    assert (child.verdict["reason"], child.verdict["signal"]) == ("memory_limit", signal.SIGKILL)
-    gone = Instance("d.2", "tool:x", "", LOG, "boot")
-    gone.escalate()
-    assert gone.verdict is None
-    gone.condemn("memory_limit", "watchdog", signal.SIGTERM, 2, 1)
-    gone.exit = {}
-    gone.escalate()
-    assert gone.verdict is not None
-    assert gone.verdict["signal"] == signal.SIGTERM
-
-
 def test_own_process_can_be_looked_at() -> None:
     row = processes.look(os.getpid())
     assert row is not None
@@ -208,32 +190,6 @@ def test_counters_are_read_by_name() -> None:
     assert cgroup.counter(text, "low") == 0
 
 
-def test_a_group_s_limits_and_verdicts_are_control_files(tmp_path: Path) -> None:
-    """The memory controller as plain files: what is written, what is read."""
-    group = cgroup.Group(str(tmp_path))
-    assert not group.limit_memory(1000)
-    for name in ("memory.max", "memory.oom.group"):
-        (tmp_path / name).write_text("")
-    assert group.limit_memory(1000)
-    assert (tmp_path / "memory.max").read_text() == "1000"
-    assert (tmp_path / "memory.oom.group").read_text() == "1"
-    assert group.oom_kills() == 0
-    (tmp_path / "memory.events").write_text("oom 2\noom_kill 1\n")
-    assert group.oom_kills() == 1
-    assert group.cpu_seconds() is None
-    (tmp_path / "cpu.stat").write_text("usage_usec 2500000\n")
-    assert group.cpu_seconds() == 2.5
-    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    assert group.populated()
-    (tmp_path / "child").mkdir()
-    (tmp_path / "cgroup.procs").write_text("12\n0\n")
-    (tmp_path / "child" / "cgroup.procs").write_text("13\n")
-    assert sorted(group.members()) == [12, 13]
-    assert not group.remove()
-    cgroup.Group(str(tmp_path / "gone")).kill()
-    assert cgroup.Group(str(tmp_path / "gone")).remove()
-
-
 def test_a_record_of_macos_is_read() -> None:
     record = bytearray(darwin.PROC_PIDTBSDINFO_SIZE)
     struct.pack_into("<5I", record, 0, 0, darwin.SZOMB, 0, 77, 5)
@@ -259,18 +215,6 @@ def test_programs_are_looked_up_on_the_child_s_own_path() -> None:
         spawn.Plan(["ls"], {"A=B": "x"}, (0, 1, 2))
 
 
-def test_numbers_and_texts_of_an_order_are_checked() -> None:
-    assert order.number({"n": 1.5}, "n") == 1.5
-    assert order.number({}, "n", 3) == 3
-    for wrong in ({}, {"n": True}, {"n": "1"}):
-        with pytest.raises(order.Refusal):
-            order.number(wrong, "n")
-    with pytest.raises(order.Refusal):
-        order.text({"t": 1}, "t")
-    assert order.cpu_limit({"rlimits": [["core", 0, 0], ["cpu", 5, -1]]}) == (5, -1)
-    assert order.cpu_limit({"rlimits": [["cpu", -1, -1]]}) is None
-
-
 # -- the loop ----------------------------------------------------------------------------------------------------------
 
 
@@ -282,18 +226,6 @@ def test_a_broken_callback_is_reported_and_the_loop_goes_on() -> None:
     loop.run()
     loop.close()
     assert [type(error) for error in errors] == [ZeroDivisionError]
-
-
-def test_timers_fire_in_order_and_cancelled_ones_never() -> None:
-    loop, fired = Loop(lambda error: pytest.fail(str(error))), []
-    loop.later(0.02, lambda: fired.append("second"))
-    loop.later(0.0, lambda: fired.append("first"))
-    loop.later(0.01, lambda: fired.append("never")).cancel()
-    assert loop.armed() == 2
-    while loop.armed():
-        loop.turn()
-    loop.close()
-    assert fired == ["first", "second"]
 
 
 def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> None:
@@ -315,20 +247,6 @@ def test_a_descriptor_closed_by_a_neighbour_in_the_same_turn_is_not_called() -> 
         loop.unwatch(fd)
         os.close(fd)
     loop.close()
-
-
-def test_a_watch_can_become_one_for_writing() -> None:
-    loop, called = Loop(lambda error: pytest.fail(str(error))), []
-    read, write = os.pipe()
-    loop.watch(write, None, lambda: called.append("writable"))
-    loop.turn()
-    loop.watch(write, None, lambda: called.append("again"))
-    loop.turn()
-    loop.unwatch(write)
-    loop.close()
-    os.close(read)
-    os.close(write)
-    assert called == ["writable", "again"]
 
 
 # -- its own lines -----------------------------------------------------------------------------------------------------

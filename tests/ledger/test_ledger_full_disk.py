@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.ledger import pins, writer
+from supervisord_py.ledger import pins
 from supervisord_py.ledger.store import Durability, Ledger, LedgerDegradedError, StoreLimits
 
 if TYPE_CHECKING:
@@ -142,19 +142,6 @@ async def test_what_is_kept_in_memory_is_bounded_and_the_loss_is_counted(open_le
     assert lost == [7]
 
 
-async def test_more_than_fits_is_cut_when_the_disk_gives_out(open_ledger: OpenLedger) -> None:
-    ledger = await open_ledger(StoreLimits(pending_max=3, retry_seconds=0.02, close_seconds=30))
-    await ledger.write(limit_pages(0))
-    gate, holding = await hold(ledger)
-    for number in range(5):
-        ledger.post(insert_large(f"{number}"))
-    gate.set()
-    await holding
-    await until(lambda: ledger.lost_writes == 2)
-    await make_room(ledger)
-    await until(lambda: ledger.degraded is None)
-
-
 async def test_recovery_is_noticed_when_nothing_is_waiting(ledger: Ledger) -> None:
     def fail(_: sqlite3.Connection) -> None:
         error = sqlite3.OperationalError("disk I/O error")
@@ -165,41 +152,6 @@ async def test_recovery_is_noticed_when_nothing_is_waiting(ledger: Ledger) -> No
     with pytest.raises(LedgerDegradedError, match="I/O"):
         await ledger.call(fail)
     await until(lambda: ledger.degraded is None)
-
-
-async def test_a_disk_that_is_still_full_is_not_thought_well_because_nothing_is_waiting(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tries: list[int] = []
-
-    def still_full(_: sqlite3.Connection) -> None:
-        tries.append(1)
-        error = sqlite3.OperationalError("database or disk is full")
-        error.sqlite_errorcode = sqlite3.SQLITE_FULL
-        if len(tries) <= 3:
-            raise error
-
-    monkeypatch.setattr(writer, "_probe", still_full)
-    await ledger.flush()
-    with pytest.raises(LedgerDegradedError):
-        await ledger.call(still_full)
-    await until(lambda: ledger.degraded is None)
-    assert len(tries) == 4
-
-
-async def test_a_rollback_that_fails_too_does_not_end_the_writer(ledger: Ledger) -> None:
-    class Dead:
-        in_transaction = True
-
-        def execute(self, _: str) -> None:
-            raise sqlite3.OperationalError("disk I/O error")
-
-    sound = ledger._writer._connection
-    ledger._writer._connection = Dead()  # type: ignore[assignment]  # as far as the writer goes
-    assert await ledger.write(insert("a")) is Durability.DEFERRED
-    ledger._writer._connection = sound
-    await until(lambda: ledger.degraded is None)
-    assert await units(ledger) == ["a"]
 
 
 async def test_another_program_that_holds_the_file_delays_but_breaks_nothing(path: Path, ledger: Ledger) -> None:

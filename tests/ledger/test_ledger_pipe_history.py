@@ -70,18 +70,6 @@ async def test_pages_follow_each_other_and_hold_what_fits_newest_first(ledger: L
         assert got.next_cursor == (expected[wanted.limit - 1] if len(expected) > wanted.limit else None)
 
 
-async def test_a_whole_history_is_walked_by_its_cursors(ledger: Ledger) -> None:
-    await put(ledger, [row(number) for number in range(1, 24)])
-    seen, cursor, pages = [], None, 0
-    while pages == 0 or cursor is not None:
-        got = await pipe_history.page(ledger, Filter("a", before_id=cursor, limit=5))
-        seen += [it.id for it in got.rows]
-        cursor, pages = got.next_cursor, pages + 1
-    assert (seen, pages) == (list(range(23, 0, -1)), 5)
-    assert len((await pipe_history.page(ledger, Filter(limit=0))).rows) == 1, "no limit makes a page empty"
-    assert (await pipe_history.page(ledger, Filter("nobody"))).rows == ()
-
-
 async def test_the_last_of_each_pipe_and_how_long_they_take(ledger: Ledger) -> None:
     assert await pipe_history.last_of_each(ledger) == {}
     assert await pipe_history.average_seconds(ledger) == {}

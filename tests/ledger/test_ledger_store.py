@@ -118,15 +118,6 @@ async def test_an_operation_at_fault_fails_alone(ledger: Ledger) -> None:
     assert ledger.degraded is None
 
 
-async def test_a_defect_that_ends_everything_else_does_not_end_the_writer(ledger: Ledger) -> None:
-    def stop(_: sqlite3.Connection) -> None:
-        raise SystemExit
-
-    with pytest.raises(SystemExit):
-        await ledger._queued(stop, keeps=True)
-    assert await ledger.write(insert("a")) is Durability.COMMITTED
-
-
 async def test_call_returns_its_result(ledger: Ledger) -> None:
     assert await ledger.call(lambda connection: connection.execute("SELECT 41 + 1").fetchone()[0]) == 42
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
@@ -179,17 +170,6 @@ async def test_files_that_others_could_read_are_taken_back(path: Path, open_ledg
     assert [stat.S_IMODE(file.stat().st_mode) for file in (path, wal)] == [0o600, 0o600]
 
 
-async def test_the_durable_settings_are_on(ledger: Ledger) -> None:
-    def ask(connection: sqlite3.Connection) -> list[object]:
-        names = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
-
-    assert (await ledger.call(ask))[0] == "wal"
-    assert (await ledger.call(ask))[2:] == [1, 5000]
-    writing = ledger._writer._connection
-    assert writing.execute("PRAGMA synchronous").fetchone() == (1,)
-
-
 async def test_a_folder_that_is_not_there_is_said_clearly(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailableError, match=r"cannot open the ledger .*missing"):
         await Ledger.open(tmp_path / "missing" / "pxd.db")
@@ -217,11 +197,3 @@ async def test_after_the_end_nothing_is_taken(open_ledger: OpenLedger) -> None:
     with pytest.raises(LedgerUnavailableError):
         await units(ledger)
     assert ledger.lost_writes == 2
-
-
-def test_news_for_a_loop_that_has_ended_are_dropped(path: Path) -> None:
-    ledger = asyncio.run(Ledger.open(path))
-    assert ledger._writer.close()
-    ledger._in_loop(lambda: pytest.fail("nobody is there"))
-    ledger._reading.close()
-    ledger._readers.shutdown()

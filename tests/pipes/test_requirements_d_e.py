@@ -155,7 +155,7 @@ async def test_d6_two_daemons_exclude_each_other(rig: PipeRig, tmp_path: Path) -
 async def _queued(ledger: Ledger, pipe: str) -> int:
     """Add a row as another daemon would; return its id."""
     row = partial(pipe_executions.PipeExecutionRow, pipe_name=pipe, status="queued", trigger="manual")
-    added = await pipe_executions.add(ledger, lambda number: row(id=number, queue_group="manual", queued_at=1.0))
+    added = await pipe_executions.add(ledger, lambda number: row(id=number + 100, queue_group="manual", queued_at=1.0))
     return added.row.id
 
 

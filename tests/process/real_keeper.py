@@ -6,6 +6,7 @@ The keeper starts its control plane itself; ours is a few lines that send descri
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -13,8 +14,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-
-from supervisord_py.process import identity
 
 MAIN = Path(__file__).parents[2] / "supervisord_py" / "keeper" / "__main__.py"
 PATIENCE = 60.0
@@ -34,7 +33,9 @@ os._exit(word[0] if word else 0)
 
 def alive(pid: int) -> bool:
     """Say whether a process exists and is no zombie."""
-    return identity.start_time(pid) is not None
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in {"Z", "X"}
+    return False
 
 
 class RealKeeper:
@@ -44,7 +45,7 @@ class RealKeeper:
         self.folder = folder
         for name in ("run", "state", "logs"):
             (folder / name).mkdir(mode=0o700)
-        self.daemon_id = identity.daemon_id(folder / "state")
+        self.daemon_id = hashlib.sha256(os.path.realpath(folder / "state").encode()).hexdigest()[:8]
         self._meeting = socket.socket(socket.AF_UNIX)
         self._meeting.bind(str(folder / "meet"))
         self._meeting.listen(4)

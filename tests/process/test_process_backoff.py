@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 
@@ -54,48 +53,6 @@ def test_a_calm_period_makes_the_next_failure_the_first() -> None:
 
 def test_success_without_a_failure_before_changes_nothing() -> None:
     assert Backoff(POLICY).came_up(5.0) == Backoff(POLICY)
-
-
-class BackoffMachine(RuleBasedStateMachine):
-    """Any story of failures, successes and time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.backoff = Backoff(POLICY)
-
-    @rule(seconds=st.floats(0, 200))
-    def time_passes(self, seconds: float) -> None:
-        before = self.backoff.next_deadline()
-        settled = self.backoff.settled(self.now + seconds)
-        if before is None or self.now + seconds < before:
-            assert settled == self.backoff, "something changed before its deadline"
-        self.now += seconds
-        self.backoff = settled
-
-    @rule(jitter=st.floats(0, 1))
-    def fails(self, jitter: float) -> None:
-        calm = self.backoff.calm_since
-        fresh = calm is not None and self.now >= calm + POLICY.reset_seconds
-        expected = 1 if fresh else self.backoff.failures + 1
-        self.backoff = self.backoff.failed(self.now, jitter)
-        assert self.backoff.failures == expected
-
-    @rule()
-    def comes_up(self) -> None:
-        self.backoff = self.backoff.came_up(self.now)
-        assert self.backoff.wait_seconds(self.now) == 0
-
-    @invariant()
-    def never_sticks(self) -> None:
-        assert 0 <= self.backoff.wait_seconds(self.now) <= POLICY.max_seconds + 1e-6
-        later = self.now + POLICY.max_seconds + POLICY.reset_seconds + 1e-6
-        assert self.backoff.settled(later).failures == 0
-        deadline = self.backoff.next_deadline()
-        assert (deadline is None) is (self.backoff.failures == 0)
-
-
-TestBackoffMachine = BackoffMachine.TestCase
 
 
 @given(st.integers(1, 100), st.integers(1, 100), st.floats(0, 1))

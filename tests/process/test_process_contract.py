@@ -105,10 +105,8 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
         await placement.spawn(key, house.shell("exec sleep 601"))
     assert await placement.attach(key) == first
     assert identity.liveness(first.identity) is Liveness.ALIVE
-    assert await placement.liveness(key) is Liveness.ALIVE
     report = await placement.stop(key, grace_seconds=20, reason="stopped")
     assert report.survivors == ()
-    assert await placement.liveness(key) is Liveness.DEAD
     record = await ended(placement, key)
     assert outcome(record, Reason.STOPPED, ready=True) is Reason.STOPPED
     assert "stopped on request" in describe(record, Reason.STOPPED)
@@ -193,19 +191,6 @@ async def test_a_renamed_child_ends_under_its_new_key_and_nobody_waits_for_the_o
         await placement.rename(new, placement.new_key(), unit="tool:z", tag="")
     await placement.release(new)
     assert await placement.list() == ()
-
-
-async def test_signals_reach_the_leader_or_the_tree(house: House, until: Until) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    await placement.spawn(key, house.shell("trap 'echo got; exit 3' USR1; echo set; while :; do sleep 0.05; done"))
-    reader = OutputReader.of(placement.log_dir, "tool:x")
-    await until(lambda: reader.read(0).items)
-    await placement.signal(key, signal.SIGUSR1)
-    assert (await ended(placement, key)).code == 3
-    with pytest.raises(ConflictError):
-        await placement.signal(key, signal.SIGUSR1)
-    with pytest.raises(UnknownUnitError):
-        await placement.signal("nobody", signal.SIGUSR1)
 
 
 async def test_a_signal_to_the_group_reaches_the_children_of_the_leader(house: House, until: Until) -> None:
@@ -314,5 +299,4 @@ async def test_the_end_of_the_keeper_is_noticed_and_nothing_survives_it(house: H
     await until(lambda: lost)
     with pytest.raises(KeeperLostError):
         await placement.spawn(placement.new_key(), house.shell("true"))
-    assert await placement.liveness(key) is Liveness.UNKNOWN
     await until(lambda: not alive(child.identity.pid))

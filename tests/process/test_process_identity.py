@@ -115,16 +115,6 @@ def test_a_boot_without_a_name_has_an_empty_one(tmp_path: Path, monkeypatch: pyt
     assert identity.boot_id.__wrapped__() == ""
 
 
-def test_the_daemons_id_is_that_of_the_real_directory(tmp_path: Path) -> None:
-    (tmp_path / "state").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "state")
-    name = identity.daemon_id(tmp_path / "state")
-    assert len(name) == 8
-    assert int(name, 16) >= 0
-    assert identity.daemon_id(str(tmp_path / "link")) == name
-    assert identity.daemon_id(tmp_path) != name
-
-
 def test_keys_are_fresh_name_their_daemon_and_sort_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {identity.new_key("0badc0de") for _ in range(30)}  # of a thousand two are alike in one run of two thousand
     assert len(keys) == 30

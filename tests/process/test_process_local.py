@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from typing import TYPE_CHECKING
 
@@ -19,14 +18,13 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.keeper.protocol import MAX_FRAME
-from supervisord_py.process.local import LocalPlacement, RestartScope, Timeouts
+from supervisord_py.process.local import LocalPlacement
 from supervisord_py.process.messages import ControlEvent, LogTrouble
 from supervisord_py.process.spec import (
     ChildSpec,
     ExitRecord,
     GrantedFd,
     Identity,
-    Liveness,
     Reason,
     ResourceLimit,
     StopReport,
@@ -68,13 +66,6 @@ async def test_another_protocol_is_refused_and_the_channel_closed(keeper: FakeKe
     with pytest.raises(KeeperLostError, match="protocol 2"):
         await connect()
     assert keeper.control.fileno() == -1
-
-
-async def test_a_keeper_that_refuses_the_greeting_is_named_as_such(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["hello"] = lambda _m, _f: refusal("protocol")
-    with pytest.raises(KeeperLostError) as caught:
-        await connect()
-    assert "restart --all" in str(caught.value.hint)
 
 
 async def test_a_hello_that_lacks_something_is_an_error_not_a_guess(keeper: FakeKeeper, connect: Connect) -> None:
@@ -147,14 +138,6 @@ async def test_a_spawn_that_fails_names_program_stage_and_reason(
     assert hint is None or hint in str(caught.value.hint)
 
 
-async def test_the_same_key_with_another_spec_is_a_conflict(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["spawn"] = lambda _m, _f: refusal("exists")
-    placement = await connect()
-    with pytest.raises(ConflictError) as caught:
-        await placement.spawn(KEY, SPEC)
-    assert caught.value.unit == "tool:x"
-
-
 async def test_a_keeper_that_is_stopping_starts_nothing(keeper: FakeKeeper, connect: Connect) -> None:
     keeper.verbs["spawn"] = lambda _m, _f: refusal("shutdown")
     placement = await connect()
@@ -181,40 +164,11 @@ async def test_a_spec_that_does_not_fit_a_frame_is_the_callers_error(connect: Co
     await placement.ready()
 
 
-async def test_wait_is_resolved_by_the_exit_for_all_who_wait(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["spawn"] = lambda message, _f: {"child": child_message(message["key"])}
-    placement = await connect()
-    await placement.spawn(KEY, SPEC)
-    waiting = [asyncio.ensure_future(placement.wait(KEY)) for _ in range(3)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    verdict = {"reason": "memory_limit", "by": "keeper", "rss_bytes": 9, "limit_bytes": 8, "signal": 9, "time": 1.5}
-    keeper.emit("exit", record=exit_message(KEY, code=None, signal=9, verdict=verdict))
-    records = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 60)
-    assert [it.signal for it in records] == [9, 9]
-    assert records[0].verdict == Verdict(Reason.MEMORY_LIMIT, "keeper", 1.5, 9, 9, 8)
-    assert (records[0].user_seconds, records[0].system_seconds, records[0].log_end) == (0.5, 0.25, 10)
-    assert await placement.wait(KEY) == records[0]
-    assert placement.children()[0].exit == records[0]
-    assert waiting[0].cancelled()
-
-
 async def test_wait_for_a_key_that_nobody_holds_ends(keeper: FakeKeeper, connect: Connect) -> None:
     keeper.verbs["list"] = lambda _m, _f: {"children": []}
     placement = await connect()
     with pytest.raises(UnknownUnitError, match=KEY):
         await placement.wait(KEY)
-
-
-async def test_wait_finds_a_child_that_only_the_keeper_knows(keeper: FakeKeeper, connect: Connect) -> None:
-    """A spawn whose caller was cancelled: the child lives, this side never saw the answer."""
-    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY)]}
-    placement = await connect()
-    waiting = asyncio.ensure_future(placement.wait(KEY))
-    while "list" not in keeper.verbs_asked():  # the keeper's thread has no event of this loop
-        await asyncio.sleep(0.005)
-    keeper.emit("exit", record=exit_message(KEY, code=3))
-    assert (await asyncio.wait_for(waiting, 60)).code == 3
 
 
 async def test_every_exit_is_told_once_to_each_listener_early_or_late(
@@ -289,15 +243,6 @@ async def test_stop_reports_what_survives(keeper: FakeKeeper, connect: Connect) 
     assert (asked["grace_seconds"], asked["kill_seconds"], asked["reason"]) == (1.5, 3.0, "stopped")
 
 
-async def test_stopping_what_is_not_there_is_done_already(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["stop"] = lambda _m, _f: refusal("unknown_key")
-    placement = await connect()
-    assert await placement.stop(KEY, grace_seconds=0, reason="stopped") == StopReport(KEY)
-    keeper.verbs["stop"] = lambda _m, _f: refusal("other")
-    with pytest.raises(PxError, match="other"):
-        await placement.stop(KEY, grace_seconds=0, reason="stopped")
-
-
 async def test_signals_stats_and_notes(keeper: FakeKeeper, connect: Connect) -> None:
     keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY)]}
     stats = {KEY: {"rss_bytes": 5, "cpu_seconds": 0.5, "processes": 2}}
@@ -323,36 +268,6 @@ async def test_signals_stats_and_notes(keeper: FakeKeeper, connect: Connect) -> 
         await placement.signal(KEY, signal.SIGTERM)
 
 
-async def test_release_forgets_and_is_idempotent(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["hello"] = lambda _m, _f: {**HELLO, "children": [child_message(KEY, exit=exit_message(KEY))]}
-    keeper.verbs["list"] = lambda _m, _f: {"children": []}
-    placement = await connect()
-    keeper.verbs["release"] = lambda _m, _f: refusal("alive")
-    with pytest.raises(ConflictError):
-        await placement.release(KEY)
-    assert placement.children()
-    keeper.verbs["release"] = lambda _m, _f: refusal("unknown_key")
-    await placement.release(KEY)
-    assert placement.children() == ()
-    with pytest.raises(UnknownUnitError):
-        await placement.wait(KEY)
-
-
-async def test_liveness_has_three_values(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
-    dead = child_message("other.b", exit=exit_message("other.b"))
-    keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY), dead]}
-    placement = await connect()
-    assert await placement.liveness(KEY) is Liveness.ALIVE
-    assert await placement.liveness("other.b") is Liveness.DEAD
-    assert await placement.liveness("other.c") is Liveness.UNKNOWN  # another daemon's: nothing is known
-    assert await placement.liveness(f"{DAEMON}.none") is Liveness.DEAD
-    keeper.emit("exit", record=exit_message(KEY))
-    seen: list[ExitRecord] = []
-    placement.on_exit(seen.append)
-    await until(lambda: len(seen) == 2)
-    assert await placement.liveness(KEY) is Liveness.DEAD
-
-
 async def test_a_late_list_does_not_revive_what_has_exited(keeper: FakeKeeper, connect: Connect) -> None:
     keeper.verbs["list"] = lambda _m, _f: {"children": [child_message(KEY)]}
     placement = await connect()
@@ -367,8 +282,8 @@ async def test_words_to_the_keeper(keeper: FakeKeeper, connect: Connect) -> None
     placement = await connect()
     await placement.ready()
     await placement.status("2 tools")
-    await placement.restart(RestartScope.CONTROL)
-    await placement.restart(RestartScope.ALL)
+    await placement.restart(everything=False)
+    await placement.restart(everything=True)
     await placement.shutdown()
     told = [{name: value for name, value in it.items() if name != "id"} for it in keeper.asked[1:]]
     assert told == [
@@ -378,10 +293,3 @@ async def test_words_to_the_keeper(keeper: FakeKeeper, connect: Connect) -> None
         {"verb": "restart", "all": True},
         {"verb": "shutdown"},
     ]
-
-
-async def test_caps_before_the_greeting_are_an_error(keeper: FakeKeeper) -> None:
-    placement = LocalPlacement(keeper.control, daemon_id=DAEMON, log_dir="/logs", timeouts=Timeouts())
-    with pytest.raises(KeeperLostError):
-        _ = placement.caps
-    placement.close()

@@ -11,12 +11,10 @@ import pytest
 from process.fake_keeper import DAEMON, FakeKeeper, child_message, exit_message, refusal
 from supervisord_py.errors import (
     KeeperLostError,
-    PxError,
 )
 from supervisord_py.process.local import Timeouts
 from supervisord_py.process.spec import (
     ChildSpec,
-    Liveness,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ async def test_the_end_of_the_keeper_ends_every_call_and_is_told_once(
         await placement.ready()
     with pytest.raises(KeeperLostError):
         await placement.wait(KEY)
-    assert await placement.liveness(KEY) is Liveness.UNKNOWN
 
 
 async def test_who_listens_after_the_loss_is_told_too(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
@@ -76,7 +73,6 @@ async def test_an_exit_that_was_told_before_the_loss_can_still_be_had(
     keeper.hang_up()
     await until(lambda: placement.lost)
     assert (await placement.wait(KEY)).code == 4
-    assert await placement.liveness(KEY) is Liveness.DEAD
 
 
 async def test_closing_from_this_side_ends_calls_but_is_no_loss(keeper: FakeKeeper, connect: Connect) -> None:
@@ -167,14 +163,3 @@ async def test_descriptors_go_there_and_back(keeper: FakeKeeper, connect: Connec
     await placement.drop_fd("never")
     for fd in (read, back, *kept.values()):
         os.close(fd)
-
-
-async def test_a_descriptor_that_does_not_come_is_an_error(keeper: FakeKeeper, connect: Connect) -> None:
-    keeper.verbs["take_fd"] = lambda _m, _f: {}
-    placement = await connect()
-    with pytest.raises(KeeperLostError, match="descriptors"):
-        await placement.take_fd("n")
-    keeper.verbs["take_fd"] = keeper.verbs["drop_fd"] = lambda _m, _f: refusal("weird")
-    for call in (placement.take_fd, placement.drop_fd):
-        with pytest.raises(PxError, match="weird"):
-            await call("n")

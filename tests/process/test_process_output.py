@@ -127,18 +127,6 @@ def test_one_stream_is_read_without_the_other(folder: Path) -> None:
     assert reader.tail_bytes(1, 5) == b"1234"
 
 
-def test_one_read_looks_at_a_bounded_number_of_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_SCAN_RECORDS", 10)
-    writer = SegmentWriter(folder)
-    for _ in range(25):
-        writer.write(b"x", STDERR)
-    writer.write(b"wanted", STDOUT)
-    reader = OutputReader(folder)
-    first = reader.read(0, stream=Stream.STDOUT)
-    assert (first.items, first.next_position, first.at_end) == ((), 10, False)
-    assert text(drain(reader, stream=Stream.STDOUT).items) == b"wanted"
-
-
 def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"before")
@@ -335,44 +323,3 @@ async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folde
     writer.write(b"four")
     assert await take(stream, 9) == b"<gap>four"
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator, said to be an iterator
-
-
-async def test_two_followers_see_the_same(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    reader = OutputReader(folder)
-    streams = [reader.follow(0), reader.follow(0, Stream.STDOUT)]
-    tasks = [asyncio.ensure_future(take(stream, 2000)) for stream in streams]
-    for number in range(100):
-        writer.write(b"%019d\n" % number)
-        if number % 10 == 0:
-            writer.rotate()
-            await asyncio.sleep(0)
-    first, second = await asyncio.gather(*tasks)
-    assert first == second == writer.kept()
-    for stream in streams:
-        await stream.aclose()  # type: ignore[attr-defined]  # as above
-
-
-def test_no_descriptor_is_left_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"x")
-
-    def ours() -> list[str]:
-        """Only these: what others have open may be closed meanwhile, by the collector if by nobody else."""
-        places = (os.path.realpath(f"/dev/fd/{number}") for number in os.listdir("/dev/fd"))
-        return [place for place in places if place.startswith(str(folder))]
-
-    with writer.path(0, ".log").open("rb"):
-        assert len(ours()) == 1
-    reader = OutputReader(folder)
-    for _ in range(20):
-        drain(reader)
-        reader.tail_lines(1)
-        reader.since(5.0)
-        reader.end()
-    writer.path(0, ".idx").unlink()
-    reader.read(0)
-    writer.path(0, ".idx").symlink_to(writer.path(0, ".idx"))  # ELOOP: neither there nor missing
-    with pytest.raises(OSError, match="symbolic links"):
-        reader.read(0)
-    assert ours() == []
