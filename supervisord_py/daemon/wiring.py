@@ -94,7 +94,6 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         idempotency_keep_seconds=settings.api.idempotency_seconds,
         stream_buffer_bytes=settings.api.stream_buffer_bytes,
         stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
-        stream_resume_seconds=settings.api.stream_resume_seconds,
         drain_seconds=settings.api.drain_seconds,
         tcp=tcp,
     )
