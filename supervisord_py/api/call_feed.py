@@ -8,20 +8,51 @@ answer, and one that was cut off is told the rest from where it was.
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
+import re
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.api.call import cancel_and_wait
 from supervisord_py.api.kernel_documents import event_document
-from supervisord_py.api.stream_place import StreamPlace
 from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews, CellStarted
 from supervisord_py.kernels.output.cell_log import CellLog, OutputGoneError
-from supervisord_py.kernels.output.follow import Bell, Decoder, Piece, follow
+from supervisord_py.kernels.output.follow import Bell, Piece, follow
 from supervisord_py.kernels.output.records import Record, as_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
+
+_PLACE = re.compile("([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18})")
+
+
+class StreamPlace(NamedTuple):
+    """A place in the course of a call, from which it can be told on.
+
+    Attributes:
+        events: How many of the call's events were told.
+        offset: Of the cell that runs: how many bytes of its output were told.
+        record: Which of its records was told last: where its line begins; -1 for none.
+    """
+
+    events: int = 0
+    offset: int = 0
+    record: int = -1
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+
+START = StreamPlace()
+
+
+def read_place(text: str) -> StreamPlace | None:
+    """Return the place that a text says, None where it says none."""
+    found = _PLACE.fullmatch(text)
+    return None if found is None else StreamPlace(*map(int, found.groups()))
+
 
 Document = dict[str, Any]
 Told = tuple[Document, StreamPlace]
@@ -107,11 +138,11 @@ class _Follower:
         self._events = place.events
         self._offset = place.offset
         self._record = place.record
-        self._decoder = Decoder(place.held)
+        self._held: Piece | None = None
 
     @property
     def _place(self) -> StreamPlace:
-        return StreamPlace(self._events, self._offset, self._record, self._decoder.held)
+        return StreamPlace(self._events, self._offset, self._record)
 
     async def documents(self) -> AsyncGenerator[Told, None]:
         started = self._feed.running_after(self._events)
@@ -129,7 +160,7 @@ class _Follower:
                 continue
             self._events += 1
             if isinstance(event, CellStarted):
-                started, self._offset, self._record, self._decoder = event, 0, -1, Decoder()
+                started, self._offset, self._record = event, 0, -1
             document = event_document(event)
             if document is not None:
                 yield document, self._place
@@ -139,20 +170,41 @@ class _Follower:
         items = follow(self._feed.log(started), self._feed.bell(started.id), self._offset, told=self._record)
         async with aclosing(self._with_events(items)) as found:
             async for item in found:
-                document = item if isinstance(item, dict) else self._taken(item)
-                if document is not None:
-                    yield document
-        for rest in self._decoder.rest():
-            yield rest
+                if isinstance(item, dict):
+                    yield item
+                elif isinstance(item, Piece):
+                    for document in self._output(item):
+                        yield document
+                else:
+                    self._record = max(self._record, item.place.offset)
+                    if (told := as_event(item)) is not None:
+                        yield told
+        for document in self._rest():
+            yield document
 
-    def _taken(self, item: Piece | Record) -> Document | None:
-        """Go past an item; return what is told of it."""
-        if not isinstance(item, Piece):
-            self._record = max(self._record, item.place.offset)
-            return as_event(item)
-        self._offset = item.offset + len(item.data)
-        document = self._decoder.event(item)
-        return document if document.get("text") or document.get("base64") else None
+    def _output(self, piece: Piece) -> Iterator[Document]:
+        """Go past a piece up to the end of its last whole character; the rest is told with the next piece.
+
+        Where the other stream's bytes come first, it is told as the bytes that it is: nothing is told out of its order.
+        """
+        if self._held is not None and self._held.stream == piece.stream:
+            piece, self._held = Piece(piece.stream, self._held.offset, self._held.data + piece.data), None
+        yield from self._rest()
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoder.decode(piece.data[-4:])
+        whole = len(piece.data) - len(decoder.getstate()[0])
+        if whole < len(piece.data):
+            self._held = Piece(piece.stream, piece.offset + whole, piece.data[whole:])
+        self._offset = piece.offset + whole
+        if whole:
+            yield _output_event(Piece(piece.stream, piece.offset, piece.data[:whole]))
+
+    def _rest(self) -> Iterator[Document]:
+        """Tell the beginning of a character whose end did not come."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._offset = held.offset + len(held.data)
+            yield _output_event(held)
 
     async def _with_events(
         self, items: AsyncGenerator[Piece | Record, None]
@@ -195,3 +247,11 @@ async def _next(items: AsyncGenerator[Piece | Record, None]) -> Piece | Record |
     with suppress(OutputGoneError):
         return await anext(items, None)
     return None
+
+
+def _output_event(piece: Piece) -> Document:
+    event = {"event": "output", "stream": piece.stream, "offset": piece.offset}
+    try:
+        return {**event, "text": piece.data.decode()}
+    except UnicodeDecodeError:
+        return {**event, "base64": base64.b64encode(piece.data).decode()}

@@ -144,7 +144,6 @@ class ApiConfig:
         idempotency_keep_seconds: How long a completed answer may be replayed.
         stream_buffer_bytes: How much is buffered for a slow reader of a stream before its source is held back.
         stream_heartbeat_seconds: Longest silence on a followed stream, so that a lost client is noticed.
-        stream_resume_seconds: How long a call told as server-sent events waits for a client that was cut off.
         drain_seconds: What requests under way get when the control plane is replaced.
         tcp: The loopback listener, or None when there is none.
     """
@@ -161,7 +160,6 @@ class ApiConfig:
     idempotency_keep_seconds: float = 86400.0
     stream_buffer_bytes: int = 1024 * 1024
     stream_heartbeat_seconds: float = 15.0
-    stream_resume_seconds: float = 5.0
     drain_seconds: float = 5.0
     tcp: TcpAccess | None = None
 

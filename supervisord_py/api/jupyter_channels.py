@@ -1,9 +1,9 @@
 """`…/channels`: a WebSocket between Jupyter's clients and the ZMQ channels of a session's kernel.
 
-Law: the socket belongs to the session, not to one life of its kernel. When the kernel goes, the client is told
-`restarting` or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits.
-Nothing is sent to a kernel before its output can be heard, or the beginning of that would be lost (a subscription takes
-a moment). A client that does not read holds up neither the kernel nor us: the channels bound what waits for it.
+The socket belongs to the session, not to one life of its kernel. When the kernel goes, the client is told `restarting`
+or `dead`; when it comes again, the same socket goes on with it, and what the client sent meanwhile waits. Nothing is
+sent to a kernel before its output can be heard (`open_channels` sees to that). A client that does not read holds up
+neither the kernel nor us: the channels bound what waits for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import secrets
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,11 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from supervisord_py.api.call import cancel_and_wait
+from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
-from supervisord_py.api.jupyter_wire import V1, Message, WireError, decode, encode
 from supervisord_py.api.streams import until_closing
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
+from supervisord_py.kernels.gateway.wire import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
 from supervisord_py.kernels.session import SessionState
 
 if TYPE_CHECKING:
@@ -32,10 +34,8 @@ if TYPE_CHECKING:
     from supervisord_py.api.call import Call
     from supervisord_py.kernels.direct.channels import Channels
 
-_PROTOCOL_VERSION = "5.3"
+_PARTS = ("header", "parent_header", "metadata", "content")
 _TOUCH_SECONDS = 20.0
-_NUDGE_SECONDS = 0.1
-_NUDGES = 50
 _OVER = frozenset({SessionState.STOPPED, SessionState.FAILED})
 _log = structlog.get_logger(__name__)
 
@@ -69,8 +69,6 @@ class _Bridge:
         self._session_id = session_id
         self._client = call.arguments.text("session_id") or secrets.token_hex(8)
         self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
-        self._hears_output = asyncio.Event()
-        self._nudges: set[str] = set()
 
     async def run(self) -> None:
         """Carry messages both ways until the client goes, the session ends, or the daemon closes."""
@@ -101,10 +99,11 @@ class _Bridge:
             if item.type not in {WSMsgType.TEXT, WSMsgType.BINARY}:
                 return
             try:
-                message = decode(item.data, self._socket.ws_protocol)
+                message = _read(item.data, self._socket.ws_protocol)
                 joined = await asyncio.shield(self._joined)
-                await joined.send(message.channel, message.parts, message.buffers)
-            except (WireError, PxError) as error:
+                parts = (message.header, message.parent, message.metadata, message.content)
+                await joined.send(message.channel, dict(zip(_PARTS, parts, strict=True)), message.buffers)
+            except (ValueError, PxError) as error:
                 _log.warning("jupyter_message_refused", session=self._session_id, detail=str(error))
                 continue
             self._touch()
@@ -129,43 +128,23 @@ class _Bridge:
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
         module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.direct.channels")
         joined: Channels = await module.open_channels(connection_file)
-        self._hears_output.clear()  # before anything of this life can be heard
+        self._joined.set_result(joined)
         downwards = asyncio.create_task(self._downwards(joined))
-        opening = asyncio.create_task(self._open_upwards(joined))
         try:
             await asyncio.wait({downwards, asyncio.shield(died)}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (opening, downwards):
-                task.cancel()
+            downwards.cancel()
             await asyncio.shield(joined.close())
-            results = await asyncio.gather(opening, downwards, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-
-    async def _open_upwards(self, joined: Channels) -> None:
-        """Let the client's messages through as soon as the kernel's output is heard.
-
-        Every request makes a kernel say something on iopub, also one on control in the midst of a cell.
-        """
-        for _ in range(_NUDGES):
-            if self._hears_output.is_set():
-                break
-            header = self._header("kernel_info_request")
-            self._nudges.add(header["msg_id"])
-            await joined.send("control", {"header": header, "parent_header": {}, "metadata": {}, "content": {}})
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._hears_output.wait(), _NUDGE_SECONDS)
-        self._joined.set_result(joined)
+            (result,) = await asyncio.gather(downwards, return_exceptions=True)
+        if isinstance(result, Exception):
+            raise result
 
     async def _downwards(self, joined: Channels) -> None:
         """Send on what the kernel says; a client that cannot follow loses its socket, never the kernel."""
         try:
             async for channel, parts, buffers in joined:
-                if channel == "iopub":
-                    self._hears_output.set()
-                if parts["parent_header"].get("msg_id") not in self._nudges:
-                    await self._send(Message(channel, parts, buffers))
+                told = (parts["header"], parts["parent_header"], parts["metadata"], parts["content"])
+                await self._send(Message(channel, *told, tuple(buffers)))
         except OverloadedError as error:
             _log.warning("jupyter_client_too_slow", session=self._session_id, detail=error.detail)
             await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"too slow")
@@ -194,22 +173,14 @@ class _Bridge:
         return None
 
     async def _tell(self, state: str) -> None:
-        header, content = self._header("status"), {"execution_state": state}
-        parts = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
-        await self._send(Message("iopub", parts))
-
-    def _header(self, kind: str) -> dict[str, str]:
-        return {
-            "msg_id": secrets.token_hex(16),
-            "msg_type": kind,
-            "username": "pxd",
-            "session": self._client,
-            "date": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
-            "version": _PROTOCOL_VERSION,
-        }
+        date = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        content = {"execution_state": state}
+        message = request("status", content, msg_id=secrets.token_hex(16), session=self._client, date=date)
+        await self._send(replace(message, channel="iopub"))
 
     async def _send(self, message: Message) -> None:
-        framed = encode(message, self._socket.ws_protocol)
+        is_v1 = self._socket.ws_protocol == V1
+        framed = pack_v1(message, json_bytes) if is_v1 else pack_json(message, json_bytes)
         if isinstance(framed, str):
             await self._socket.send_str(framed)
         else:
@@ -226,3 +197,18 @@ class _Bridge:
     def _touch(self) -> None:
         with suppress(UnknownUnitError):
             self._kernels.touch(self._session_id)
+
+
+def _read(frame: str | bytes, protocol: str | None) -> Message:
+    """Return a client's message.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if protocol == V1:
+        message = unpack_v1(frame.encode() if isinstance(frame, str) else frame)
+    else:
+        message = unpack_json(frame, channel="shell")
+    if not message.type:
+        raise ValueError("this is no Jupyter message: it has no msg_type")
+    return message

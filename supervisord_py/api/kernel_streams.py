@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from aiohttp import web
 
 from supervisord_py.api.call import cancel_and_wait
-from supervisord_py.api.call_feed import CallFeed
+from supervisord_py.api.call_feed import START, CallFeed, read_place
 from supervisord_py.api.held_calls import HeldCall
 from supervisord_py.api.negotiation import SSE, choose
 from supervisord_py.api.parameters import refuse_value
-from supervisord_py.api.stream_place import START, read_place
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
 from supervisord_py.errors import PxError
 
@@ -27,11 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
     from supervisord_py.api.call import Call
-    from supervisord_py.api.stream_place import StreamPlace
+    from supervisord_py.api.call_feed import StreamPlace
     from supervisord_py.errors import InterruptedRunError
     from supervisord_py.kernels.cell import CallEvent
 
 T = TypeVar("T")
+RESUME_SECONDS = 5.0
+"""How long a call told as server-sent events waits for a client that was cut off."""
 _DRAIN_SHARE = 0.8
 """Of what requests get when the control plane is replaced: the rest is for telling that it is."""
 _DONE = "done"
@@ -107,7 +108,7 @@ async def tell(
     feed = CallFeed(call.context.config.cells_dir)
     task = asyncio.create_task(work(feed.tell))
     task.add_done_callback(lambda _: feed.close())
-    hold_seconds = call.context.config.stream_resume_seconds if media == SSE else 0.0
+    hold_seconds = RESUME_SECONDS if media == SSE else 0.0
     held = HeldCall(call.request.path, feed, task, interrupted, ends_with_client, hold_seconds)
     return await _follow(call, media, held, START)
 

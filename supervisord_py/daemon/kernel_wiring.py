@@ -13,7 +13,6 @@ from supervisord_py.daemon.bearer_token import read_token
 from supervisord_py.kernels.config import (
     MIB,
     EnvRules,
-    GatewayCertificates,
     GatewayConfig,
     KernelsConfig,
     LadderTimes,
@@ -143,23 +142,11 @@ def _gateway(kernels: KernelsSection, paths: Paths, token: GatewayToken) -> Gate
         url=kernels.gateway_url,
         token=token.secret,
         token_setting=token.place,
-        certificates=GatewayCertificates(
-            ca=_beside(kernels.gateway_ca_file, paths),
-            cert=_beside(kernels.gateway_cert_file, paths),
-            key=_beside(kernels.gateway_key_file, paths),
-        ),
         kernel_name=kernels.gateway_kernel_name,
         cull_idle_seconds=kernels.gateway_cull_idle_seconds,
         start_seconds=kernels.gateway_start_seconds,
         lock_seconds=kernels.gateway_lock_seconds,
-        silent_start_seconds=kernels.gateway_silent_start_seconds,
-        silent_output_seconds=kernels.gateway_silent_output_seconds,
     )
-
-
-def _beside(wanted: str | None, paths: Paths) -> Path | None:
-    """Return the path of a file; a relative one is beside the settings file."""
-    return paths.config_file.parent / Path(wanted).expanduser() if wanted else None
 
 
 def _folder(wanted: str | None, paths: Paths, otherwise: Path) -> Path:

@@ -18,6 +18,12 @@ REMOVED: dict[tuple[str, str], str] = {
     ("pipes", "loop_seconds"): "an event never comes back to a pipe that had a part in it, however late",
     ("pipes", "hook_seconds"): "a pipe with `trigger: pipe_failed:NAME` tells of failures; its `timeout` bounds it",
     # [kernels]: backends, interpreters
+    ("api", "stream_resume_seconds"): "a stream that was cut off can be resumed for five seconds",
+    ("kernels", "gateway_ca_file"): "set SSL_CERT_FILE in pxd's environment to a file with the private authority",
+    ("kernels", "gateway_cert_file"): "client certificates are no longer offered; let a proxy on this machine add one",
+    ("kernels", "gateway_key_file"): "client certificates are no longer offered; let a proxy on this machine add one",
+    ("kernels", "gateway_silent_start_seconds"): "a kernel that says nothing fails after start_seconds",
+    ("kernels", "gateway_silent_output_seconds"): "ten seconds of silence after a reply end the wait for output",
     # [kernels]: sessions, cells, output
 }
 """(section, key): a sentence that says what to use instead, as the warning quotes it."""

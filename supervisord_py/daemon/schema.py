@@ -152,9 +152,6 @@ class KernelsSection(Section):
     gateway_token_file: str | None = Field(
         default=None, description="file with its token, of mode 0600, where gateway_token says none"
     )
-    gateway_ca_file: str | None = Field(default=None, description="PEM file of who may certify the external gateway")
-    gateway_cert_file: str | None = Field(default=None, description="PEM file of our own certificate for it")
-    gateway_key_file: str | None = Field(default=None, description="PEM file of its key, where that is another one")
     gateway_kernel_name: str = Field(default="python3", description="kernelspec asked for at an external gateway")
     gateway_dir: str | None = Field(
         default=None, description="metadata, lock and log of the local gateway; beside the ledger by default"
@@ -162,12 +159,6 @@ class KernelsSection(Section):
     gateway_cull_idle_seconds: Seconds = Field(default=3600.0, description="the local gateway ends idle kernels after")
     gateway_start_seconds: PositiveSeconds = Field(default=30.0, description="bound of the local gateway's start")
     gateway_lock_seconds: PositiveSeconds = Field(default=35.0, description="longest wait for its lock")
-    gateway_silent_start_seconds: PositiveSeconds = Field(
-        default=15.0, description="an external gateway's new kernel that says nothing for so long is replaced, once"
-    )
-    gateway_silent_output_seconds: PositiveSeconds = Field(
-        default=30.0, description="after a cell's reply, silence of a gateway after which the cell's output is lost"
-    )
 
 
 class PipesSection(Section):
@@ -230,9 +221,6 @@ class ApiSection(Section):
         default=None, description="its bearer token; beside the ledger by default, made when missing"
     )
     stream_heartbeat_seconds: PositiveSeconds = Field(default=15.0, description="longest silence on a followed stream")
-    stream_resume_seconds: Seconds = Field(
-        default=5.0, description="how long a call told as server-sent events waits for a client that was cut off"
-    )
     drain_seconds: Seconds = Field(
         default=5.0, description="what requests in flight get when the control plane is replaced"
     )

@@ -198,8 +198,6 @@ def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]
         yield "backend", "is gateway-external, but kernels.gateway_url says no address"
     if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
         yield "gateway_url", "must begin with http:// or https://"
-    if kernels.gateway_key_file and not kernels.gateway_cert_file:
-        yield "gateway_key_file", "is the key of a certificate, but kernels.gateway_cert_file names none"
 
 
 def _pipe_contradictions(pipes: PipesSection) -> Iterator[tuple[str, str]]:

@@ -91,7 +91,6 @@ def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiCo
         examples_dir=EXAMPLES,
         max_body_bytes=settings.tools.max_body_bytes,
         stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
-        stream_resume_seconds=settings.api.stream_resume_seconds,
         drain_seconds=settings.api.drain_seconds,
         tcp=tcp,
     )

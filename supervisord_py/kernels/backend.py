@@ -2,7 +2,7 @@
 
 What a cell gives lies in two files (writer: `inside/cell_writer.py`, reader: `output/cell_log.py`): the backend
 promises that they are complete when `execute` returns, and calls `wake` whenever there is news in them. With
-`Capabilities.kernel_spool` the kernel itself writes them, so that not a byte depends on a reader; otherwise the backend
+our launcher the kernel itself writes them, so that not a byte depends on a reader; otherwise the backend
 does, and says so in `Reply.lossy` when it knows or must fear that something is missing.
 """
 
@@ -21,23 +21,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.cell import CellError, CellStatus
     from supervisord_py.process.spec import Child, ExitRecord, ResourceLimit
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a kernel of this backend can do and promise.
-
-    Attributes:
-        signals: terminate() and kill() reach its process by signal.
-        kernel_spool: The kernel writes cell files by itself; nothing is lost whoever reads.
-        reattach: It can be taken over by a later control plane, cells in flight included.
-        channels: Its ZMQ channels can be given to Jupyter clients (`connection_file`).
-    """
-
-    signals: bool
-    kernel_spool: bool
-    reattach: bool
-    channels: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +121,6 @@ class KernelGoneError(PxError):
         self.record = record
 
 
-class KernelGivenUpError(KernelGoneError):
-    """Its server did not end it, or is not there: it is given up, and its state with it; it may go on over there.
-
-    Attributes:
-        step: What the rung of the ladder is called that met this: `unreachable` or `delete_failed`.
-    """
-
-    def __init__(self, detail: str, *, step: str, **extra: Any) -> None:
-        super().__init__(detail, **extra)
-        self.step = step
-
-
 class StartMethod(StrEnum):
     """How a kernel's process came about."""
 
@@ -186,10 +157,6 @@ class KernelHandle(Protocol):
     """One living kernel. At most one `execute` at a time; the session sees to that."""
 
     @property
-    def capabilities(self) -> Capabilities:
-        """What it can do."""
-
-    @property
     def started(self) -> Started:
         """Its process."""
 
@@ -199,7 +166,7 @@ class KernelHandle(Protocol):
 
     @property
     def connection_file(self) -> Path | None:
-        """Jupyter connection file, 0600, for `jupyter console --existing`; None without `channels`."""
+        """Jupyter connection file, 0600, for `jupyter console --existing`; None behind a gateway."""
 
     @property
     def foreign_busy(self) -> bool:
@@ -254,12 +221,6 @@ class KernelBackend(Protocol):
 
     async def attach(self, launch: Launch, child: Child) -> KernelHandle | None:
         """Take over a kernel that an earlier control plane started; None when it does not answer or cannot be."""
-
-    async def health(self) -> str | None:
-        """Say what is wrong with the backend as a sentence, None when nothing is."""
-
-    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the kernelspecs it offers, `{name: {display_name, language, argv, …}}`."""
 
     async def close(self, *, stop: bool) -> None:
         """Let go of everything; with `stop`, end what it runs for itself (a local gateway that nobody else uses)."""

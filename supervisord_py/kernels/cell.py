@@ -46,18 +46,12 @@ class CellError:
     traceback: tuple[str, ...] = ()
 
 
-UNREACHABLE = "unreachable"
-"""The step at a kernel whose server is not there: nothing can be done to it."""
-DELETE_FAILED = "delete_failed"
-"""The step at a kernel whose server answered that it did not end it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One rung of the ladder that was climbed to end a cell.
 
     Attributes:
-        action: `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`, `unreachable`, `delete_failed`.
+        action: `sigint`, `nudge`, `sigterm`, `sigkill`, `rest_interrupt`, `delete`.
         after_seconds: Since the first rung.
         detail: What it met, where that is known.
     """
@@ -65,11 +59,6 @@ class Step:
     action: str
     after_seconds: float
     detail: str | None = None
-
-    @property
-    def is_in_vain(self) -> bool:
-        """Whether the kernel was given up there: its server did not end it, and `detail` says why."""
-        return self.detail is not None and self.action in {UNREACHABLE, DELETE_FAILED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,21 +108,6 @@ class ProcessLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayCertificates:
-    """PEM files for a gateway's TLS.
-
-    Attributes:
-        ca: Who may have certified the server; None: whoever this system trusts.
-        cert: Our own certificate, where the server wants one.
-        key: Its key; None: it is in the same file.
-    """
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Gateways. `token` is a secret: never in repr, logs, or the environment of a kernel.
 
@@ -130,28 +115,20 @@ class GatewayConfig:
         url: Of the external gateway; None where there is none.
         token: For it.
         token_setting: Which setting the token came from, or is to be put into.
-        certificates: For it.
         kernel_name: Kernelspec that is asked for at an external gateway.
         dir: Where the local gateway's metadata, lock, kernelspecs and log lie; daemons that share it share the gateway.
         cull_idle_seconds: After which the local gateway ends an idle kernel by itself.
         start_seconds, lock_seconds: How long a start, and a wait for the lock, may take.
-        silent_start_seconds: How long a new kernel of the external gateway may say nothing before another one is
-            started in its place.
-        silent_output_seconds: How long a gateway may say nothing after the reply of a cell before the rest of the
-            cell's output counts as lost.
     """
 
     dir: Path
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     token_setting: str = "kernels.gateway_token"  # noqa: S105  # the name of a setting
-    certificates: GatewayCertificates = GatewayCertificates()
     kernel_name: str = "python3"
     cull_idle_seconds: float = 3600.0
     start_seconds: float = 30.0
     lock_seconds: float = 35.0
-    silent_start_seconds: float = 15.0
-    silent_output_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle, SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
     from supervisord_py.kernels.choosing.capabilities import CapabilityReport
-    from supervisord_py.kernels.choosing.explanation import Explanation
+    from supervisord_py.kernels.choosing.choice import Explanation
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.session import BackendName, SessionView

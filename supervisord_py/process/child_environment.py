@@ -63,6 +63,9 @@ class Environment(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
     def __repr__(self) -> str:
         return f"Environment({', '.join(sorted(self._values))})"
 

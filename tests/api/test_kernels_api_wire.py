@@ -1,24 +1,15 @@
-"""Pure parts of the API of kernels: messages on a WebSocket, the two doors, members of a body, documents."""
+"""Pure parts of the API of kernels: the two doors, members of a body, documents."""
 
 from __future__ import annotations
 
-import json
-import struct
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jupyter_server.services.kernels.connection.base import (
-    deserialize_binary_message,
-    deserialize_msg_from_ws_v1,
-    serialize_binary_message,
-    serialize_msg_to_ws_v1,
-)
 
 from api.kernel_fakes import ok
 from supervisord_py.api.doors import JUPYTER, PX, Door, routed_path
-from supervisord_py.api.jupyter_wire import PARTS, V1, Message, WireError, decode, encode
 from supervisord_py.api.kernel_documents import event_document
 from supervisord_py.api.members import Members
 from supervisord_py.errors import InvalidInputError
@@ -38,89 +29,6 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=5,
 )
-OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
-HEADERS = st.builds(lambda kind, more: {**more, "msg_type": kind, "msg_id": "m"}, st.text(min_size=1), OBJECTS)
-MESSAGES = st.builds(
-    lambda channel, header, parent, metadata, content, buffers: Message(
-        channel, dict(zip(PARTS, (header, parent, metadata, content), strict=True)), tuple(buffers)
-    ),
-    st.sampled_from(["shell", "control", "stdin", "iopub"]),
-    HEADERS,
-    OBJECTS,
-    OBJECTS,
-    OBJECTS,
-    st.lists(st.binary(max_size=20), max_size=3),
-)
-PROTOCOLS = st.sampled_from([None, "", V1])
-
-
-# -- messages ----------------------------------------------------------------------------------------------------
-
-
-@given(MESSAGES, PROTOCOLS)
-def test_a_message_survives_its_way(message: Message, protocol: str | None) -> None:
-    assert decode(encode(message, protocol), protocol) == message
-
-
-@given(MESSAGES)
-def test_jupyters_own_code_reads_what_we_write(message: Message) -> None:
-    channel, pieces = deserialize_msg_from_ws_v1(encode(message, V1))
-    assert channel == message.channel
-    assert [json.loads(piece) for piece in pieces[:4]] == [message.parts[name] for name in PARTS]
-    assert tuple(pieces[4:]) == message.buffers
-    framed = encode(message, None)
-    document = json.loads(framed) if isinstance(framed, str) else deserialize_binary_message(framed)
-    assert document["channel"] == message.channel
-    assert {name: document[name] for name in PARTS} == message.parts
-    assert tuple(document["buffers"]) == message.buffers
-    assert (document["msg_id"], document["msg_type"]) == ("m", message.parts["header"]["msg_type"])
-
-
-@given(MESSAGES)
-def test_we_read_what_jupyters_own_code_writes(message: Message) -> None:
-    pieces = [json.dumps(message.parts[name]).encode() for name in PARTS]
-    assert decode(serialize_msg_to_ws_v1([*pieces, *message.buffers], message.channel), V1) == message
-    document = {**message.parts, "channel": message.channel, "buffers": list(message.buffers)}
-    assert decode(serialize_binary_message(document), None) == message
-
-
-@given(st.binary(max_size=80) | st.text(max_size=80), PROTOCOLS)
-def test_nonsense_is_refused_and_nothing_else_happens(data: bytes | str, protocol: str | None) -> None:
-    try:
-        decode(data, protocol)
-    except WireError:
-        return
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        "[]",
-        "{}",
-        '{"header": {}}',
-        '{"header": {"msg_type": "x"}, "content": 5}',
-        struct.pack("!I", 0),
-        struct.pack("!II", 1, 999) + b"{}",
-        struct.pack("!III", 2, 12, 4) + b"{}",
-        b"",
-        "[" * 100_000,
-    ],
-)
-def test_what_lacks_something_is_refused(data: str | bytes) -> None:
-    with pytest.raises(WireError):
-        decode(data, None)
-
-
-def test_a_v1_message_that_lacks_parts_is_refused() -> None:
-    with pytest.raises(WireError, match="lacks parts"):
-        decode(serialize_msg_to_ws_v1([b"{}"], "shell"), V1)
-    with pytest.raises(WireError):
-        decode("text", V1)
-
-
-def test_without_a_channel_it_is_for_shell() -> None:
-    assert decode('{"header": {"msg_type": "x"}}', None).channel == "shell"
-
 
 # -- doors -------------------------------------------------------------------------------------------------------
 

@@ -125,16 +125,11 @@ CHANGES: dict[str, tuple[Any, Callable[[KernelsConfig], Any]]] = {
     "processes": (98, lambda config: config.limits.processes),
     "cpu_seconds": (97, lambda config: config.limits.cpu_seconds),
     "gateway_url": ("http://g:1", lambda config: config.gateway.url),
-    "gateway_ca_file": ("ca.pem", lambda config: _file(config.gateway.certificates.ca)),
-    "gateway_cert_file": ("cert.pem", lambda config: _file(config.gateway.certificates.cert)),
-    "gateway_key_file": ("key.pem", lambda config: _file(config.gateway.certificates.key)),
     "gateway_kernel_name": ("ir", lambda config: config.gateway.kernel_name),
     "gateway_dir": ("shared", lambda config: str(config.gateway.dir).removeprefix("/h/")),
     "gateway_cull_idle_seconds": (3601.0, lambda config: config.gateway.cull_idle_seconds),
     "gateway_start_seconds": (31.0, lambda config: config.gateway.start_seconds),
     "gateway_lock_seconds": (36.0, lambda config: config.gateway.lock_seconds),
-    "gateway_silent_start_seconds": (16.0, lambda config: config.gateway.silent_start_seconds),
-    "gateway_silent_output_seconds": (31.0, lambda config: config.gateway.silent_output_seconds),
 }
 
 
@@ -191,10 +186,6 @@ def test_a_change_needs_no_restart() -> None:
         (
             'backend = "gateway-external"',
             "kernels.backend is gateway-external, but kernels.gateway_url says no address",
-        ),
-        (
-            'gateway_key_file = "k"',
-            "kernels.gateway_key_file is the key of a certificate, but kernels.gateway_cert_file names none",
         ),
         ('gateway_url = "ftp://x"', "kernels.gateway_url must begin with http:// or https://"),
         ('expose = "r"', "kernels.expose: expected 'both', 'python' or 'bash', got 'r'"),

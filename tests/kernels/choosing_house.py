@@ -9,10 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.choosing import one_choice, selection
+from supervisord_py.kernels.choosing import resolver, selection
 from supervisord_py.kernels.choosing.choice import ChooseRequest
-from supervisord_py.kernels.choosing.chooser import Choosing
-from supervisord_py.kernels.choosing.installers import Installers
+from supervisord_py.kernels.choosing.installs import Installers
+from supervisord_py.kernels.choosing.resolver import Choosing
 from supervisord_py.kernels.choosing.self_report import MARK
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.process.local import LocalPlacement
@@ -60,7 +60,6 @@ def fake_python(path: Path, **said: Any) -> Path:
         "conda": False,
         "ipykernel": kernel,
         "lacking": [] if kernel else ["ipykernel", "zmq"],
-        "gateway": False,
         "pip": True,
         "packages": [str(path.parent.parent / "site-packages")],
         "tag": TAG,
@@ -152,7 +151,7 @@ class ChoosingHouse:
         python = fake_python(self.folder / "managed-python", executable="", prefix=str(self.folder / "data" / "python"))
         text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
         uv = script(self.folder / "uv", text)
-        for module in (selection, one_choice):
+        for module in (selection, resolver):
             monkeypatch.setattr(module, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:

@@ -151,3 +151,13 @@ async def kernel_house(folder: Path) -> AsyncIterator[KernelRig]:
             await rig.close()
     finally:
         await asyncio.to_thread(keeper.close)
+
+
+async def answers(handle: Any, seconds: float) -> bool:
+    """Say whether a kernel of the direct backend answers on shell in time; a running cell makes it False."""
+    if handle.died.done():
+        return False
+    asked = handle._line.ask("shell", "kernel_info_request")
+    await asyncio.wait({asked.reply, handle.died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    handle._line.talk.close(asked)
+    return bool(asked.reply.done())

@@ -17,13 +17,12 @@ import pytest
 
 from kernels.choosing_house import PATIENCE, TAG, ChoosingHouse, eventually, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels.choosing import building, gateway_health, installers, probe, selection, self_report
-from supervisord_py.kernels.choosing.building import BuildFailedError
+from supervisord_py.kernels.choosing import installs, probe, selection, self_report
 from supervisord_py.kernels.choosing.candidates import MANAGED, Source
 from supervisord_py.kernels.choosing.capabilities import Offer
-from supervisord_py.kernels.choosing.choice import ChooseRequest
-from supervisord_py.kernels.choosing.explanation import Verdict
-from supervisord_py.kernels.choosing.installers import (
+from supervisord_py.kernels.choosing.choice import ChooseRequest, Verdict
+from supervisord_py.kernels.choosing.installs import (
+    BuildFailedError,
     Installers,
     add_ipykernel,
     find_installers,
@@ -106,25 +105,15 @@ async def test_nothing_is_built_where_it_may_not_be(house: ChoosingHouse, bare: 
         with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
             await house.choose(build=build)
         assert caught.value.hint == remedy
-    explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
-    assert explanation.attempts[0].remedy == remedy
-    assert house.built() == []
-
-
-async def test_an_explanation_says_what_a_start_builds_first_and_a_start_does_it(
-    house: ChoosingHouse, bare: Path
-) -> None:
     asked = ChooseRequest(cwd=str(house.proj))
-    explained = await house.choosing.explain(asked, house.config)
-    (first, *_) = explained.attempts
-    assert (first.verdict, first.path, explained.failure) == (Verdict.TAKEN, str(bare), None)
-    assert first.detail == "has no ipykernel; would be taken; an overlay with ipykernel is built first"
-    named = await house.choosing.explain(replace(asked, interpreter=MANAGED), house.config)
-    assert [each.detail for each in named.attempts] == ["is not built; would be taken; it is built first"]
+    explanation = await house.choosing.explain(asked, house.config)
+    assert explanation.attempts[0].remedy == remedy
+    assert "a start builds" not in str(explanation.failure)
     assert house.built() == []
-    chosen = await house.choose()
-    assert (chosen.interpreter, chosen.overlay) == (explained.interpreter, explained.overlay)
-    assert (await house.choose(interpreter=MANAGED)).interpreter == named.interpreter
+    for wanted in (asked, replace(asked, interpreter=MANAGED)):
+        explanation = await house.choosing.explain(wanted, replace(house.config, managed=True))
+        assert str(explanation.failure).endswith("; a start builds what is lacking first")
+    assert house.built() == []
 
 
 async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
@@ -140,20 +129,6 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
     )
     assert "uv exits with 2: could not resolve host" in notice
     assert f"({bare} -m pip install ipykernel)" in notice
-
-
-async def test_a_failed_build_is_not_tried_again_at_once_but_later(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first='[ -e "$0.works" ] || exit 2')
-    for _ in range(2):
-        with pytest.raises(StartFailedError, match="fake uv") as caught:
-            await house.choose()
-        assert caught.value.hint == f"{bare} -m pip install ipykernel"
-    assert len(house.built()) == 1
-    (house.folder / "uv.works").touch()
-    monkeypatch.setattr(building, "HOLD_OFF_SECONDS", 0.0)
-    assert (await house.choose()).overlay is not None
 
 
 async def test_an_installer_that_cannot_be_started_is_a_failed_build(
@@ -174,7 +149,7 @@ async def test_a_build_that_takes_too_long_is_given_up(
     house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first="sleep 600")
-    monkeypatch.setattr(building, "BUILD_SECONDS", 0.3)
+    monkeypatch.setattr(installs, "BUILD_SECONDS", 0.3)
     with pytest.raises(StartFailedError, match=r"it took longer than 0\.3 s"):
         await house.choose()
     assert list(await house.placement.list("kernel-env:")) == []
@@ -234,17 +209,6 @@ async def test_the_end_of_the_control_plane_ends_a_build(
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
 
 
-async def test_a_caller_that_is_cancelled_is_cancelled(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first="sleep 600")
-    call = asyncio.create_task(house.choose())
-    await eventually(house.built)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-
-
 async def test_another_process_that_builds_the_same_is_waited_for(
     house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +266,6 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
     assert unnamed.interpreter == choice.interpreter
     assert unnamed.explanation.attempts[2].source is Source.MANAGED
     assert len(house.built()) == 2
-    assert await house.choosing.ensure_managed(house.config) == choice.interpreter
 
 
 async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes_it_whole(
@@ -341,8 +304,6 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
     house.config = replace(house.config, managed=False)
     with pytest.raises(ConfigError, match="turned off"):
         await house.choose()
-    with pytest.raises(ConfigError):
-        await house.choosing.ensure_managed(house.config)
     with pytest.raises(InvalidInputError, match="turned off"):
         await house.choose(interpreter=MANAGED)
 
@@ -374,34 +335,22 @@ async def test_without_python_it_degrades_to_bash_and_says_why(house: ChoosingHo
         assert found.python.reason
 
 
+async def test_an_external_gateway_offers_python_where_it_answers(house: ChoosingHouse) -> None:
+    config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
+
+    async def gone() -> str | None:
+        return "The gateway at http://i is not reachable."
+
+    assert (await house.choosing.capabilities(config, well)).python.offered
+    found = await house.choosing.capabilities(config, gone)
+    assert (found.expose, found.bash.offered) == (Expose.BASH, True)
+    assert found.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
+
+
 async def test_python_is_not_asked_for_where_it_is_not_wanted(house: ChoosingHouse, bare: Path) -> None:
     found = await house.choosing.capabilities(replace(house.config, expose=Expose.BASH), well, cwd=str(house.proj))
     assert found.expose is Expose.BASH
     assert house.placement.spawned == []
-
-
-async def test_an_external_gateway_offers_python_where_it_answers_and_is_not_asked_each_time(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
-    answers = [None, "The gateway at http://i is not reachable."]
-    monkeypatch.setattr(gateway_health, "REMEMBERED_SECONDS", PATIENCE)
-
-    async def ask() -> str | None:
-        return answers.pop(0)
-
-    assert not (await house.choosing.capabilities(config, ask)).python.offered
-    config = replace(config, gateway=replace(config.gateway, url="http://h"))
-    for _ in range(3):
-        assert (await house.choosing.capabilities(config, ask)).python.offered
-    gone = await house.choosing.capabilities(replace(config, gateway=replace(config.gateway, url="http://i")), ask)
-    assert (gone.expose, gone.bash.offered) == (Expose.BASH, True)
-    assert gone.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
-    assert answers == []  # who asked again was told what was known; other settings ask anew
-    answers.append(None)
-    monkeypatch.setattr(gateway_health, "REMEMBERED_SECONDS", 0.0)
-    again = await house.choosing.capabilities(replace(config, gateway=replace(config.gateway, url="http://i")), ask)
-    assert again.python.offered
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -409,7 +358,7 @@ async def test_an_external_gateway_offers_python_where_it_answers_and_is_not_ask
 
 def interpreter(*, pip: bool = True) -> Interpreter:
     said = {"version": [3, 12, 1], "executable": "/p q/python", "prefix": "/p q", "venv": False, "conda": True}
-    more = {"ipykernel": None, "lacking": ["zmq"], "gateway": False, "pip": pip, "packages": [], "tag": "t"}
+    more = {"ipykernel": None, "lacking": ["zmq"], "pip": pip, "packages": [], "tag": "t"}
     found = read_report("/p q/python", json.dumps({**said, **more, "overlay_trouble": "missing"}), "/overlays")
     assert isinstance(found, Interpreter)
     return found
@@ -445,7 +394,7 @@ def test_the_managed_environment_can_be_made_without_uv() -> None:
 
 
 def test_uv_is_found_beside_the_daemon_or_on_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installers.sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setattr(installs.sys, "executable", str(tmp_path / "bin" / "python"))
     assert find_installers("/nowhere").uv is None
     elsewhere = script(tmp_path / "path" / "uv", "")
     assert find_installers(str(elsewhere.parent)).uv == str(elsewhere)

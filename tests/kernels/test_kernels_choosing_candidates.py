@@ -16,7 +16,7 @@ from supervisord_py.kernels.choosing.candidates import (
     candidates,
     environments,
 )
-from supervisord_py.kernels.choosing.environment import DEFAULT_PATH
+from supervisord_py.process.child_environment import DEFAULT_PATH
 
 
 def order(**around: Any) -> tuple[Candidate, ...]:

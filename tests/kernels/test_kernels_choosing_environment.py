@@ -6,12 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.kernels.choosing.environment import (
-    DEFAULT_PATH,
     NOTHING,
     OURS,
     Activation,
     Dropped,
-    Environment,
     Filtered,
     Inputs,
     PrefixKind,
@@ -20,6 +18,7 @@ from supervisord_py.kernels.choosing.environment import (
     filtered,
 )
 from supervisord_py.kernels.config import EnvRules
+from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 VENV = Activation("/work/.venv/bin", "/work/.venv", PrefixKind.VENV)
 CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", PrefixKind.CONDA)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from supervisord_py.kernels.choosing.candidates import Source
 from supervisord_py.kernels.choosing.capabilities import Offer, report
-from supervisord_py.kernels.choosing.environment import Environment, Inputs, filtered
-from supervisord_py.kernels.choosing.explanation import Attempt, Explanation, Verdict
+from supervisord_py.kernels.choosing.choice import Attempt, Explanation, Verdict
+from supervisord_py.kernels.choosing.environment import Inputs, filtered
 from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings, own_variable
 from supervisord_py.kernels.config import EnvRules
 from supervisord_py.kernels.exposure import Expose, degraded, expose_of
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.child_environment import Environment
 
 
 @pytest.mark.parametrize(

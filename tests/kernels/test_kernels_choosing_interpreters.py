@@ -14,8 +14,7 @@ from kernels.choosing_house import PATIENCE, ChoosingHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
 from supervisord_py.kernels.choosing import places, probe
 from supervisord_py.kernels.choosing.candidates import Source
-from supervisord_py.kernels.choosing.choice import ChooseRequest
-from supervisord_py.kernels.choosing.explanation import Verdict
+from supervisord_py.kernels.choosing.choice import ChooseRequest, Verdict
 from supervisord_py.kernels.choosing.selection import Build
 from supervisord_py.kernels.session import BackendName
 

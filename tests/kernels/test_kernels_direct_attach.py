@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
@@ -105,7 +105,7 @@ async def test_a_cell_in_flight_is_followed_to_its_end(house: House) -> None:
         await running
     woken = asyncio.Event()
     following = asyncio.ensure_future(house.handle.follow(request, woken.set))
-    assert not await house.handle.ping(0.2)
+    assert not await answers(house.handle, 0.2)
     await house.heard()
     house.go()
     async with asyncio.timeout(PATIENCE):
@@ -153,7 +153,7 @@ async def test_a_stock_kernel_that_is_done_and_whose_reply_nobody_heard_is_not_c
             await running
         stock.go()
         stock.handle = await rig.attach(DirectBackend(rig.placement, rig.config), stock.launch)
-        assert await stock.handle.ping(PATIENCE)
+        assert await answers(stock.handle, PATIENCE)
         async with asyncio.timeout(PATIENCE):
             reply = await stock.handle.follow(request, no_news)
         assert (reply.status, reply.lossy) == (CellStatus.ERROR, True)

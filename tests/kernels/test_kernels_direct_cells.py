@@ -222,21 +222,6 @@ async def test_what_a_stock_kernel_loses_is_told(short_tmp: Path, monkeypatch: p
         assert not reply.lossy
 
 
-async def test_ping_answers_while_idle_and_not_while_a_cell_runs(kernel: Kernel) -> None:
-    assert await kernel.handle.ping(PATIENCE)
-    request = kernel.rig.request(
-        kernel.launch,
-        "print(1, flush=True)\nimport time\nwhile not __import__('os').path.exists('go'): time.sleep(0.01)",
-    )
-    running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
-    await eventually(lambda: kernel.rig.out(request), "the beginning of the cell")
-    assert not await kernel.handle.ping(0.2)
-    Path(kernel.launch.cwd, "go").touch()
-    async with asyncio.timeout(PATIENCE):
-        await running
-    assert await kernel.handle.ping(PATIENCE)
-
-
 async def test_the_end_is_orderly_and_leaves_no_file(kernel: Kernel) -> None:
     file = kernel.handle.connection_file
     assert file is not None

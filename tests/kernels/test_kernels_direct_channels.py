@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.errors import InvalidInputError, OverloadedError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.direct.channels import open_channels
-from supervisord_py.kernels.direct.mailbox import Gap
+from supervisord_py.kernels.direct.channels import Gap, open_channels
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct.channels import Channels
+    from supervisord_py.kernels.direct.channels import Channels, Letter
     from supervisord_py.kernels.direct.handle import DirectHandle
-    from supervisord_py.kernels.direct.mailbox import Letter
 
 
 class Front:
@@ -172,7 +170,7 @@ async def test_messages_that_are_none_are_refused(front: Front) -> None:
         await front.channels.send("iopub", {"header": {}, "parent_header": {}, "metadata": {}, "content": {}})
     with pytest.raises(InvalidInputError, match="content"):
         await front.channels.send("shell", {"header": {}, "parent_header": {}, "metadata": {}})
-    assert await front.handle.ping(PATIENCE)
+    assert await answers(front.handle, PATIENCE)
 
 
 async def test_closing_ends_the_iteration(front: Front) -> None:

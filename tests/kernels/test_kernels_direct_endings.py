@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from process.real_keeper import alive
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
@@ -107,7 +107,7 @@ async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
         assert kernel.rig.out(kernel.request) == b"begun\n"
     with pytest.raises(KernelGoneError):
         await kernel.handle.execute(kernel.rig.request(kernel.launch, "1"), no_news)
-    assert not await kernel.handle.ping(PATIENCE)
+    assert not await answers(kernel.handle, PATIENCE)
     assert await kernel.handle.interrupt() == "gone"
     assert await kernel.handle.terminate() == "gone"
     assert await kernel.handle.shutdown(5.0, "stopped") == ()
@@ -225,7 +225,7 @@ async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
     for _ in range(3):
         await kernel.idle()  # a stock one that just answers the last nudge is not, and may end by the next signal
         await kernel.handle.interrupt()
-    assert await kernel.handle.ping(PATIENCE)
+    assert await answers(kernel.handle, PATIENCE)
     running = await kernel.begin("1")
     assert (await ended(running)).status is CellStatus.OK
 

@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.kernel_rig import PATIENCE, eventually, kernel_house
+from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.direct import place, startup
@@ -81,7 +81,6 @@ async def test_a_start_tells_its_process_first_and_how_long_each_phase_took(rig:
     assert started.child is not None
     assert (started.child.unit, started.child.tag) == ("kernel:s-000000", "note")
     assert set(started.phases) == {"place", "spawn", "told", "connect", "ready"}
-    assert handle.capabilities.kernel_spool
 
 
 async def test_an_interpreter_that_is_not_there(rig: KernelRig) -> None:
@@ -254,7 +253,7 @@ async def test_an_end_that_comes_late_leaves_its_replacement_alone(rig: KernelRi
     assert place.read(second.connection_file).key == key
     assert await first.shutdown(0.0, "replaced") == ()
     assert second.connection_file.exists()
-    assert await second.ping(PATIENCE)
+    assert await answers(second, PATIENCE)
     assert await second.shutdown(5.0, "stopped") == ()
     assert not second.connection_file.parent.exists()
 
@@ -269,20 +268,7 @@ async def test_folders_that_nobody_owns_are_swept(rig: KernelRig) -> None:
     await sweep_stale(rig.config.run_dir, {launch.instance})
     ours = place.folder_of(rig.config.run_dir, launch.session_id).name
     assert sorted(os.listdir(rig.config.run_dir / place.FOLDER)) == [place.SECRET, ours]
-    assert await handle.ping(PATIENCE)
-
-
-async def test_the_backend_is_well_while_the_keeper_is_there(rig: KernelRig) -> None:
-    backend = DirectBackend(rig.placement, rig.config)
-    await backend.preload()
-    assert await backend.health() is None
-    specs: dict[str, Any] = dict(await backend.specs())
-    assert specs["python3"]["language"] == "python"
-    assert specs["python3"]["resource_dir"]
-    await backend.close(stop=False)
-    os.kill(rig.keeper.process.pid, signal.SIGKILL)
-    await eventually(lambda: rig.placement.lost, "the loss of the keeper")
-    assert "keeper" in str(await backend.health())
+    assert await answers(handle, PATIENCE)
 
 
 async def test_what_is_asked_for_reaches_the_log_of_the_daemon(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,9 @@ from kernels.kernel_rig import PATIENCE, eventually, no_news
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import cell_end, message, place, readiness, wire
+from supervisord_py.kernels.direct import cell_end, message, place, wire
 from supervisord_py.kernels.direct.conversation import Conversation
-from supervisord_py.kernels.direct.line import Line, NotSentError
-from supervisord_py.kernels.direct.readiness import Readiness
+from supervisord_py.kernels.direct.line import Line, NotSentError, Readiness
 from supervisord_py.kernels.direct.recording import CELLS_KEPT, Recording
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.output.recorder import CellRecorder
@@ -340,7 +339,9 @@ async def test_a_kernel_without_a_welcome_is_ready_when_an_idle_came_through(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The idle of the first request was sent before the subscription arrived: it is asked again."""
-    monkeypatch.setattr(readiness, "UNANSWERED_SECONDS", PATIENCE)  # not because the answer took its time
+    monkeypatch.setattr(
+        "supervisord_py.kernels.direct.line.UNANSWERED_SECONDS", PATIENCE
+    )  # not because the answer took its time
     async with pair(short_tmp) as (line, kernel, _):
         watch = Readiness(line)
         ready = asyncio.ensure_future(watch.wait())

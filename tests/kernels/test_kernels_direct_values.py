@@ -19,8 +19,8 @@ from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFaile
 from supervisord_py.kernels import launch_command, start_failure
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import mailbox, message
-from supervisord_py.kernels.direct.mailbox import Gap, Letter, Mailbox
+from supervisord_py.kernels.direct import channels, message
+from supervisord_py.kernels.direct.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.direct.message import Message
 from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.kernel_endings import KernelEnd
@@ -107,20 +107,20 @@ def test_a_mailbox_is_bounded_and_accounts_for_every_byte(steps: list[Any]) -> N
         box.put(*put[-1])
         output = [it.message.size for it in box._waiting if isinstance(it, Letter) and is_output(it)]
         assert sum(output) <= 1000
-        assert box.overrun is (box.waiting_bytes > mailbox.OVERRUN * 1000)
+        assert box.overrun is (box.waiting_bytes > channels.OVERRUN * 1000)
     while (found := box.take()) is not None:
         got.append(found)
     assert box.waiting_bytes == 0
     kept = [it.message for it in got if isinstance(it, Letter)]
     assert [id(it) for it in kept] == [id(it) for _, it in put if any(it is each for each in kept)]
-    important = [it for channel, it in put if channel == "shell" or it.type not in mailbox.OUTPUT]
+    important = [it for channel, it in put if channel == "shell" or it.type not in channels.OUTPUT]
     assert all(any(it is each for each in kept) for it in important)
     lost = sum(it.dropped_bytes for it in got if isinstance(it, Gap))
     assert sum(it.size for it in kept) + lost == sum(it.size for _, it in put)
 
 
 def is_output(letter: Letter) -> bool:
-    return letter.channel == "iopub" and letter.message.type in mailbox.OUTPUT
+    return letter.channel == "iopub" and letter.message.type in channels.OUTPUT
 
 
 def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_request() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,13 +14,12 @@ from structlog.testing import capture_logs
 from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
-from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import KernelGivenUpError, KernelGoneError
+from supervisord_py.errors import StartFailedError, TimedOutError
+from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import conversation, deletion, handle, websocket
+from supervisord_py.kernels.gateway import handle
 from supervisord_py.kernels.gateway.external import GatewayExternal
-from supervisord_py.kernels.gateway.pulse import Pulse
 from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
@@ -30,17 +29,12 @@ if TYPE_CHECKING:
     from kernels.gateway_fake import FakeServer
     from supervisord_py.kernels.gateway.wire import Message
 
-from dataclasses import replace
-
-QUIET = 0.05
-
 
 @asynccontextmanager
 async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
-    """Have a kernel at a server that does what it is told to; it is asked about its kernel often."""
+    """Have a kernel at a server that does what it is told to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handle, "Pulse", partial(Pulse, quiet=QUIET))
-        patch.setattr(deletion, "DELETE_PAUSES", (0.0, 0.0))
+        patch.setattr(handle, "DELETE_PAUSES", (0.0, 0.0))
         async with kernel_house(folder) as rig, fake_server(**how) as server:
             gateway = GatewayConfig(dir=folder / "gateway", url=server.url)
             backend = GatewayExternal(replace(rig.config, gateway=gateway, trace=True), daemon=rig.keeper.daemon_id)
@@ -85,15 +79,22 @@ async def test_a_break_between_cells_costs_nothing(short_tmp: Path) -> None:
 async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
     """The rest of its output and its reply come over the second connection; what came between is not known."""
 
+    ended = asyncio.Event()
+
+    async def in_turn(server: FakeServer) -> None:
+        """Answer no other request before the cell has ended, as a kernel does."""
+        if server.executed:
+            await ended.wait()
+
     async def break_in_the_middle(server: FakeServer, message: Message) -> None:
-        server.state = "busy"  # one that idles twice has lost the reply
         await server.say("stream", output("first "), to=message)
         await server.cut()
         await eventually(lambda: server.sockets, "the second connection")
         await server.say("stream", output("second"), to=message)
         await server.end_cell(message)
+        ended.set()
 
-    async with talking(short_tmp, on_execute=break_in_the_middle) as (house, server):
+    async with talking(short_tmp, on_execute=break_in_the_middle, before_info=in_turn) as (house, server):
         ran = await house.run("1")
         assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"first second", True)
         assert "connection to the gateway broke" in str(ran.reply.notice)
@@ -114,85 +115,6 @@ async def test_a_reply_that_a_break_took_is_told_as_lost(short_tmp: Path) -> Non
         assert not house.handle.died.done(), "the variables are kept"
 
 
-async def test_a_reply_that_lies_unread_behind_what_is_being_written_is_not_lost(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The kernel idles, and it is our disk that takes its time."""
-    go, taken = threading.Event(), threading.Event()
-    take = CellRecorder.take
-
-    def slow(self: CellRecorder, msg_type: str, content: dict[str, Any]) -> bool:
-        taken.set()
-        go.wait(60)
-        return take(self, msg_type, content)
-
-    monkeypatch.setattr(CellRecorder, "take", slow)
-
-    async def break_and_end(server: FakeServer, message: Message) -> None:
-        server.state = "busy"
-        await server.cut()
-        await eventually(lambda: server.sockets, "the second connection")
-        await print_and_end(server, message)
-
-    async with talking(short_tmp, on_execute=break_and_end) as (house, server):
-        _, task = house.begin("1")
-        await eventually(taken.is_set, "the output")
-        server.asked.clear()
-        server.state = "idle"
-        await eventually(lambda: len(server.asked) > 4 or task.done(), "some looks")
-        assert not task.done()
-        go.set()
-        reply = await asyncio.wait_for(task, 60)
-        assert (reply.status, reply.error) == (CellStatus.OK, None)
-
-
-async def test_a_reply_that_comes_with_the_next_connection_is_not_lost(short_tmp: Path) -> None:
-    """A server keeps it until then, and says meanwhile that the kernel idles."""
-    again = asyncio.Event()
-
-    async def break_and_end(server: FakeServer, message: Message) -> None:
-        await server.cut()
-        await again.wait()
-        await eventually(lambda: server.sockets, "the second connection")
-        await print_and_end(server, message)
-
-    async with talking(short_tmp, on_execute=break_and_end) as (house, server):
-        kernel = f"GET /api/kernels/{house.handle.plan.held.kernel}"
-        server.answers = {f"{kernel}/channels": (503, "")}
-        _, task = house.begin("1")
-        await eventually(lambda: f"{kernel}/channels" in server.asked, "an attempt")
-        looks = [name for name in server.asked if name == kernel]
-        await eventually(lambda: server.asked.count(kernel) > len(looks) + 10 or task.done(), "some looks")
-        assert not task.done()
-        server.state = "busy"
-        server.answers = {}
-        again.set()
-        reply = await asyncio.wait_for(task, 60)
-        assert (reply.status, reply.error) == (CellStatus.OK, None)
-
-
-async def test_an_idle_server_alone_takes_no_reply_away(short_tmp: Path) -> None:
-    """A kernel that is held up idles for its server; without a break the reply is still to come."""
-    async with talking(short_tmp, on_execute=nothing) as (house, server):
-        _, task = house.begin("1")
-        await eventually(lambda: len([each for each in server.asked if each.startswith("GET")]) > 3, "some looks")
-        assert not task.done()
-        server.state = None
-        with pytest.raises(KernelGoneError):
-            await task
-
-
-@pytest.mark.parametrize(("state", "words"), [(None, "does not know it any more"), ("dead", "calls it dead")])
-async def test_silence_is_asked_about(state: str | None, words: str, short_tmp: Path) -> None:
-    """No message ever says so: the server is asked, and 404 or `dead` ends the cell."""
-    async with talking(short_tmp, on_execute=nothing) as (house, server):
-        _, task = house.begin("1")
-        await eventually(lambda: server.executed, "the cell")
-        server.state = state
-        with pytest.raises(KernelGoneError, match=words):
-            await task
-
-
 @pytest.mark.parametrize("state", ["restarting", "autorestarting", "dead", "starting"])
 async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, short_tmp: Path) -> None:
     async def restart(server: FakeServer, message: Message) -> None:
@@ -209,10 +131,7 @@ async def test_d4_a_server_that_restarts_the_kernel_ends_the_cell(state: str, sh
 @pytest.mark.parametrize(
     ("status", "words"), [(404, "does not know it any more"), (401, "requires authentication"), (503, "status 503")]
 )
-async def test_a_connection_that_cannot_come_back_ends_the_kernel(
-    status: int, words: str, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(websocket, "GIVE_UP_SECONDS", 0.2)
+async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, words: str, short_tmp: Path) -> None:
     async with talking(short_tmp, on_execute=nothing) as (house, server):
         _, task = house.begin("1")
         await eventually(lambda: server.executed, "the cell")
@@ -224,18 +143,6 @@ async def test_a_connection_that_cannot_come_back_ends_the_kernel(
         await server.cut()
         with pytest.raises(KernelGoneError, match=words):
             await task
-
-
-async def test_what_is_sent_in_a_break_goes_when_the_connection_is_back(short_tmp: Path) -> None:
-    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
-        kernel = house.handle.plan.held.kernel
-        server.answers = {f"GET /api/kernels/{kernel}": (503, "")}
-        await server.cut()
-        await eventually(lambda: f"GET /api/kernels/{kernel}" in server.asked, "an attempt")
-        _, task = house.begin("1")
-        server.answers = {}
-        assert (await asyncio.wait_for(task, 60)).status is CellStatus.OK
-        assert server.executed == ["1"]
 
 
 async def test_nonsense_on_the_wire_is_passed_over(short_tmp: Path) -> None:
@@ -272,7 +179,8 @@ async def test_d8_the_next_message_is_read_when_the_last_was_dealt_with(
     async with talking(short_tmp, on_execute=flood) as (house, _):
         request, task = house.begin("1")
         await eventually(lambda: taken, "the first message")
-        assert await house.handle.ping(0.1) is False, "the answer waits behind them"
+        with pytest.raises(TimedOutError):  # the answer waits behind them
+            await house.handle.ask("kernel_info_request", {}, 0.1)
         assert taken == [3_000_000]
         go.set()
         assert (await asyncio.wait_for(task, 60)).status is CellStatus.OK
@@ -303,7 +211,7 @@ async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> 
 async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(handle, "SILENT_SECONDS", 0.05)
 
     async def no_idle(server: FakeServer, message: Message) -> None:
         await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
@@ -313,32 +221,10 @@ async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
         assert (ran.reply.status, ran.reply.iopub_lost, ran.reply.lossy) == (CellStatus.OK, True, True)
 
 
-async def test_output_after_the_end_is_still_recorded_for_a_while(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conversation, "REMEMBERED_CELLS", 2)
-    sent: list[Message] = []
-
-    async def note_and_end(server: FakeServer, message: Message) -> None:
-        sent.append(message)
-        await print_and_end(server, message)
-
-    async with talking(short_tmp, on_execute=note_and_end) as (house, server):
-        first = await house.run("1")
-        await server.say("stream", output("late"), to=sent[0])
-        await eventually(lambda: house.rig.out(first.request).endswith(b"late"), "late output")
-        assert house.rig.records(first.request, "late")
-        for code in ("2", "3"):
-            await house.run(code)
-        await server.say("stream", output("too late"), to=sent[0])
-        assert await house.handle.ping(30)
-        assert not house.rig.out(first.request).endswith(b"too late")
-
-
 async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
-        theirs = house.handle.talk.request("execute_request", {})
+        theirs = house.handle.request("execute_request", {})
         theirs = replace(theirs, header={**theirs.header, "session": "somebody else's"})
         await server.say("status", {"execution_state": "busy"}, to=theirs)
         await eventually(lambda: house.handle.foreign_busy, "the news")
@@ -360,17 +246,28 @@ async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):
         key = f"DELETE /api/kernels/{house.handle.plan.held.kernel}"
         server.answers = {key: (500, "")}
-        with pytest.raises(KernelGivenUpError, match="status 500") as caught:
-            await house.handle.kill()
-        assert caught.value.step == "delete_failed"
-        assert server.asked.count(key) == len(deletion.DELETE_PAUSES)
+        assert await house.handle.kill() == "delete"
+        assert server.asked.count(key) == 3
         assert house.handle.died.done(), "nobody works with it any more"
+        with pytest.raises(KernelGoneError, match="status 500"):
+            await house.run("1")
         await house.handle.shutdown(0.0, "stopped")
         assert len(await house.backend.held()) == 1
-        server.answers, server.asked[:] = {}, []
-        await house.open("t-000000")
-        assert await house.backend.held() == (), "the next use of the server has it deleted, and waits for nothing"
-        assert server.asked.count(key) == 1
+        server.answers = {}
+        assert await house.backend.sweep() == 1
+        assert await house.backend.held() == ()
+
+
+async def test_a_kernel_that_its_server_has_culled_is_noticed_before_the_next_cell(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "LEFT_ALONE_SECONDS", 0.0)
+    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
+        await house.run("1")
+        server.state = None
+        with pytest.raises(KernelGoneError, match="does not know it any more"):
+            await house.run("2")
+        assert server.executed == ["1"]
 
 
 async def test_messages_are_traced_by_type_and_size_and_not_by_content(short_tmp: Path) -> None:

@@ -16,14 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError, UnknownUnitError
-from supervisord_py.kernels import gateway
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway.cell_progress import CellProgress, Heard, rate_limited, state_lost
+from supervisord_py.kernels.gateway.cells import CellProgress, outcome_of, outcome_unknown, rate_limited, state_lost
+from supervisord_py.kernels.gateway.client import Place, message_of, refused, shown_url, unreachable
 from supervisord_py.kernels.gateway.gateway_command import gateway_argv, gateway_env, kernel_argv, kernelspec
 from supervisord_py.kernels.gateway.init_code import fact, harmless, init_code, kernel_variables
-from supervisord_py.kernels.gateway.outcome import PRELUDE, outcome_of, outcome_unknown
-from supervisord_py.kernels.gateway.refusals import Place, message_of, refused, shown_url, unreachable
 from supervisord_py.kernels.gateway.wire import Message
 from supervisord_py.kernels.launch_command import LAUNCHER
 from supervisord_py.process.spec import ResourceLimit
@@ -43,26 +41,16 @@ REPLY = said("execute_reply", {"status": "ok", "execution_count": 1}, channel="s
 
 
 @pytest.mark.parametrize("order", [(REPLY, IDLE), (IDLE, REPLY)])
-def test_a_cell_is_over_when_reply_and_idle_came_in_any_order(order: tuple[Message, Message]) -> None:
+def test_reply_and_idle_are_noted_in_any_order_and_only_the_first_reply_counts(order: tuple[Message, Message]) -> None:
     progress = CellProgress("c1")
-    progress.take(order[0])
-    assert not progress.is_over
-    progress.take(order[1])
-    assert progress.is_over
-
-
-def test_only_the_first_reply_counts() -> None:
-    progress = CellProgress("c1")
-    assert progress.take(REPLY) is Heard.REPLY
-    assert progress.take(replace(REPLY, content={"status": "error"})) is Heard.NOTHING
-    assert progress.reply == REPLY.content
+    assert not any(progress.take(each) for each in order)
+    progress.take(replace(REPLY, content={"status": "error"}))
+    assert (progress.reply, progress.idle) == (REPLY.content, True)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        replace(REPLY, parent={"msg_id": "other"}),
-        replace(IDLE, parent={}),
         said("kernel_info_reply", channel="shell"),
         said("input_request", channel="stdin"),
         said("status", {"execution_state": "busy"}),
@@ -70,19 +58,33 @@ def test_only_the_first_reply_counts() -> None:
 )
 def test_what_is_about_something_else_changes_nothing(message: Message) -> None:
     progress = CellProgress("c1")
-    assert progress.take(message) is Heard.NOTHING
+    assert not progress.take(message)
     assert progress == CellProgress("c1")
 
 
-def test_output_is_news() -> None:
-    assert CellProgress("c1").take(said("stream", {"name": "stderr", "text": "x"})) is Heard.NEWS
-    assert CellProgress("c1").take(said("px_tick", {"total": 1})) is Heard.NEWS
-
-
-def test_a_servers_warning_is_no_output_of_the_cell() -> None:
+def test_output_is_taken_but_not_a_servers_warning_and_altered_text_is_noticed() -> None:
     progress = CellProgress("c1")
-    assert progress.take(said("stream", {"name": "stderr", "text": WARNING})) is Heard.HELD_BACK
-    assert progress.held_back == ["IOPub data rate exceeded"]
+    assert progress.take(said("stream", {"name": "stderr", "text": "x"}))
+    assert progress.take(said("px_tick", {"total": 1}))
+    assert not progress.take(said("stream", {"name": "stderr", "text": WARNING}))
+    assert (progress.held_back, progress.is_altered) == (["IOPub data rate exceeded"], False)
+    assert progress.take(said("stream", {"name": "stdout", "text": "a\ufffdb"}))
+    assert progress.is_altered
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        *((said("status", {"execution_state": each}), each) for each in ("restarting", "autorestarting", "dead")),
+        (said("status", {"execution_state": "starting"}), "starting"),
+        (IDLE, None),
+        (said("status", {"execution_state": "dead"}, channel="shell"), None),
+        (said("stream", {"text": "dead"}), None),
+    ],
+)
+def test_a_server_says_that_the_state_is_lost(message: Message, state: str | None) -> None:
+    assert state_lost(message, is_settled=True) == state
+    assert state_lost(message, is_settled=False) == (None if state == "starting" else state)
 
 
 @pytest.mark.parametrize(
@@ -98,18 +100,6 @@ def test_a_servers_warning_is_no_output_of_the_cell() -> None:
 )
 def test_a_rate_limit_is_known_by_the_servers_own_words(content: dict[str, Any], sentence: str | None) -> None:
     assert rate_limited(content) == sentence
-
-
-@pytest.mark.parametrize("state", ["restarting", "autorestarting", "dead"])
-def test_a_server_says_that_the_state_is_lost(state: str) -> None:
-    assert state_lost(said("status", {"execution_state": state}, to="")) == state
-
-
-@pytest.mark.parametrize(
-    "message", [IDLE, said("status", {"execution_state": "dead"}, channel="shell"), said("stream", {"text": "dead"})]
-)
-def test_nothing_else_says_that_the_state_is_lost(message: Message) -> None:
-    assert state_lost(message) is None
 
 
 # -- outcome -----------------------------------------------------------------------------------------------------------
@@ -144,39 +134,6 @@ def test_what_may_be_missing_is_said(progress: CellProgress, broken: bool, words
 def test_a_kernel_that_writes_by_itself_is_never_lossy(idle: bool, broken: bool, held: list[str]) -> None:
     reply = outcome_of(over(idle=idle, held_back=held), spool=True, broken=broken)
     assert (reply.lossy, reply.notice, reply.iopub_lost) == (False, None, not idle)
-
-
-def test_text_that_stands_for_other_bytes_is_noticed() -> None:
-    progress = CellProgress("c1")
-    progress.take(said("stream", {"name": "stdout", "text": "fine"}, to="c1"))
-    assert not progress.is_altered
-    progress.take(said("stream", {"name": "stdout", "text": "a\ufffdb"}, to="c1"))
-    assert progress.is_altered
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "missed"),
-    [
-        ("NameError", "name 'read' is not defined", "read"),
-        ("NameError", "name 'reed' is not defined", None),
-        ("ValueError", "name 'read' is not defined", None),
-        ("NameError", "read", None),
-    ],
-)
-def test_a_helper_that_an_external_kernel_has_not_is_named(name: str, value: str, missed: str | None) -> None:
-    progress = over(reply={"status": "error", "ename": name, "evalue": value, "traceback": []})
-    reply = outcome_of(progress, spool=False, broken=False)
-    assert not reply.lossy
-    assert (f"no prelude: `{missed}`" in str(reply.notice)) is (missed is not None)
-    assert outcome_of(progress, spool=True, broken=False).notice is None
-
-
-def test_the_helpers_named_are_those_of_the_prelude() -> None:
-    tree = ast.parse((Path(gateway.__file__).parents[1] / "inside" / "prelude.py").read_text())
-    (names,) = [
-        each.value for each in tree.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "__all__"
-    ]
-    assert set(ast.literal_eval(names)) == PRELUDE | {"display"}
 
 
 def test_a_lost_reply_is_an_error_that_says_so() -> None:

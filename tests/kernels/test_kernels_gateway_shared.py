@@ -25,10 +25,11 @@ from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError, TimedOutError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway import leftovers, roster, shared
+from supervisord_py.kernels.gateway import roster, shared
+from supervisord_py.kernels.gateway.end_marked import marked
 from supervisord_py.kernels.gateway.gateway_files import GatewayFiles, GatewayRecord
+from supervisord_py.kernels.gateway.handle import remaining
 from supervisord_py.kernels.gateway.local import GatewayLocal, gateway_python
-from supervisord_py.kernels.gateway.opening import remaining
 from supervisord_py.process import identity
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
@@ -280,13 +281,11 @@ async def test_a_gateway_that_does_not_answer_is_replaced_once(
         (pid,) = await gateways_of(house.rig)
         os.kill(pid, signal.SIGSTOP)
         house.backend.reconfigure(replace(house.rig.config, stop_seconds=0.2))
-        assert "does not answer" in str(await house.backend.health())
         patience = iter([0.2])
         monkeypatch.setattr(roster, "remaining", lambda deadline: next(patience, None) or remaining(deadline))
         await house.open("t-000000")
         await asyncio.wait_for(asyncio.shield(first.died), 60)
         monkeypatch.setattr(shared, "HEALTH_SECONDS", 60.0)
-        assert await house.backend.health() is None
         assert (await house.run("1")).reply.status is CellStatus.OK
         assert await gateways_of(house.rig) != [pid]
 
@@ -298,7 +297,7 @@ async def test_the_end_of_the_gateway_is_the_end_of_its_kernels_at_once(short_tm
         (pid,) = await gateways_of(house.rig)
         os.kill(handle.process.pid, signal.SIGSTOP)  # it would end by itself a second later, and that is not waited for
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(KernelGoneError, match="shared gateway is gone: it was killed by signal 9"):
+        with pytest.raises(KernelGoneError, match=r"is gone: The gateway at \S+ is not reachable"):
             await asyncio.wait_for(task, 60)
         assert await handle.shutdown(0.0, "exit") == ()
         await house.open("t-000000")
@@ -426,10 +425,8 @@ async def test_a_stock_kernel_in_the_shared_gateway_is_recorded_by_us(short_tmp:
     async with local_house(short_tmp) as house:
         house.launch = house.rig.stock()
         house.handle = await house.rig.start(house.backend, house.launch)
-        assert not house.handle.capabilities.kernel_spool
         ran = await house.run("print('hello'); 5")
         assert (ran.out, ran.kinds(), ran.reply.lossy) == (b"hello\n", ["begin", "result", "end"], False)
-        assert "python3" in await house.backend.specs()
 
 
 async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path) -> None:
@@ -443,7 +440,7 @@ async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path
         assert lives(pid)
         assert await handle.shutdown(1.0, "stopped") == ()
         assert not lives(pid)
-        assert leftovers.marked(house.launch.instance) == ()
+        assert marked(f"PX_INSTANCE={house.launch.instance}".encode()) == []
 
 
 async def test_a_gateway_is_run_by_the_daemons_python_where_that_can(

@@ -82,6 +82,7 @@ def test_both_framings_are_those_of_the_real_server() -> None:
     frame = wire.pack_json(message)
     read = base.deserialize_binary_message(frame)
     assert (read["channel"], read["content"], list(read["buffers"])) == ("shell", {"c": "ü"}, [b"\x00\x01"])
+    assert (read["msg_id"], read["msg_type"]) == ("1", "")
     assert wire.unpack_json(base.serialize_binary_message(read)) == message
 
 

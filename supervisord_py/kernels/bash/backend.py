@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import Started
 from supervisord_py.kernels.bash.session import BashHandle, Outlets, ShellChild
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
@@ -81,14 +81,6 @@ class BashBackend:
     async def attach(self, launch: Launch, child: Child) -> BashHandle:
         """Take over a session whose cell was running (or ended meanwhile): `follow` sees it out."""
         return BashHandle(self._placement, launch, _shell_for(launch), self._outlets, child)
-
-    async def health(self) -> str | None:
-        """Say that bash is missing, None when it is there."""
-        return None if find_shell(os.environ.get("PATH")) else "there is no bash on PATH"
-
-    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Shell cells are no Jupyter kernel: no specs."""
-        return {}
 
     async def close(self, *, stop: bool) -> None:
         """Nothing is run for the backend itself."""

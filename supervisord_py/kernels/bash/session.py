@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError
-from supervisord_py.kernels.backend import Capabilities, KernelGoneError, Reply, Started
+from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
 from supervisord_py.kernels.bash.cell_files import CellFiles
 from supervisord_py.kernels.bash.shell_cell import child_spec, outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
@@ -36,7 +36,6 @@ LOOK_LATER_SECONDS = 0.2
 """How often the output is looked at: while there is news, and while there is none."""
 LINGER_SECONDS = 0.3
 BACKGROUND_GRACE_SECONDS = 2.0
-CAPABILITIES = Capabilities(signals=True, kernel_spool=True, reattach=True, channels=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +86,6 @@ class BashHandle:
         self._died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The shell writes the file by itself; there are no channels."""
-        return CAPABILITIES
 
     @property
     def started(self) -> Started:

@@ -184,9 +184,6 @@ def cut_off(
         steps: Its rungs; the last one is named.
     """
     why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
-    if variables is Variables.LOST and steps and steps[-1].is_in_vain:
-        how = f"the kernel was given up after {_seconds(after_seconds)}. {steps[-1].detail}"
-        return f"{where} {why}: {how} All variables are lost.{where.left_out}"
     by = f", by {steps[-1].action}" if steps else ""
     if where.is_stateless:
         return f"{where} {why}: ended after {_seconds(after_seconds)}{by}.{where.left_out}"

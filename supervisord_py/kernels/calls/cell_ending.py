@@ -106,8 +106,6 @@ def _cut_error(end: CellEnd) -> CellError:
         return CellError(name, "The cell was ended.")
     if end.variables is Variables.KEPT:
         return CellError(name, "The cell was interrupted; its kernel lives on.")
-    if end.steps and end.steps[-1].is_in_vain:
-        return CellError(name, f"The kernel was given up: {end.steps[-1].detail} All variables are lost.")
     return CellError(name, "The cell did not yield to an interrupt: the kernel was killed, all variables are lost.")
 
 

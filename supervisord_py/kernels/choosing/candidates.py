@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from supervisord_py.kernels.choosing.environment import DEFAULT_PATH
+from supervisord_py.process.child_environment import DEFAULT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

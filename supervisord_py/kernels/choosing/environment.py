@@ -8,54 +8,24 @@ interpreter: its bin directory leads PATH, once, and VIRTUAL_ENV and CONDA_PREFI
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from supervisord_py.process.child_environment import DEFAULT_PATH, DENIED, Environment
+
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from supervisord_py.kernels.config import EnvRules
 
-DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 OURS_PREFIXES = ("PX_", "PI_PYTHON_GATEWAY_")
-OURS = frozenset(
-    """
-    NOTIFY_SOCKET WATCHDOG_USEC WATCHDOG_PID LISTEN_FDS LISTEN_PID LISTEN_FDNAMES INVOCATION_ID JOURNAL_STREAM
-    CREDENTIALS_DIRECTORY RUNTIME_DIRECTORY STATE_DIRECTORY LOGS_DIRECTORY CONFIGURATION_DIRECTORY
-    JPY_PARENT_PID JPY_INTERRUPT_EVENT
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
+OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
 """What a service manager tells the daemon alone, and what would tie a kernel's life to another process than its own."""
 WHOLE_SECRET = 8
 """A secret of at least so many characters is found inside a value, too; a shorter one only as the whole value."""
 _PATH = "PATH"
 _ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-
-class Environment(Mapping[str, str]):
-    """A complete environment. Its `repr` shows names, never values."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._values.items()))
-
-    def __repr__(self) -> str:
-        return f"Environment({', '.join(sorted(self._values))})"
 
 
 NOTHING = Environment({})

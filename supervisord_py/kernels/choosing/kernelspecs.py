@@ -8,6 +8,7 @@ look, in a thread: it takes longer than a cell.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import difflib
 import importlib
 import json
@@ -29,9 +30,8 @@ NATIVE = "python3"
 OUR_PROVISIONER = "supervisord-py"
 LOCAL_PROVISIONER = "local-provisioner"
 SPEC_FILE = "kernel.json"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _BARE_PYTHON = re.compile(r"python3?")
-_TEMPLATE = re.compile(r"\{(\w+)\}")
+_TEMPLATE = re.compile(r"\{\w+\}")
 _LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
 _NATIVE_DOCUMENT: Mapping[str, Any] = {
     "argv": ["python3", *_LAUNCHED],
@@ -93,8 +93,18 @@ async def documents() -> dict[str, dict[str, Any]]:
 
     A broken one is left out; the native one is always there.
     """
-    found = await asyncio.to_thread(_all)
-    return {NATIVE: dict(_NATIVE_DOCUMENT), **found}
+    return await asyncio.to_thread(_documents)
+
+
+def _documents() -> dict[str, dict[str, Any]]:
+    found = {NATIVE: dict(_NATIVE_DOCUMENT)}
+    for name, folder in sorted(_directories().items()):
+        with contextlib.suppress(ConfigError):
+            said, spec = _read(name, folder)
+            known = {key: said[key] for key in _NATIVE_DOCUMENT if key in said}
+            own = {"display_name": name, **known, "language": spec.language, "resource_dir": folder}
+            found[name] = {**_NATIVE_DOCUMENT, **own}
+    return found
 
 
 async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
@@ -125,24 +135,6 @@ def _directories() -> dict[str, str]:
     return found
 
 
-def _all() -> dict[str, dict[str, Any]]:
-    found = {}
-    for name, folder in sorted(_directories().items()):
-        try:
-            said, spec = _read(name, folder)
-        except ConfigError:
-            continue
-        known = {key: said[key] for key in _NATIVE_DOCUMENT if key in said}
-        found[name] = {
-            **_NATIVE_DOCUMENT,
-            "display_name": name,
-            **known,
-            "language": spec.language,
-            "resource_dir": folder,
-        }
-    return found
-
-
 def _find(name: str) -> Kernelspec:
     wanted = name.lower()
     folders = _directories()
@@ -157,9 +149,8 @@ def _find(name: str) -> Kernelspec:
 
 def _unknown(name: str, names: list[str]) -> InvalidInputError:
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    shown = name if _NAME.fullmatch(name) else repr(name[:80])
     meant = f"; did you mean {near[0]}?" if near else "."
-    message = f"there is no kernelspec {shown}{meant} There are: {', '.join(names)}."
+    message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
     return InvalidInputError(
         message,
         hint="`jupyter kernelspec list` shows where they are looked for",
@@ -181,35 +172,28 @@ def _read(name: str, folder: str) -> tuple[dict[str, Any], Kernelspec]:
             said = json.load(stream)
     except (OSError, ValueError) as error:
         raise _broken(name, file, f"cannot be read: {error}") from error
-    return said, _checked(name, folder, file, said)
-
-
-def _checked(name: str, folder: str, file: str, said: Any) -> Kernelspec:
-    if not isinstance(said, dict):
-        raise _broken(name, file, "is no JSON object")
-    argv, env, metadata = said.get("argv"), said.get("env", {}), said.get("metadata", {})
-    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
-        raise _broken(name, file, "`argv` must be a list of texts with a program in it")
-    if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise _broken(name, file, "`env` must map names to texts")
-    mode = said.get("interrupt_mode", "signal")
-    if mode not in {"signal", "message"}:
-        raise _broken(name, file, "`interrupt_mode` must be signal or message")
-    return Kernelspec(
+    if not isinstance(said, dict) or not _is_sound(said):
+        why = "it must be an object with `argv`, a list of texts; `env` maps names to texts, `interrupt_mode` is "
+        raise _broken(name, file, f"{why}signal or message")
+    known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # what Jupyter puts in; the connection file comes later
+    spec = Kernelspec(
         name=name,
-        argv=tuple(_filled(word, folder) for word in argv),
+        argv=tuple(_TEMPLATE.sub(lambda found: known.get(found[0], found[0]), word) for word in said["argv"]),
         language=str(said.get("language", "")),
-        interrupt_mode=mode,
-        env=env,
+        interrupt_mode=said.get("interrupt_mode", "signal"),
+        env=said.get("env", {}),
         file=file,
-        provisioner=_provisioner(metadata),
+        provisioner=_provisioner(said.get("metadata")),
     )
+    return said, spec
 
 
-def _filled(word: str, folder: str) -> str:
-    """Put in what Jupyter puts in; the connection file comes later."""
-    known = {"resource_dir": folder, "prefix": sys.prefix}
-    return _TEMPLATE.sub(lambda found: known.get(found[1], found[0]), word)
+def _is_sound(said: dict[str, Any]) -> bool:
+    argv, env = said.get("argv"), said.get("env", {})
+    if not isinstance(argv, list) or not argv or not isinstance(env, dict):
+        return False
+    texts = all(isinstance(each, str) for each in (*argv, *env.values()))
+    return texts and said.get("interrupt_mode", "signal") in ("signal", "message")
 
 
 def _provisioner(metadata: Any) -> str:

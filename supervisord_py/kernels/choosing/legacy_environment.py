@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.kernels.exposure import WORDS, expose_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 SECTION = "kernels"
 YES = frozenset({"1", "true", "yes", "on"})
@@ -44,15 +44,6 @@ class LegacyReading:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """How one variable is read: `read` returns None for a word that it does not know; `words` names those it does."""
-
-    key: str
-    read: Callable[[str], str | bool | None]
-    words: str
-
-
 def _switch(text: str) -> bool | None:
     word = text.strip().lower()
     return True if word in YES else False if word in NO else None
@@ -67,20 +58,20 @@ def _text(text: str) -> str | None:
     return text.strip() or None
 
 
-_EXPOSE = _Rule("expose", _expose, ", ".join(WORDS))
-_SWITCHES = "1 or 0"
-_RULES: tuple[tuple[str, _Rule], ...] = (
-    ("PX_PY", _EXPOSE),
-    ("PI_PY", _EXPOSE),
-    ("PI_PYTHON_GATEWAY_URL", _Rule("gateway_url", _text, "an address")),
-    ("PI_PYTHON_GATEWAY_TOKEN", _Rule("gateway_token", _text, "a token")),
-    ("PI_PYTHON_SKIP_CHECK", _Rule("skip_check", _switch, _SWITCHES)),
-    ("PI_PYTHON_IPC_TRACE", _Rule("trace", _switch, _SWITCHES)),
-    ("PI_DEBUG_STARTUP", _Rule("debug_startup", _switch, _SWITCHES)),
-)
-"""Stronger first: of two variables for one setting the first that can be read counts."""
+_RULES: Mapping[str, tuple[str, Callable[[str], str | bool | None], str]] = {
+    "PX_PY": ("expose", _expose, ", ".join(WORDS)),
+    "PI_PY": ("expose", _expose, ", ".join(WORDS)),
+    "PI_PYTHON_GATEWAY_URL": ("gateway_url", _text, "an address"),
+    "PI_PYTHON_GATEWAY_TOKEN": ("gateway_token", _text, "a token"),
+    "PI_PYTHON_SKIP_CHECK": ("skip_check", _switch, "1 or 0"),
+    "PI_PYTHON_IPC_TRACE": ("trace", _switch, "1 or 0"),
+    "PI_DEBUG_STARTUP": ("debug_startup", _switch, "1 or 0"),
+}
+"""Variable → key, how it is read (None for a word that it does not know), and the words that it knows.
 
-LEGACY_NAMES = frozenset(name for name, _ in _RULES)
+Stronger first: of two variables for one setting the first that can be read counts.
+"""
+LEGACY_NAMES = frozenset(_RULES)
 """Variables that are read here."""
 
 
@@ -90,33 +81,22 @@ def own_variable(key: str) -> str:
 
 
 def legacy_settings(environ: Mapping[str, str]) -> LegacyReading:
-    """Read the variables of the original.
+    """Read the variables of the original; an empty one counts as one that is not set.
 
     An address of a gateway also selects the external gateway, as it did there.
     """
     values: dict[str, LegacyValue] = {}
     warnings: list[str] = []
-    for variable, rule, text in _present(environ):
-        key = f"{SECTION}.{rule.key}"
-        value = rule.read(text)
+    for variable, (name, read, words) in _RULES.items():
+        if not (text := environ.get(variable, "")):
+            continue
+        key, value = f"{SECTION}.{name}", read(text)
         if value is None:
-            warnings.append(_unknown(variable, rule, text))
+            said = f"{variable}={text[:40]!r}" if read is not _text else variable
+            warnings.append(f"{said} is ignored: it knows {words}")
         elif key not in values and own_variable(key) not in environ:
             values[key] = LegacyValue(key, value, variable)
     url = values.get(f"{SECTION}.gateway_url")
     if url is not None and own_variable(_BACKEND) not in environ:
         values[_BACKEND] = LegacyValue(_BACKEND, _EXTERNAL, url.variable)
     return LegacyReading(tuple(values.values()), tuple(warnings))
-
-
-def _present(environ: Mapping[str, str]) -> Iterator[tuple[str, _Rule, str]]:
-    """Yield what is set; an empty variable counts as one that is not."""
-    for variable, rule in _RULES:
-        text = environ.get(variable, "")
-        if text:
-            yield variable, rule, text
-
-
-def _unknown(variable: str, rule: _Rule, text: str) -> str:
-    said = f"{variable}={text[:40]!r}" if rule.read is not _text else variable
-    return f"{said} is ignored: it knows {rule.words}"

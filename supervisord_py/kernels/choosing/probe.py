@@ -16,17 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.choosing import self_report
+from supervisord_py.kernels.choosing.choice import OLDEST, Verdict
 from supervisord_py.kernels.choosing.environment import Activation, PrefixKind
-from supervisord_py.kernels.choosing.explanation import OLDEST, Verdict
-from supervisord_py.kernels.choosing.joining import join
-from supervisord_py.kernels.choosing.steps import Program
+from supervisord_py.kernels.choosing.steps import Program, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from supervisord_py.kernels.choosing.candidates import Candidate
-    from supervisord_py.kernels.choosing.environment import Environment
     from supervisord_py.kernels.choosing.steps import Answer, Steps
+    from supervisord_py.process.child_environment import Environment
 
 PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
@@ -55,7 +54,6 @@ class Interpreter:
     lacking: tuple[str, ...]
     overlay: str
     pip: bool
-    gateway: bool
     packages: tuple[str, ...]
     overlay_trouble: str | None = None
 
@@ -275,7 +273,6 @@ def read_report(path: str, text: str, overlays: str) -> Interpreter | Trouble:
             lacking=tuple(said["lacking"]),
             overlay=os.path.join(overlays, said["tag"]),
             pip=said["pip"],
-            gateway=said["gateway"],
             packages=tuple(said["packages"]),
             overlay_trouble=said["overlay_trouble"],
         )

@@ -1,46 +1,52 @@
 """Goes through the candidates in their order and takes the first that runs; why the others were not is kept.
 
-Law: what somebody named is taken or refused, never replaced by something else. An interpreter without ipykernel gets
-the overlay for it, which is built where that is allowed; else the next candidate has its turn. An explanation takes
-what a start would build for it as built, and says so.
+What somebody named is taken or refused, never replaced by something else. An interpreter without ipykernel gets the
+overlay for it, which is built where that is allowed; else the next candidate has its turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError
 from supervisord_py.kernels.choosing import places
-from supervisord_py.kernels.choosing.building import BuildFailedError, part_of
-from supervisord_py.kernels.choosing.candidates import Source
-from supervisord_py.kernels.choosing.explanation import OLDEST, Attempt, Verdict
-from supervisord_py.kernels.choosing.installers import Installers, add_ipykernel, find_installers, overlay_plan
+from supervisord_py.kernels.choosing.candidates import MANAGED, Source
+from supervisord_py.kernels.choosing.choice import OLDEST, Attempt, Verdict
+from supervisord_py.kernels.choosing.installs import (
+    BuildFailedError,
+    Installers,
+    add_ipykernel,
+    find_installers,
+    overlay_plan,
+    part_of,
+)
 from supervisord_py.kernels.choosing.probe import Interpreter, Trouble, activation_of, find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from supervisord_py.kernels.choosing.building import Builds
     from supervisord_py.kernels.choosing.candidates import Candidate
-    from supervisord_py.kernels.choosing.environment import Activation, Environment
-    from supervisord_py.kernels.choosing.installers import BuildPlan
+    from supervisord_py.kernels.choosing.choice import Explanation
+    from supervisord_py.kernels.choosing.environment import Activation
+    from supervisord_py.kernels.choosing.installs import BuildPlan, Builds
     from supervisord_py.kernels.choosing.probe import Probe, Question
+    from supervisord_py.process.child_environment import Environment
 
 MISSING = "missing"
-WOULD_BE, FIRST = "would be taken", "built first"
-"""How an explanation tells of what a start builds before it takes it."""
+CHOOSE_ANOTHER = "pxctl kernel start --explain"
 
 
 class Build(Enum):
-    """What may be built on the way. `FORESEEN`: nothing, but what a start would build is taken as if it were there."""
+    """Whether something may be built on the way."""
 
     NEVER = "never"
     ALLOWED = "allowed"
-    FORESEEN = "foreseen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,8 @@ class Selector:
 
     async def _try(self, candidate: Candidate, look: Interpreter | str | Trouble, policy: Policy) -> _Trial:
         if isinstance(look, Trouble):
-            return await asyncio.to_thread(_absent, candidate, look, policy.build)
+            named = look.verdict is Verdict.NOT_BUILT and candidate.source.decisive
+            return _Trial(_failed(candidate, candidate.shown, look), buildable=named)
         if policy.skip_check:
             return await asyncio.to_thread(_unasked, candidate, look if isinstance(look, str) else look.path)
         asked = await self._probe.ask(look, policy.question) if isinstance(look, str) else look
@@ -152,8 +159,6 @@ class Selector:
         plan = overlay_plan(asked, installers)
         if plan is not None and policy.build is Build.ALLOWED:
             return await self._built(candidate, asked, policy, plan, installers)
-        if plan is not None and policy.build is Build.FORESEEN:
-            return _taken(candidate, asked, asked.overlay, f"{lack}; {WOULD_BE}; an overlay with ipykernel is {FIRST}")
         why = f"{lack}, and there is no overlay for it"
         return _Trial(_lacking(candidate, asked, installers, why), buildable=plan is not None)
 
@@ -201,22 +206,12 @@ def _foreign(candidate: Candidate, cwd: str) -> Trouble | None:
     return Trouble(Verdict.NOT_TRUSTED, "belongs to somebody else than its directory; name it to use it")
 
 
-def _taken(candidate: Candidate, asked: Interpreter, overlay: str | None, detail: str | None = None) -> _Trial:
+def _taken(candidate: Candidate, asked: Interpreter, overlay: str | None) -> _Trial:
     """Take it. A shim found on PATH gives way to what it leads to; what somebody named by its path stays."""
     path = asked.executable if asked.shim and candidate.source is Source.PATH else asked.path
     runs = f"runs, with the overlay {overlay}" if overlay else f"runs, with ipykernel {asked.ipykernel}"
-    attempt = Attempt(candidate.source, path, Verdict.TAKEN, detail or runs, asked.version_text)
+    attempt = Attempt(candidate.source, path, Verdict.TAKEN, runs, asked.version_text)
     return _Trial(attempt, Chosen(path, asked.activation, overlay))
-
-
-def _absent(candidate: Candidate, look: Trouble, build: Build) -> _Trial:
-    """Pass over what is not there; take the managed environment that somebody named, where a start would build it."""
-    wanted = look.verdict is Verdict.NOT_BUILT and candidate.source.decisive
-    if not wanted or build is not Build.FORESEEN:
-        return _Trial(_failed(candidate, candidate.shown, look), buildable=wanted)
-    path = candidate.paths[0]
-    attempt = Attempt(candidate.source, path, Verdict.TAKEN, f"{look.detail}; {WOULD_BE}; it is {FIRST}")
-    return _Trial(attempt, Chosen(path, activation_of(path)))
 
 
 def _unasked(candidate: Candidate, path: str) -> _Trial:
@@ -239,3 +234,74 @@ def _not_needed(candidate: Candidate, look: Interpreter | str | Trouble) -> Atte
         return _failed(candidate, candidate.shown, look)
     path = look if isinstance(look, str) else look.path
     return Attempt(candidate.source, path, Verdict.NOT_NEEDED, "was not needed: an earlier one runs")
+
+
+# -- when none runs ----------------------------------------------------------------------------------------------------
+
+
+class NoneRunsError(Exception):
+    """No candidate runs. Goes no further than the door of this room, which turns it into a `PxError`.
+
+    Attributes:
+        explanation: What was tried.
+        buildable: An overlay, if it may be built, would do.
+    """
+
+    def __init__(self, explanation: Explanation, *, buildable: bool) -> None:
+        super().__init__(explanation.failure)
+        self.explanation = explanation
+        self.buildable = buildable
+
+
+def sentence(attempts: tuple[Attempt, ...]) -> str:
+    """Say why there is no interpreter."""
+    if len(attempts) == 1:
+        return f"the interpreter {attempts[0].sentence}"
+    there = [each for each in attempts if each.passed_over]
+    if there:
+        return f"no Python for cells: {'; '.join(each.sentence for each in there)}"
+    return f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
+
+
+def error_of(none: NoneRunsError) -> PxError:
+    """Return the error for a call: what was named in a request is input, in a setting configuration."""
+    explanation = none.explanation
+    detail, attempts = explanation.failure or "no Python for cells", explanation.attempts
+    source = attempts[0].source if attempts else Source.PATH
+    hint = _hint(explanation)
+    if source is Source.REQUEST:
+        errors = [{"pointer": "/interpreter", "message": detail}]
+        return InvalidInputError(detail, hint=hint, errors=errors, explanation=explanation.document())
+    if source is Source.SETTING:
+        return ConfigError(detail, hint=hint, key=source.value, explanation=explanation.document())
+    if source is Source.KERNELSPEC:
+        return ConfigError(detail, hint=hint, kernelspec=explanation.kernelspec, explanation=explanation.document())
+    return StartFailedError(
+        detail, hint=hint, reason="spawn_failed", stage="interpreter", explanation=explanation.document()
+    )
+
+
+def _hint(explanation: Explanation) -> str:
+    remedy = next((each.remedy for each in explanation.attempts if each.remedy), None)
+    if remedy is not None:
+        return remedy
+    if any(each.source.decisive for each in explanation.attempts):
+        return CHOOSE_ANOTHER
+    venv = shlex.quote(f"{explanation.cwd.rstrip('/')}/.venv")
+    return f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
+
+
+def managed_is_off(*, by_request: bool) -> PxError:
+    """Return the error for the managed environment where the settings turn it off."""
+    detail = "the managed environment is turned off by [kernels] managed = false"
+    hint = "PX_KERNELS__MANAGED=true, or name another interpreter"
+    if by_request:
+        return InvalidInputError(detail, hint=hint, errors=[{"pointer": "/interpreter", "message": detail}])
+    return ConfigError(f"kernels.python = {MANAGED!r}, but {detail}", hint=hint, key=Source.SETTING.value)
+
+
+def two_interpreters(kernelspec: str) -> InvalidInputError:
+    """Return the error for a request that names an interpreter and a kernelspec that has its own."""
+    detail = f"the kernelspec {kernelspec} says itself what it runs; no other interpreter can be named beside it"
+    errors = [{"pointer": "/interpreter", "message": detail}]
+    return InvalidInputError(detail, hint="name the one or the other", errors=errors)

@@ -73,7 +73,6 @@ def report(overlays: str) -> "dict[str, object]":
         "conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
         "ipykernel": version_of("ipykernel"),
         "lacking": lacking,
-        "gateway": importlib.util.find_spec("kernel_gateway") is not None,
         "pip": importlib.util.find_spec("pip") is not None,
         "packages": sorted({each for each in (*packages, user) if each}),
         "tag": tag,

@@ -1,7 +1,7 @@
 """Small programs run as children of the placement: an interpreter that is asked something, a step of a build.
 
-Law: nothing here forks, and nothing is left behind: whoever stops waiting, for whatever reason, stops the whole tree of
-the program first. Each running program has a unit of its own (`kernel-env:…`), so that no two outputs mix.
+Whoever stops waiting, for whatever reason, stops the whole tree of the program first. Each running program has a unit
+of its own (`kernel-env:…`), so that no two outputs mix.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from supervisord_py.errors import ShuttingDownError
 from supervisord_py.process.output import Chunk, OutputReader, Stream
 from supervisord_py.process.spec import ChildSpec
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child, ExitRecord
 
+T = TypeVar("T")
 KIND = "kernel-env"
 GRACE_SECONDS = 1.0
 LOOK_SECONDS = 0.1
@@ -184,3 +186,18 @@ class _Lines:
 
 def _texts(lines: Iterable[bytes]) -> Iterator[str]:
     return (line[:MAX_LINE].decode("utf-8", "replace").rstrip() for line in lines if line.strip())
+
+
+async def join(task: asyncio.Task[T], what: str) -> T:
+    """Return the outcome of a shared task (`what` it does, for people), which goes on when the caller is cancelled.
+
+    Raises:
+        ShuttingDownError: The end of the control plane ended it.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        ours = asyncio.current_task()
+        if task.cancelled() and ours is not None and not ours.cancelling():
+            raise ShuttingDownError(f"the daemon is stopping; {what} was not finished") from None
+        raise

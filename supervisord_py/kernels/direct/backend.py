@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.errors import KeeperLostError
 from supervisord_py.kernels.backend import Started
 from supervisord_py.kernels.direct import place
 from supervisord_py.kernels.direct.handle import DirectHandle
-from supervisord_py.kernels.direct.imports import wire_module
-from supervisord_py.kernels.direct.kernelspecs import all_specs
+from supervisord_py.kernels.direct.line import wire_module
 from supervisord_py.kernels.direct.spare_pool import SparePool
 from supervisord_py.kernels.direct.startup import Startup, open_line
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
@@ -106,18 +104,6 @@ class DirectBackend:
     def _handle(self, launch: Launch, started: Started, line: Line) -> DirectHandle:
         times = self._config.ladder
         return DirectHandle(self._placement, launch, started, line, self.spares.activity, times=times)
-
-    async def health(self) -> str | None:
-        """Say whether the keeper is there."""
-        try:
-            await self._placement.list("kernel:")
-        except KeeperLostError as error:
-            return error.detail
-        return None
-
-    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the kernelspecs of Jupyter's search path, as the daemon sees it."""
-        return await asyncio.to_thread(all_specs)
 
     async def close(self, *, stop: bool) -> None:
         """End the spares; kernels are their handles' to end."""

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
-from supervisord_py.kernels.backend import Capabilities
 from supervisord_py.kernels.direct import cell_end, place
-from supervisord_py.kernels.direct.beginning import Beginning
+from supervisord_py.kernels.direct.cell_end import Beginning
 from supervisord_py.kernels.direct.recording import Recording
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.replies import reply_of
@@ -64,7 +63,8 @@ class DirectHandle:
         self._unit = f"kernel:{launch.session_id}"
         self._key = launch.instance
         self._died: asyncio.Future[ExitRecord | None] = asyncio.get_running_loop().create_future()
-        self._recording = None if self.capabilities.kernel_spool else Recording()
+        # What is not started by our launcher does not record its output by itself.
+        self._recording = None if launch.interpreter is not None else Recording()
         if self._recording is not None:
             line.talk.late = self._recording.take
         self._in_flight: set[asyncio.Future[None]] = set()
@@ -72,13 +72,6 @@ class DirectHandle:
         self._watch = asyncio.create_task(self._watch_process())
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """All, but for a kernel that is not started by our launcher: it does not record its output by itself."""
-        return Capabilities(
-            signals=True, kernel_spool=self._launch.interpreter is not None, reattach=True, channels=True
-        )
 
     @property
     def started(self) -> Started:
@@ -214,17 +207,6 @@ class DirectHandle:
         return reply
 
     # -- asking and ending it --------------------------------------------------------------------------------------
-
-    async def ping(self, timeout_seconds: float) -> bool:
-        """Say whether it answers a kernel_info_request on shell in time (a running cell makes it False)."""
-        if self._died.done():
-            return False
-        asked = self._line.ask("shell", "kernel_info_request")
-        either: set[asyncio.Future[Any]] = {asked.reply, self._died}
-        await asyncio.wait(either, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.reply.done():
-            self._line.talk.close(asked)
-        return asked.reply.done()
 
     async def interrupt(self) -> str:
         """SIGINT to the process group and, a moment later, the nudge; or the message, where its kernelspec says so.

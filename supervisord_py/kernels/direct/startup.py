@@ -15,9 +15,7 @@ from supervisord_py.kernels import start_failure
 from supervisord_py.kernels.backend import Started, StartMethod
 from supervisord_py.kernels.direct import place
 from supervisord_py.kernels.direct.conversation import Conversation
-from supervisord_py.kernels.direct.imports import wire_module
-from supervisord_py.kernels.direct.line import Line, client_name
-from supervisord_py.kernels.direct.readiness import Readiness
+from supervisord_py.kernels.direct.line import Line, Readiness, client_name, wire_module
 from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail
 from supervisord_py.kernels.launch_command import command
 from supervisord_py.process.lifecycle import outcome

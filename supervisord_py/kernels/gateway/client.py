@@ -12,16 +12,15 @@ import json
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 from yarl import URL
 
-from supervisord_py.errors import ConfigError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.gateway import wire
-from supervisord_py.kernels.gateway.refusals import Place, refused, shown_url, unreachable
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Mapping
 
 PREFLIGHT_SECONDS = 5.0
@@ -32,7 +31,38 @@ DELETE_SECONDS = 20.0
 PING_SECONDS = 30.0
 _BODY_BYTES = 64 * 1024
 _SUCCESS = range(200, 300)
-_NOT_FOUND = 404
+_REDIRECTS = range(300, 400)
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 401, 403, 404, 500
+RETRY_AFTER_SECONDS = 30
+_WORDS = 300
+OUR_LOG = "pxctl logs kernel:gateway"
+UNKNOWN_THERE = "its server does not know it any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server, as errors speak of it.
+
+    Attributes:
+        url: As configured; shown without credentials and query.
+        token_setting: Which setting holds the token.
+        has_token: Whether one is set. The token itself is not here.
+        is_ours: The gateway that this daemon runs, whose token nobody sets.
+    """
+
+    url: str
+    token_setting: str
+    has_token: bool = False
+    is_ours: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The address without credentials, query and fragment."""
+        return shown_url(self.url)
+
+
+class GatewayUnreachableError(StartFailedError):
+    """Nothing answers at the address, or nothing that speaks Jupyter's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +89,6 @@ class GatewayClient:
         *,
         is_ours: bool = False,
         trust_env: bool = False,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Make a client; nothing is sent yet.
 
@@ -69,7 +98,6 @@ class GatewayClient:
             token_setting: Which setting it came from.
             is_ours: It is the gateway of this machine's daemon.
             trust_env: Use the proxy that the environment names.
-            tls: How to speak TLS; None: with the system's certificates.
 
         Raises:
             ConfigError: The address is none.
@@ -80,7 +108,6 @@ class GatewayClient:
         self._root = address.with_query(None).with_fragment(None).with_user(None)
         self._headers = {"Authorization": credentials} if credentials else {}
         self._trust_env = trust_env
-        self._tls: ssl.SSLContext | bool = tls or True
         self._session: aiohttp.ClientSession | None = None
         self._is_closed = False
         self.place = Place(url, token_setting, has_token=credentials is not None, is_ours=is_ours)
@@ -119,11 +146,6 @@ class GatewayClient:
             return None
         return found if isinstance(found, dict) else {}
 
-    async def listing(self, seconds: float = CALL_SECONDS) -> tuple[Mapping[str, Any], ...]:
-        """Return the models of all its kernels."""
-        found = await self._json("GET", "api/kernels", "list its kernels", seconds)
-        return tuple(each for each in found if isinstance(each, dict)) if isinstance(found, list) else ()
-
     async def interrupt(self, kernel: str, seconds: float = INTERRUPT_SECONDS) -> None:
         """Have a kernel interrupted: SIGINT where its kernelspec says nothing else."""
         await self._json("POST", f"api/kernels/{kernel}/interrupt", "interrupt the kernel", seconds, {})
@@ -157,7 +179,7 @@ class GatewayClient:
         except aiohttp.WSServerHandshakeError as error:
             raise refused(self.place, error.status, "", "open the kernel's websocket") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise unreachable(self.place, self._why(error, seconds)) from None
+            raise unreachable(self.place, _why(error, seconds)) from None
 
     async def close(self) -> None:
         """Let go of it, for good: later calls fail."""
@@ -173,17 +195,9 @@ class GatewayClient:
         if self._is_closed:
             raise unreachable(self.place, "we have let go of it")
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0, ssl=self._tls)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=15.0)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=self._trust_env)
         return self._session
-
-    def _why(self, error: BaseException, seconds: float) -> str:
-        """Say why a call did not come through; with TLS 1.3 a client is refused only after its first words."""
-        why = _why(error, seconds)
-        hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-        if self._root.scheme == "https" and hung_up and not isinstance(error, aiohttp.ClientConnectorError):
-            why += "; so does one that wants another certificate of ours: kernels.gateway_cert_file"
-        return why
 
     async def _about(self, seconds: float) -> Mapping[str, Any]:
         """Return the server's version document; what hides it has none."""
@@ -200,7 +214,7 @@ class GatewayClient:
             async with asyncio.timeout(seconds):
                 status, text = await self._ask(method, path, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise unreachable(self.place, self._why(error, seconds)) from None
+            raise unreachable(self.place, _why(error, seconds)) from None
         if status not in _SUCCESS:
             raise refused(self.place, status, text, doing)
         try:
@@ -267,3 +281,80 @@ def _why(error: BaseException, seconds: float) -> str:
 def _of_the_system(error: OSError) -> str | None:
     """Return the system's words instead of the loop's; a name that is not found has a negative number and its own."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
+
+
+# -- what an answer means to a user; a token never gets into a sentence ------------------------------------------------
+
+
+def shown_url(url: str) -> str:
+    """Return an address without credentials, query and fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def refused(place: Place, status: int, body: str, doing: str) -> PxError:
+    """Return the error for an HTTP status that is no success; `doing` is a verb phrase: `start a kernel`."""
+    said = message_of(body)
+    if status == _FORBIDDEN and "resource limit" in said.lower():
+        return OverloadedError(
+            f"The gateway at {place.shown} has reached its limit of kernels (403 Resource Limit).",
+            hint="Stop kernels there, or raise its limit.",
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        )
+    is_about_token = status == _UNAUTHORIZED or (status == _FORBIDDEN and said.lower() in ("", "forbidden"))
+    if is_about_token or (status in _REDIRECTS and "login" in body):
+        return _needs_token(place, status)
+    if status in _REDIRECTS:
+        return ConfigError(
+            f"The gateway at {place.shown} sends us elsewhere (status {status}).", hint="Set kernels.gateway_url to it."
+        )
+    told = f": {said}" if said else ""
+    if status == _NOT_FOUND:
+        return UnknownUnitError(
+            f"The gateway at {place.shown} has nothing there to {doing} (status 404{told}).",
+            hint="Check the path in kernels.gateway_url: it ends before /api.",
+        )
+    what = "failed" if status >= _SERVER_ERROR else "refused"
+    return StartFailedError(
+        f"The gateway at {place.shown} {what} to {doing}: it returned status {status}{told}.",
+        hint="See the log of the gateway." if not place.is_ours else OUR_LOG,
+        reason="spawn_failed",
+        gateway_status=status,
+    )
+
+
+def unreachable(place: Place, why: str) -> GatewayUnreachableError:
+    """Return the error for a server that does not answer. `why` is a phrase: `connection refused`."""
+    hint = OUR_LOG if place.is_ours else f"Check kernels.gateway_url; try: curl {place.shown}/api"
+    return GatewayUnreachableError(
+        f"The gateway at {place.shown} is not reachable ({why}).", hint=hint, reason="spawn_failed"
+    )
+
+
+def message_of(body: str) -> str:
+    """Return what a Jupyter server says in its JSON errors, shortened; "" for pages and for what says nothing."""
+    try:
+        members = json.loads(body)
+    except ValueError:
+        return ""
+    if not isinstance(members, dict):
+        return ""
+    for name in ("message", "reason"):
+        if isinstance(said := members.get(name), str) and said.strip():
+            return said.strip()[:_WORDS]
+    return ""
+
+
+def _needs_token(place: Place, status: int) -> PxError:
+    names = f"{place.token_setting} (or PX_KERNELS__GATEWAY_TOKEN, PI_PYTHON_GATEWAY_TOKEN)"
+    if place.is_ours:
+        return StartFailedError(
+            f"The shared gateway at {place.shown} does not accept its own token (status {status}).",
+            hint=OUR_LOG,
+            reason="spawn_failed",
+        )
+    if place.has_token:
+        detail = f"The gateway at {place.shown} does not accept the token of {place.token_setting} (status {status})."
+        return ConfigError(detail, hint=f"Correct {names}.", setting=place.token_setting, gateway_status=status)
+    detail = f"The gateway at {place.shown} requires authentication (status {status}): no token is set."
+    return ConfigError(detail, hint=f"Set {names}.", setting=place.token_setting, gateway_status=status)

@@ -1,11 +1,7 @@
 """Kernels at somebody else's server: kernel_gateway, jupyter_server, JupyterHub, Enterprise Gateway.
 
-Law: nothing is spawned here, and no file of ours is expected there. The server owns its processes: we interrupt and
-delete through it, and what it cannot promise, whole output above all, is said with the result.
-
-Jupyter's servers look for free TCP ports first and have the kernel bind them seconds later. Where somebody else took
-one of them meanwhile, the kernel lives and never says a word, and the server waits a minute before it says so itself.
-So one that is silent for long is deleted and another one asked for, once.
+Nothing is spawned here, and no file of ours is expected there. The server owns its processes: we interrupt and delete
+through it, and what it cannot promise, whole output above all, is said with the result.
 """
 
 from __future__ import annotations
@@ -14,25 +10,21 @@ import asyncio
 import difflib
 import getpass
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import structlog
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError
-from supervisord_py.kernels.gateway.certificates import tls_context
 from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.init_code import init_code, kernel_variables
-from supervisord_py.kernels.gateway.lacks import lacks
-from supervisord_py.kernels.gateway.opening import SilentKernelError
 from supervisord_py.kernels.gateway.roster import KernelRoster, Start
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from supervisord_py.kernels.backend import Launch, Started
-    from supervisord_py.kernels.config import GatewayCertificates, KernelsConfig
+    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.gateway.client import Preflight
     from supervisord_py.kernels.gateway.handle import GatewayKernel
     from supervisord_py.process.spec import Child
@@ -51,7 +43,7 @@ class GatewayExternal:
 
     def __init__(self, config: KernelsConfig, *, daemon: str) -> None:
         self._roster = KernelRoster(config, daemon, "external")
-        self._clients: dict[tuple[str, str | None, GatewayCertificates], GatewayClient] = {}
+        self._clients: dict[tuple[str, str | None], GatewayClient] = {}
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for kernels to come."""
@@ -68,11 +60,10 @@ class GatewayExternal:
             OverloadedError: It has as many kernels as it may.
             StartFailedError, ReadinessTimeoutError: It is not reachable, or failed.
         """
-        client = await self._client()
+        client = self._client()
         began = time.monotonic()
         server = await client.preflight()
         phases = {"preflight": time.monotonic() - began}
-        self._roster.delete_left(client)
         name = launch.kernelspec or self._roster.config.gateway.kernel_name
         if name not in server.specs:
             raise _unknown_spec(client, name, server)
@@ -81,10 +72,8 @@ class GatewayExternal:
             body["env"] = await asyncio.to_thread(_variables, launch)
         code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
         start = Start(launch, body, code, spool=False, deadline=deadline, on_spawned=on_spawned)
-        kernel = await self._start(client, start, phases)
-        facts = kernel.plan.held.facts
-        cwd = facts[-1] if facts else None
-        kernel.notice = await asyncio.to_thread(lacks, client.place.shown, launch, self._roster.config, cwd)
+        kernel = await self._roster.start(client, start, phases)
+        kernel.notice = _missing_there(client.place.shown, launch, kernel.plan.held.facts)
         return kernel
 
     async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
@@ -92,7 +81,7 @@ class GatewayExternal:
         held = await self._roster.find(child.key)
         if held is None or launch.instance != child.key:
             return None
-        client = await self._client_if_set()
+        client = self._client_if_set()
         if client is None or held.url != client.place.shown:
             return None
         return await self._roster.attach(client, held, spool=False)
@@ -111,7 +100,7 @@ class GatewayExternal:
         The notes of those at a server that the settings do not name now stay until they name it again.
         """
         forgotten = await self._roster.forgotten()
-        client = await self._client_if_set() if forgotten else None
+        client = self._client_if_set() if forgotten else None
         if client is None:
             return 0
         ours = [each for each in forgotten if each.url == client.place.shown]
@@ -120,14 +109,14 @@ class GatewayExternal:
     async def health(self) -> str | None:
         """Say why the server cannot be used, None when it can."""
         try:
-            await (await self._client()).preflight()
+            await self._client().preflight()
         except PxError as error:
             return error.detail
         return None
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs of the server."""
-        return (await (await self._client()).preflight()).specs
+        return (await self._client().preflight()).specs
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections."""
@@ -136,36 +125,35 @@ class GatewayExternal:
         for client in clients.values():
             await client.close()
 
-    async def _start(self, client: GatewayClient, start: Start, phases: dict[str, float]) -> GatewayKernel:
-        patience = self._roster.config.gateway.silent_start_seconds
-        try:
-            return await self._roster.start(client, replace(start, patience_seconds=patience), phases)
-        except SilentKernelError as error:
-            _log.warning("gateway_kernel_silent", unit=f"kernel:{start.launch.session_id}", detail=error.detail)
-        return await self._roster.start(client, start, phases)
-
-    async def _client_if_set(self) -> GatewayClient | None:
+    def _client_if_set(self) -> GatewayClient | None:
         """Return who speaks with the server of the settings; None where they name none that could be used."""
         try:
-            return await self._client()
+            return self._client()
         except ConfigError as error:
             _log.info("gateway_left_alone", detail=error.detail)
             return None
 
-    async def _client(self) -> GatewayClient:
+    def _client(self) -> GatewayClient:
         gateway = self._roster.config.gateway
         if gateway.url is None:
             raise ConfigError(
                 "The backend gateway-external needs the address of a server, and kernels.gateway_url is not set.",
                 hint="Set kernels.gateway_url, or PX_KERNELS__GATEWAY_URL, to http://host:port",
             )
-        key = (gateway.url, gateway.token, gateway.certificates)
+        key = (gateway.url, gateway.token)
         if key not in self._clients:
-            tls = await asyncio.to_thread(tls_context, gateway.certificates)
             far = urlsplit(gateway.url).hostname not in _LOOPBACK
-            made = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far, tls=tls)
-            self._clients.setdefault(key, made)  # somebody else may have made one meanwhile: this holds nothing yet
+            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
         return self._clients[key]
+
+
+def _missing_there(place: str, launch: Launch, facts: tuple[str, ...]) -> str:
+    """Return what is said with the first answer of a kernel at somebody else's server."""
+    told = f"Kernels at {place} have no prelude, no modules and no limits of ours."
+    cwd = facts[-1] if facts else ""
+    if cwd in ("", repr(launch.cwd)):
+        return told
+    return f"The directory {launch.cwd} does not exist at {place}: the kernel works in {cwd}. {told}"
 
 
 def _variables(launch: Launch) -> dict[str, str]:

@@ -1,38 +1,40 @@
-"""What is written down of the shared gateway, so that other control planes and daemons find and use it.
-
-Law: `gateway.json` appears whole or not at all and names no secret; the token lies beside it, 0600. Who writes holds
-`gateway.lock`. A file that does not make sense counts as none. Blocking file I/O, small.
-"""
+"""What is written down of the shared gateway, so that other control planes and daemons find and use it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervisord_py.process.spec import Identity
+import psutil
+
+from supervisord_py.errors import TimedOutError
+from supervisord_py.kernels.gateway.roster import place
+from supervisord_py.process import identity
+from supervisord_py.process.spec import Identity, Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
-METADATA = "gateway.json"
-LOCK = "gateway.lock"
-USERS = "users"
+UNIT = "kernel:gateway"
+LOCK_TRY_SECONDS = 0.05
+_BUSY = (errno.EWOULDBLOCK, errno.EACCES, errno.EINTR)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayRecord:
-    """A running gateway.
+    """A running gateway, as `gateway.json` has it: no secret is in it.
 
     Attributes:
         url: `http://127.0.0.1:PORT`.
         pid, start_time, boot_id: Which process it is.
-        token_file: Where the token lies.
+        token_file: Where the token lies, 0600.
         python: Interpreter that runs it.
         started_at: Unix seconds.
         daemon: Id of the daemon whose keeper holds it.
@@ -50,9 +52,9 @@ class GatewayRecord:
     instance: str
 
     @property
-    def identity(self) -> Identity:
-        """The process, beyond reuse of its pid."""
-        return Identity(self.pid, self.start_time, self.boot_id)
+    def is_there(self) -> bool:
+        """Whether this very process lives."""
+        return identity.liveness(Identity(self.pid, self.start_time, self.boot_id)) is not Liveness.DEAD
 
     @property
     def port(self) -> int:
@@ -74,21 +76,15 @@ _KEYS = {
 
 
 class GatewayFiles:
-    """The directory that all who share a gateway know."""
+    """The directory that all who share a gateway know. Who writes holds its lock. Blocking file I/O, small."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-
-    @property
-    def metadata(self) -> Path:
-        """`gateway.json`."""
-        return self.folder / METADATA
+        self.metadata = folder / "gateway.json"
 
     def prepare(self) -> None:
         """Make the directory, private."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-    # -- the gateway -------------------------------------------------------------------------------------------------
 
     def read(self) -> GatewayRecord | None:
         """Return what is written of the gateway; None where nothing sensible is."""
@@ -100,19 +96,9 @@ class GatewayFiles:
             return None
 
     def write(self, record: GatewayRecord) -> None:
-        """Write it, tmp and rename."""
-        values = (
-            record.url,
-            record.pid,
-            record.start_time,
-            record.boot_id,
-            record.token_file,
-            record.python,
-            record.started_at,
-            record.daemon,
-            record.instance,
-        )
-        self._place(self.metadata, json.dumps(dict(zip(_KEYS, values, strict=True)), indent=1) + "\n")
+        """Write it down."""
+        values = (getattr(record, name) for name in GatewayRecord.__dataclass_fields__)
+        place(self.metadata, json.dumps(dict(zip(_KEYS, values, strict=True)), indent=1) + "\n")
 
     def remove(self, instance: str) -> None:
         """Remove what is written of a gateway, unless another's is there by now."""
@@ -120,16 +106,12 @@ class GatewayFiles:
         if record is None or record.instance == instance:
             self.metadata.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
-            self.token_path(instance).unlink(missing_ok=True)
-
-    def token_path(self, instance: str) -> Path:
-        """Where the token of a gateway lies."""
-        return self.folder / f"token-{instance}"
+            self._token_path(instance).unlink(missing_ok=True)
 
     def write_token(self, instance: str, token: str) -> Path:
-        """Put a token away, 0600."""
-        path = self.token_path(instance)
-        self._place(path, token)
+        """Put a token away."""
+        path = self._token_path(instance)
+        place(path, token)
         return path
 
     def read_token(self, record: GatewayRecord) -> str | None:
@@ -143,53 +125,46 @@ class GatewayFiles:
             is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
             return file.read().strip() or None if is_private else None
 
-    def _place(self, path: Path, text: str) -> None:
-        draft = self.folder / f".{secrets.token_hex(6)}"
-        try:
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)
-            draft.replace(path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
+    def _token_path(self, instance: str) -> Path:
+        return self.folder / f"token-{instance}"
 
-    # -- who uses it -------------------------------------------------------------------------------------------------
+    @contextlib.asynccontextmanager
+    async def locked(self, seconds: float) -> AsyncIterator[None]:
+        """Hold the lock, which ends with its holder, however that ends.
 
-    def register(self, daemon: str) -> int:
-        """Say that a daemon uses the gateway; it does as long as the descriptor that is returned is open."""
-        users = self.folder / USERS
-        users.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(users / daemon, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        Raises:
+            TimedOutError: Another daemon has held it for so long.
+        """
+        path = self.folder / "gateway.lock"
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
-
-    def others(self, daemon: str) -> tuple[str, ...]:
-        """Return the other daemons that use it; marks of dead ones are removed."""
-        return tuple(name for name in self._users() if name != daemon and self._is_held(name))
-
-    def _users(self) -> Iterator[str]:
-        try:
-            yield from sorted(os.listdir(self.folder / USERS))
-        except OSError:
-            return
-
-    def _is_held(self, name: str) -> bool:
-        path = self.folder / USERS / name
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        else:
-            path.unlink(missing_ok=True)
-            return False
+            while not _is_taken(fd):
+                if asyncio.get_running_loop().time() >= give_up_at:
+                    raise TimedOutError(
+                        f"Timed out waiting for shared gateway lock: {path} is held for more than {seconds:g} s.",
+                        hint="Another daemon is starting the gateway; see its log, and try again.",
+                    )
+                await asyncio.sleep(LOCK_TRY_SECONDS)
+            yield
         finally:
             os.close(fd)
+
+
+def _is_taken(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _BUSY:
+            raise
+        return False
+    return True
+
+
+def listens(pid: int, port: int) -> bool:
+    """Say whether exactly this process listens on the port of 127.0.0.1: a listener that is not gets no token."""
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port) for each in connections)

@@ -1,6 +1,6 @@
 """Starts a gateway through the keeper and waits until it serves.
 
-Law: it is ready when its own process listens on the port that was held for it, and answers to its token; whatever else
+It is ready when its own process listens on the port that was chosen for it, and answers to its token; whatever else
 happens ends the start, within its time, with what it said last. Its output goes to the keeper's log, never to a pipe
 that nobody reads.
 """
@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import shlex
 import shutil
+import socket
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,8 +19,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.gateway.client import GatewayClient
 from supervisord_py.kernels.gateway.gateway_command import gateway_argv, gateway_env
-from supervisord_py.kernels.gateway.gateway_files import GatewayRecord
-from supervisord_py.kernels.gateway.port import HeldPort, listens
+from supervisord_py.kernels.gateway.gateway_files import UNIT, GatewayRecord, listens
 from supervisord_py.kernels.kernel_endings import decode_tail
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import ChildSpec
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child, ExitRecord
 
-UNIT = "kernel:gateway"
 SPECS = "kernelspecs"
 RUNTIME = "gw"
 LOOK_SECONDS = 0.05
@@ -87,18 +86,15 @@ class GatewayStart:
         return runtime
 
     async def _try(self, launch: Launch, python: str, runtime: Path, give_up_at: float) -> tuple[GatewayRecord, str]:
-        port = HeldPort()
+        port = _free_port()
         key, token = self.placement.new_key(), secrets.token_urlsafe(32)
+        child = await self.placement.spawn(key, self._spec(launch, python, port, token, runtime))
         try:
-            child = await self.placement.spawn(key, self._spec(launch, python, port.number, token, runtime))
-            try:
-                await self._until_ready(child, python, port.number, token, give_up_at)
-                return await self._write_down(child, python, port.number, token), token
-            except BaseException:
-                await asyncio.shield(self._clear(key))
-                raise
-        finally:
-            port.let_go()
+            await self._until_ready(child, python, port, token, give_up_at)
+            return await self._write_down(child, python, port, token), token
+        except BaseException:
+            await asyncio.shield(self._clear(key))
+            raise
 
     def _spec(self, launch: Launch, python: str, port: int, token: str, runtime: Path) -> ChildSpec:
         argv = gateway_argv(python, port, cull_idle_seconds=self.config.gateway.cull_idle_seconds)
@@ -131,7 +127,7 @@ class GatewayStart:
         )
 
     async def _ended(self, record: ExitRecord, python: str) -> Exception:
-        tail = await last_words(self.placement, record)
+        tail = await asyncio.to_thread(log_tail, self.placement, record.log_position, record.log_end)
         if _IN_USE in tail:
             return _PortTakenError()
         how = f"signal {record.signal}" if record.signal else f"code {record.code}"
@@ -167,11 +163,6 @@ class GatewayStart:
             return  # the keeper is gone, and with it all that it held
 
 
-async def last_words(placement: Placement, record: ExitRecord) -> str:
-    """Return the end of what a gateway said before it ended."""
-    return await asyncio.to_thread(log_tail, placement, record.log_position, record.log_end)
-
-
 async def _answers(client: GatewayClient) -> bool:
     try:
         await client.preflight(ANSWER_SECONDS)
@@ -196,6 +187,13 @@ def log_tail(placement: Placement, start: int, end: int | None = None) -> str:
     except OSError:
         return ""
     return decode_tail(raw, _TAIL_BYTES)
+
+
+def _free_port() -> int:
+    """Return a port that is free now; where somebody takes it meanwhile, the gateway says so and another is tried."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _fresh(runtime: Path) -> None:

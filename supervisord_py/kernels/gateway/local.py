@@ -8,33 +8,33 @@ gateway's websocket loses, the disk has. A failed start touches no other session
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
 import re
 import secrets
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.kernels.gateway.end_marked import marked
 from supervisord_py.kernels.gateway.gateway_command import kernelspec
 from supervisord_py.kernels.gateway.gateway_start import SPECS, log_end, log_tail
-from supervisord_py.kernels.gateway.lacks import unlimited_memory
-from supervisord_py.kernels.gateway.leftovers import Leftovers
-from supervisord_py.kernels.gateway.opening import EndedEarlyError, remaining
-from supervisord_py.kernels.gateway.process_end import watch_end
+from supervisord_py.kernels.gateway.handle import EndedEarlyError, remaining
 from supervisord_py.kernels.gateway.roster import KernelRoster, Start
 from supervisord_py.kernels.gateway.shared import SharedGateway
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.start_failure import early_exit
 from supervisord_py.process import identity
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.spec import ChildSpec, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import Launch, Started
     from supervisord_py.kernels.config import KernelsConfig
@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child
 
+END_MARKED = Path(__file__).with_name("end_marked.py")
+LOOKS, PAUSE_SECONDS = 10, 0.05
+"""How often, and after which pause, it is looked whether what the gateway was ending is gone by itself."""
+SWEEP_SECONDS = 10.0
 _SERVER_ERROR = 500
 _log = structlog.get_logger(__name__)
 
@@ -69,7 +73,7 @@ class GatewayLocal:
         daemon = placement.new_key().partition(".")[0]
         self._placement = placement
         self._roster = KernelRoster(config, daemon, "local")
-        self._shared = SharedGateway(placement, config, daemon, python, self._gateway_gone)
+        self._shared = SharedGateway(placement, config, daemon, python)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for what is started from now on."""
@@ -111,21 +115,6 @@ class GatewayLocal:
         if kernel is not None:
             self._watch(kernel)
         return kernel
-
-    async def health(self) -> str | None:
-        """Say what is wrong with a gateway that runs; None also where none runs yet."""
-        gateway = self._shared.running
-        if gateway is None or await self._shared.is_healthy(gateway):
-            return None
-        return f"The shared gateway at {gateway.record.url} does not answer."
-
-    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return the kernelspecs that the gateway finds; our own of the moment are left out."""
-        gateway = await self._shared.find()
-        if gateway is None:
-            return {}
-        found = (await gateway.client.preflight()).specs
-        return {name: spec for name, spec in found.items() if not name.startswith(_PREFIX)}
 
     async def close(self, *, stop: bool) -> None:
         """Let go of everything; with `stop`, end the gateway if it is ours, whoever else uses it."""
@@ -182,27 +171,35 @@ class GatewayLocal:
             body = {"name": folder.name, "path": launch.cwd, "env": {}}
             start = Start(launch, body, "", is_python, deadline, on_spawned, wanted_id=_short_id())
             kernel = await self._roster.start(gateway.client, start, {})
-            if not kernel.plan.held.facts:
-                kernel.notice = unlimited_memory(gateway.client.place.shown, self._roster.config.limits)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         self._watch(kernel)
         return kernel
 
     def _watch(self, kernel: GatewayKernel) -> None:
-        """Hear of the end of its process without asking the gateway, which looks now and then; end what it leaves."""
-        kernel.clear = Leftovers(self._placement, kernel.plan.held.instance).end
+        """Know its process, and end what it leaves on this machine."""
+        kernel.clear = partial(self._clear, kernel.plan.held.instance)
         facts = kernel.plan.held.facts
-        who = identity.identity_of(int(facts[0])) if facts and facts[0].isdecimal() else None
-        kernel.process = who
-        if who is not None:
-            kernel.unwatch = watch_end(who, kernel.process_ended)
-        elif facts:
-            kernel.process_ended()
+        kernel.process = identity.identity_of(int(facts[0])) if facts and facts[0].isdecimal() else None
 
-    def _gateway_gone(self, why: str) -> None:
-        for kernel in self._roster.living():
-            kernel.talk.gone(why)
+    async def _clear(self, instance: str) -> tuple[int, ...]:
+        """End what a kernel left in sessions of its own; returns the pids of what survives that."""
+        mark = f"PX_INSTANCE={instance}"
+        for _ in range(LOOKS):
+            if not await asyncio.to_thread(marked, mark.encode()):
+                return ()
+            await asyncio.sleep(PAUSE_SECONDS)
+        key, argv = self._placement.new_key(), (sys.executable, "-I", "-S", str(END_MARKED), mark)
+        with contextlib.suppress(PxError, TimeoutError):
+            spec = ChildSpec(unit="kernel:gateway-sweep", argv=argv, cwd="/", env={"PATH": "/usr/bin:/bin"})
+            await self._placement.spawn(key, spec)
+            try:
+                async with asyncio.timeout(SWEEP_SECONDS):
+                    await self._placement.wait(key)
+            finally:
+                await self._placement.stop(key, grace_seconds=0, reason="exit")
+                await self._placement.release(key)
+        return tuple(await asyncio.to_thread(marked, mark.encode()))
 
 
 _PREFIX = "px-"

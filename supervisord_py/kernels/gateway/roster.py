@@ -1,31 +1,33 @@
-"""The kernels that one backend has at servers: started, taken over, forgotten.
+"""The kernels that one backend has at servers: started, taken over, forgotten; a note for each in a file of its own.
 
-Law: a kernel that a server started for us is written down before anything is asked of it, and deleted when its start
-does not come to its end; where the server's answer never came, the id that we proposed is deleted. What a server did
-not delete when that was wanted is deleted when the server is used again.
+A kernel that a server started for us is written down before anything is asked of it, and deleted when its start does
+not come to its end; where the server's answer never came, the id that we proposed is deleted. The note goes after the
+kernel is known to be gone; what has a note and no session is deleted at its server by a later sweep. A note holds no
+token.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import secrets
 import time
 import uuid
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import Started
-from supervisord_py.kernels.gateway.handle import KernelPlan
-from supervisord_py.kernels.gateway.held import Held, HeldKernels
-from supervisord_py.kernels.gateway.opening import open_again, open_new, remaining
+from supervisord_py.kernels.gateway.handle import KernelPlan, open_again, open_new, remaining
 from supervisord_py.process.spec import Child, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
@@ -33,8 +35,88 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway.handle import GatewayKernel
 
 UNDO_SECONDS = 5.0
-_UNIT = "kernel:"
+VERSION = 1
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One kernel at a server.
+
+    Attributes:
+        instance: Key of its life; begins with the daemon's id and a dot.
+        session_id: Whose it is: unit `kernel:<session id>`.
+        kernel: Its id at the server.
+        url: The server's address, without credentials.
+        session: Of the websocket: the server replays what it kept only to the same one.
+        started_at: Unix seconds.
+        tag: Note of the room.
+        facts: How the kernel named its process: pid and mark.
+    """
+
+    instance: str
+    session_id: str
+    kernel: str
+    url: str
+    session: str
+    started_at: float
+    tag: str = ""
+    facts: tuple[str, ...] = ()
+
+
+class HeldKernels:
+    """The notes in one directory. Blocking file I/O, small."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, held: Held) -> None:
+        """Write or replace a note."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place(self._path(held.instance), json.dumps({"version": VERSION, **asdict(held)}))
+
+    def read(self, instance: str) -> Held | None:
+        """Return a note; None where there is none that makes sense."""
+        return _read(self._path(instance))
+
+    def of(self, daemon: str) -> tuple[Held, ...]:
+        """Return the notes of one daemon, oldest first."""
+        try:
+            paths = sorted(self._folder.glob(f"{daemon}.*.json"))
+        except OSError:
+            return ()
+        return tuple(held for path in paths if (held := _read(path)) is not None)
+
+    def remove(self, instance: str) -> None:
+        """Remove a note; that of none is removed already."""
+        with contextlib.suppress(OSError):
+            self._path(instance).unlink(missing_ok=True)
+
+    def _path(self, instance: str) -> Path:
+        return self._folder / f"{instance.replace('/', '_')}.json"
+
+
+def _read(path: Path) -> Held | None:
+    try:
+        members = json.loads(path.read_text(encoding="utf-8"))
+        if members.pop("version") != VERSION:
+            return None
+        return Held(**{**members, "facts": tuple(members.get("facts", ()))})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def place(path: Path, text: str) -> None:
+    """Write a private file that appears whole or not at all. Blocking."""
+    draft = path.with_name(f".{secrets.token_hex(6)}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +128,6 @@ class Start:
         code: Python to be run silently first.
         spool: The kernel will write the files of its cells.
         wanted_id: Id to propose to the server, "" for any.
-        patience_seconds: How long the kernel may say nothing, of the time that is left at most half; None is all of it.
     """
 
     launch: Launch
@@ -56,7 +137,6 @@ class Start:
     deadline: float
     on_spawned: Callable[[Started], Awaitable[None]]
     wanted_id: str = ""
-    patience_seconds: float | None = None
 
 
 class KernelRoster:
@@ -67,10 +147,9 @@ class KernelRoster:
         self._daemon = daemon
         self._notes = HeldKernels(config.gateway.dir / "held" / backend)
         self._living: dict[str, GatewayKernel] = {}
-        self._open: set[GatewayKernel] = set()
+        self._open: list[GatewayKernel] = []
         self._writing = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
-        self._left: list[Held] = []
 
     # -- up ----------------------------------------------------------------------------------------------------------
 
@@ -78,7 +157,6 @@ class KernelRoster:
         """Have a kernel started and return it when it answers.
 
         Raises:
-            SilentKernelError: The server has started it, and it says nothing; another one may.
             PxError: It did not come up; nothing of it is left, as far as the server can be reached.
         """
         wanted = start.wanted_id or str(uuid.uuid4())
@@ -86,11 +164,18 @@ class KernelRoster:
         try:
             kernel_id = await client.create(_proposing(start.body, wanted), remaining(start.deadline))
             phases["post"] = time.monotonic() - began
-            held = self._held_of(client, start.launch, kernel_id)
+            held = Held(
+                instance=start.launch.instance,
+                session_id=start.launch.session_id,
+                kernel=kernel_id,
+                url=client.place.shown,
+                session=uuid.uuid4().hex,
+                started_at=time.time(),
+                tag=start.launch.tag,
+            )
             await self._write(held)
             await start.on_spawned(Started(None, phases))
-            plan = self._plan(client, held, spool=start.spool)
-            kernel = await open_new(plan, start.code, start.deadline, phases, _first_word_by(start))
+            kernel = await open_new(self._plan(client, held, start.spool), start.code, start.deadline, phases)
         except BaseException:
             self._undo(client, start.launch.instance, kernel_id)
             raise
@@ -100,7 +185,7 @@ class KernelRoster:
 
     async def attach(self, client: GatewayClient, held: Held, *, spool: bool) -> GatewayKernel | None:
         """Take over a kernel; None when it is gone or its state is, and then it is deleted."""
-        kernel = await open_again(self._plan(client, held, spool=spool))
+        kernel = await open_again(self._plan(client, held, spool))
         if kernel is None:
             self._undo(client, held.instance, held.kernel)
             return None
@@ -109,17 +194,16 @@ class KernelRoster:
 
     # -- what is held ------------------------------------------------------------------------------------------------
 
-    def living(self) -> tuple[GatewayKernel, ...]:
-        """Return the handles of kernels that are not lost."""
-        return tuple(self._living.values())
-
     async def find(self, instance: str) -> Held | None:
         """Return the note of a kernel."""
         return await asyncio.to_thread(self._notes.read, instance)
 
     async def held(self) -> tuple[Child, ...]:
         """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
-        return tuple(_child(each) for each in await self.forgotten())
+        return tuple(
+            Child(each.instance, f"kernel:{each.session_id}", Identity(0, 0, ""), each.started_at, each.tag, 0)
+            for each in await self.forgotten()
+        )
 
     async def annotate(self, instance: str, tag: str) -> None:
         """Replace the room's note with a kernel."""
@@ -142,23 +226,16 @@ class KernelRoster:
         except PxError as error:
             _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
             return False
-        await asyncio.to_thread(self._notes.remove, held.instance)
+        await self.forget(held)
         return True
 
-    def delete_left(self, client: GatewayClient) -> None:
-        """Delete in the background what a server had not deleted when that was wanted: it answers again."""
-        back = [each for each in self._left if each.url == client.place.shown]
-        self._left = [each for each in self._left if each not in back]
-        for each in back:
-            self._undo(client, each.instance, each.kernel)
-
     async def forget(self, held: Held) -> None:
-        """Remove the note of a kernel whose server is gone."""
+        """Remove the note of a kernel that is gone."""
         await asyncio.to_thread(self._notes.remove, held.instance)
 
     async def close(self) -> None:
         """Let go of all connections; the kernels go on living."""
-        for kernel in tuple(self._open):
+        for kernel in self._open:
             await kernel.close()
         self._living.clear()
         if self._undoing:
@@ -166,21 +243,8 @@ class KernelRoster:
 
     # -- pieces ------------------------------------------------------------------------------------------------------
 
-    def _plan(self, client: GatewayClient, held: Held, *, spool: bool) -> KernelPlan:
-        nudge = self.config.ladder.nudge_seconds
-        silent = self.config.gateway.silent_output_seconds
-        return KernelPlan(client, held, self._notes, spool, nudge, self.config.trace, silent)
-
-    def _held_of(self, client: GatewayClient, launch: Launch, kernel: str) -> Held:
-        return Held(
-            instance=launch.instance,
-            session_id=launch.session_id,
-            kernel=kernel,
-            url=client.place.shown,
-            session=uuid.uuid4().hex,
-            started_at=time.time(),
-            tag=launch.tag,
-        )
+    def _plan(self, client: GatewayClient, held: Held, spool: bool) -> KernelPlan:
+        return KernelPlan(client, held, self._notes, spool, self.config.ladder.nudge_seconds, self.config.trace)
 
     async def _write(self, held: Held) -> None:
         """Write a note; a tag that the room gave it meanwhile stays."""
@@ -192,14 +256,8 @@ class KernelRoster:
     def _take(self, kernel: GatewayKernel) -> None:
         instance = kernel.plan.held.instance
         self._living[instance] = kernel
-        self._open.add(kernel)
-        kernel.closed = partial(self._closed, kernel)
+        self._open = [*(each for each in self._open if not each.is_closed), kernel]
         kernel.died.add_done_callback(lambda _: self._living.pop(instance, None))
-
-    def _closed(self, kernel: GatewayKernel) -> None:
-        self._open.discard(kernel)
-        if kernel.is_given_up:
-            self._left.append(kernel.plan.held)
 
     def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
         """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
@@ -214,14 +272,7 @@ class KernelRoster:
                 # The instance may have another kernel by now.
                 held = await asyncio.to_thread(self._notes.read, instance)
                 if held is not None and held.kernel == kernel:
-                    await asyncio.to_thread(self._notes.remove, instance)
-
-
-def _first_word_by(start: Start) -> float | None:
-    if start.patience_seconds is None:
-        return None
-    left = remaining(start.deadline)
-    return start.deadline - left + min(start.patience_seconds, left / 2)
+                    await self.forget(held)
 
 
 def _proposing(body: Mapping[str, object], kernel: str) -> dict[str, object]:
@@ -229,8 +280,3 @@ def _proposing(body: Mapping[str, object], kernel: str) -> dict[str, object]:
     env = body.get("env")
     named = {**env, "KERNEL_ID": kernel} if isinstance(env, dict) and env else env
     return {**body, "kernel_id": kernel, **({} if named is None else {"env": named})}
-
-
-def _child(held: Held) -> Child:
-    unit = f"{_UNIT}{held.session_id}"
-    return Child(held.instance, unit, Identity(0, 0, ""), held.started_at, held.tag, log_position=0)

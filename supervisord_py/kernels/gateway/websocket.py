@@ -1,10 +1,9 @@
-"""A kernel's websocket that comes back: frames in, frames out, and the truth about every break.
+"""A kernel's websocket: frames in, frames out. A connection that breaks is opened again once, for the same session.
 
-Law: messages are handed on one by one, in order, and the next one is read when the last was dealt with, so that a fast
-server waits for us and not our memory for it. After a break the socket is opened again, with backoff, while the server
-still has the kernel; whether anything was lost in between cannot be seen from here, so each break is told.
-TCP_QUICKACK is set before each read: servers without TCP_NODELAY hold their next frame back until the last one is
-acknowledged, which costs 40 ms a message otherwise (tcp(7): the flag is not permanent).
+Messages are handed on one by one, in order, and the next one is read when the last was dealt with, so that a fast
+server waits for us and not our memory for it. TCP_QUICKACK is set before each read: servers without TCP_NODELAY hold
+their next frame back until the last one is acknowledged, which costs 40 ms a message otherwise (tcp(7): the flag is not
+permanent).
 """
 
 from __future__ import annotations
@@ -12,24 +11,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import TYPE_CHECKING, Protocol
+import time
+from typing import TYPE_CHECKING
 
 import aiohttp
 import structlog
 
-from supervisord_py.errors import ConfigError, PxError, UnknownUnitError
+from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway import wire
+from supervisord_py.kernels.gateway.client import UNKNOWN_THERE
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.gateway.client import GatewayClient
 
-FIRST_WAIT_SECONDS = 0.1
-LONGEST_WAIT_SECONDS = 5.0
-GIVE_UP_SECONDS = 60.0
-"""How long a server may be away before its kernel counts as gone."""
 CONNECT_SECONDS = 10.0
 _LARGE = 1024 * 1024
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
@@ -38,42 +35,46 @@ _UNSENT = "Cannot write to closing transport"
 _log = structlog.get_logger(__name__)
 
 
-class Listener(Protocol):
-    """Who hears what comes."""
-
-    @property
-    def breaks(self) -> int:
-        """How often `broke` was called."""
-
-    def deaf(self) -> AbstractContextManager[None]:
-        """While this lasts nothing is read."""
-
-    async def heard(self, message: wire.Message) -> None:
-        """Deal with a message; the next one is read afterwards."""
-
-    def broke(self) -> None:
-        """The connection broke; it is being opened again."""
-
-    async def back(self) -> None:
-        """It is open again."""
-
-    def gone(self, why: str) -> None:
-        """It will not come back: the kernel is lost. Said once, and last."""
-
-
 class KernelSocket:
-    """The channels of one kernel at one server."""
+    """The channels of one kernel at one server.
 
-    def __init__(self, client: GatewayClient, kernel: str, session: str, listener: Listener, *, trace: bool) -> None:
+    Args:
+        hear: Deals with a message; the next one is read afterwards.
+        on_back: Told when the connection is open again after a break.
+        on_gone: Told once, why, when it will not come back.
+    """
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        kernel: str,
+        session: str,
+        *,
+        hear: Callable[[wire.Message], Awaitable[None]],
+        on_back: Callable[[], None],
+        on_gone: Callable[[str], None],
+        trace: bool,
+    ) -> None:
+        self.breaks = 0
+        """How often the connection broke."""
         self._client = client
         self._kernel = kernel
         self._session = session
-        self._listener = listener
+        self._hear = hear
+        self._on_back = on_back
+        self._on_gone = on_gone
         self._trace = trace
+        self._heard_at = time.monotonic()
+        self._is_waiting = False
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._open = asyncio.Event()
         self._gone: str | None = None
         self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the server has said nothing while somebody listened."""
+        return time.monotonic() - self._heard_at if self._is_waiting else 0.0
 
     async def open(self, seconds: float) -> None:
         """Connect for the first time.
@@ -93,36 +94,27 @@ class KernelSocket:
             KernelGoneError: It will not come back.
         """
         while True:
-            connection = await self._connected()
-            breaks = self._listener.breaks
-            if await self._try_to_send(connection, message):
-                self._note("out", message)
-                return breaks
-
-    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: wire.Message) -> bool:
-        """Send a message; False when nothing of it can have left."""
-        try:
-            if connection.protocol == wire.V1:
-                await connection.send_bytes(wire.pack_v1(message))
-            else:
-                await self._send_json(connection, wire.pack_json(message))
-        except (aiohttp.ClientError, OSError) as error:
-            if self._socket is connection and self._gone is None:
-                self._open.clear()  # the reader is about to see the break
-            if _UNSENT in str(error):
-                return False
-            # It may have arrived. A cell is never sent twice: whoever waits for it sees the break and asks the server.
-            _log.info("gateway_send_broke", kernel=self._kernel, type=message.type)
-        return True
-
-    async def _connected(self) -> aiohttp.ClientWebSocketResponse:
-        while True:
             await self._open.wait()
             if self._gone is not None:
                 raise KernelGoneError(self._gone)
-            if self._socket is not None and not self._socket.closed:
-                return self._socket
-            self._open.clear()  # the reader is about to see the break
+            connection, breaks = self._socket, self.breaks
+            if connection is not None and not connection.closed and await self._try_to_send(connection, message):
+                self._note("out", message)
+                return breaks
+            if self._socket is connection and self._gone is None:
+                self._open.clear()  # the reader is about to see the break
+
+    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: wire.Message) -> bool:
+        """Send a message; False when nothing of it can have left."""
+        frame = wire.pack_v1(message) if connection.protocol == wire.V1 else wire.pack_json(message)
+        try:
+            await (connection.send_bytes(frame) if isinstance(frame, bytes) else connection.send_str(frame))
+        except (aiohttp.ClientError, OSError) as error:
+            if _UNSENT in str(error):
+                return False
+            # It may have arrived, and a cell is never sent twice: whoever waits for it hears of the break.
+            _log.info("gateway_send_broke", kernel=self._kernel, type=message.type)
+        return True
 
     def give_up(self, why: str) -> None:
         """The kernel is lost: whoever waits to send something hears of it."""
@@ -131,8 +123,7 @@ class KernelSocket:
 
     async def close(self) -> None:
         """Let go of the connection; the kernel goes on living."""
-        self._gone = self._gone or "the connection to the kernel's server was closed"
-        self._open.set()
+        self.give_up("the connection to the kernel's server was closed")
         if self._reader is not None and self._reader is not asyncio.current_task():
             self._reader.cancel()
             await asyncio.wait([self._reader])
@@ -143,35 +134,36 @@ class KernelSocket:
     async def _read(self) -> None:
         while True:
             await self._read_until_it_breaks()
-            with self._listener.deaf():
-                await self._drop()
-                self._listener.broke()
-                why = await self._connect_again()
-            if why is not None:
-                self._gone = why
-                self._open.set()
-                self._listener.gone(why)
-                return
-            await self._listener.back()
+            self._is_waiting = False
+            self.breaks += 1
+            await self._drop()
+            try:
+                if await self._client.model(self._kernel) is None:
+                    return self._on_gone(UNKNOWN_THERE)
+                self._take(await self._client.connect(self._kernel, self._session, CONNECT_SECONDS))
+            except PxError as error:
+                return self._on_gone(error.detail)
+            self._on_back()
 
     async def _read_until_it_breaks(self) -> None:
         connection = self._socket
-        if connection is None:
-            return
-        while True:
-            self._acknowledge_at_once(connection)
+        while connection is not None:
+            raw = connection.get_extra_info("socket")
+            if _QUICKACK is not None and raw is not None:
+                with contextlib.suppress(OSError):
+                    raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            self._heard_at, self._is_waiting = time.monotonic(), True
             try:
                 frame = await connection.receive()
             except (aiohttp.ClientError, OSError):
                 return
+            self._is_waiting = False
             if frame.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                with self._listener.deaf():
-                    await self._hand_on(connection, frame.data)
+                await self._hand_on(frame.data, is_v1=connection.protocol == wire.V1)
             elif frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
                 return
 
-    async def _hand_on(self, connection: aiohttp.ClientWebSocketResponse, frame: str | bytes) -> None:
-        is_v1 = connection.protocol == wire.V1
+    async def _hand_on(self, frame: str | bytes, *, is_v1: bool) -> None:
         try:
             # A message of megabytes takes the parser long enough to be felt by everybody else on the loop.
             large = len(frame) > _LARGE
@@ -180,37 +172,7 @@ class KernelSocket:
             _log.warning("gateway_frame_unreadable", kernel=self._kernel, bytes=len(frame), error=str(error))
             return
         self._note("in", message, len(frame))
-        await self._listener.heard(message)
-
-    def _acknowledge_at_once(self, connection: aiohttp.ClientWebSocketResponse) -> None:
-        raw = connection.get_extra_info("socket")
-        if _QUICKACK is not None and raw is not None:
-            with contextlib.suppress(OSError):
-                raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-
-    # -- breaks ------------------------------------------------------------------------------------------------------
-
-    async def _connect_again(self) -> str | None:
-        """Open the socket again; return why that is in vain."""
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + GIVE_UP_SECONDS
-        wait = FIRST_WAIT_SECONDS
-        while True:
-            try:
-                if await self._client.model(self._kernel) is None:
-                    return "its server does not know it any more"
-                self._take(await self._client.connect(self._kernel, self._session, CONNECT_SECONDS))
-            except UnknownUnitError:
-                return "its server does not know it any more"
-            except ConfigError as error:
-                return error.detail
-            except PxError as error:
-                if loop.time() + wait > give_up_at:
-                    return error.detail
-            else:
-                return None
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, LONGEST_WAIT_SECONDS)
+        await self._hear(message)
 
     def _take(self, connection: aiohttp.ClientWebSocketResponse) -> None:
         raw = connection.get_extra_info("socket")
@@ -227,13 +189,6 @@ class KernelSocket:
         if connection is not None:
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 await connection.close()
-
-    @staticmethod
-    async def _send_json(connection: aiohttp.ClientWebSocketResponse, frame: str | bytes) -> None:
-        if isinstance(frame, bytes):
-            await connection.send_bytes(frame)
-        else:
-            await connection.send_str(frame)
 
     def _note(self, way: str, message: wire.Message, size: int | None = None) -> None:
         if self._trace:

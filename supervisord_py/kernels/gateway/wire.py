@@ -1,6 +1,7 @@
 """Jupyter's messages as they travel over a kernel's websocket: the two framings, and new requests. Pure.
 
-Law: what does not parse is a `ValueError`, whatever the bytes; nothing else is ever raised for what a server sent.
+For both sides: we are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`,
+whatever the bytes; nothing else is ever raised for what a peer sent.
 The v1 subprotocol carries the parts of a message side by side, each found by an offset (64 bit, little endian); the
 older framing is one JSON text, or, with binary buffers, a table of offsets (32 bit, big endian) before JSON and
 buffers. The formats are those of jupyter_server's websocket documentation.
@@ -15,7 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    Write = Callable[[Mapping[str, Any]], bytes]
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
@@ -71,9 +74,10 @@ def request(
 # -- the v1 subprotocol ------------------------------------------------------------------------------------------------
 
 
-def pack_v1(message: Message) -> bytes:
-    """Return the frame of the v1 subprotocol."""
-    parts = [message.channel.encode(), *(_json(each) for each in _objects(message)), *message.buffers]
+def pack_v1(message: Message, write: Write | None = None) -> bytes:
+    """Return the frame of the v1 subprotocol; `write` makes JSON of an object."""
+    write = write or _json
+    parts = [message.channel.encode(), *(write(each) for each in _objects(message)), *message.buffers]
     at = _OFFSET * (len(parts) + 2)
     offsets = [at]
     for part in parts:
@@ -101,12 +105,18 @@ def unpack_v1(frame: bytes) -> Message:
 # -- the older framing -------------------------------------------------------------------------------------------------
 
 
-def pack_json(message: Message) -> str | bytes:
-    """Return the text of the older framing; bytes where there are buffers."""
-    text = json.dumps({**dict(zip(_NAMES, _objects(message), strict=True)), "channel": message.channel})
+def pack_json(message: Message, write: Write | None = None) -> str | bytes:
+    """Return the text of the older framing; bytes where there are buffers. `write` makes JSON of an object."""
+    told: dict[str, Any] = {
+        "channel": message.channel,
+        "msg_id": message.header.get("msg_id"),
+        "msg_type": message.type,
+        "buffers": [],
+    }
+    text = (write or _json)({**dict(zip(_NAMES, _objects(message), strict=True)), **told})
     if not message.buffers:
-        return text
-    parts = [text.encode(), *message.buffers]
+        return text.decode()
+    parts = [text, *message.buffers]
     offsets, at = [], _SHORT * (len(parts) + 1)
     for part in parts:
         offsets.append(at)
@@ -114,8 +124,8 @@ def pack_json(message: Message) -> str | bytes:
     return struct.pack(f"!{len(parts) + 1}I", len(parts), *offsets) + b"".join(parts)
 
 
-def unpack_json(frame: str | bytes) -> Message:
-    """Read a frame of the older framing.
+def unpack_json(frame: str | bytes, channel: str = "iopub") -> Message:
+    """Read a frame of the older framing; `channel` is that of a message that names none.
 
     Raises:
         ValueError: It is none.
@@ -131,7 +141,7 @@ def unpack_json(frame: str | bytes) -> Message:
         buffers = tuple(rest)
     members = _object(text)
     header, parent, metadata, content = [_checked(members.get(name) or {}) for name in _NAMES]
-    return Message(str(members.get("channel") or "iopub"), header, parent, metadata, content, buffers)
+    return Message(str(members.get("channel") or channel), header, parent, metadata, content, buffers)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

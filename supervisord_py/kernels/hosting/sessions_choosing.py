@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import ConflictError
 from supervisord_py.kernels.cell import Notice
 from supervisord_py.kernels.choosing.choice import BASH, ChooseRequest
-from supervisord_py.kernels.choosing.chooser import Choosing, ignore
+from supervisord_py.kernels.choosing.resolver import Choosing, ignore
 from supervisord_py.kernels.choosing.selection import Build
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.hosting.launching import SPEC_PREFIX
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.cell import CallEvent, CallRequest
     from supervisord_py.kernels.choosing.capabilities import CapabilityReport
-    from supervisord_py.kernels.choosing.choice import Choice
-    from supervisord_py.kernels.choosing.explanation import Explanation
+    from supervisord_py.kernels.choosing.choice import Choice, Explanation
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.hosting.session_register import SessionRegister
@@ -120,14 +119,16 @@ class SessionsChoosing:
         """Say which kinds of cells are offered."""
 
         async def ask_gateway() -> str | None:
-            return await (await backends.get(BackendName.GATEWAY_EXTERNAL)).health()
+            gateway: Any = await backends.get(BackendName.GATEWAY_EXTERNAL)
+            return str(told) if (told := await gateway.health()) is not None else None
 
         return await self._choosing.capabilities(self._config(), ask_gateway, cwd=cwd, environ=environ)
 
     async def specs(self, backends: Backends) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for: ours, or those of the external gateway where that is set."""
         if self._config().backend is BackendName.GATEWAY_EXTERNAL:
-            return await (await backends.get(BackendName.GATEWAY_EXTERNAL)).specs()
+            gateway: Any = await backends.get(BackendName.GATEWAY_EXTERNAL)
+            return dict(await gateway.specs())
         return await self._choosing.specs()
 
     def _backend(self, asked: BackendName | None, language: str) -> tuple[BackendName, str]:

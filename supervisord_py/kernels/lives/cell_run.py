@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
-from supervisord_py.kernels.backend import KernelGivenUpError, KernelGoneError
+from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.lives.ladder import Ladder, Over, Rung, Sight, Take, Wait
 from supervisord_py.kernels.session import BackendName
@@ -151,9 +151,6 @@ class CellRun:
             detail = None
         except KeeperLostError:
             raise
-        except KernelGivenUpError as error:
-            self._want_its_end()
-            action, detail = error.step, error.detail
         except PxError as error:  # a gateway that does not answer must not stop the ladder
             action, detail = rung.value, error.detail
         taken = ladder.took(rung, at, action, detail)

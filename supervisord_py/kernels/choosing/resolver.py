@@ -1,13 +1,17 @@
-"""One choice: from a request and the settings to everything that a start needs."""
+"""With what, where, and with which environment is a kernel to be started?
+
+The answer depends on the request, the settings and what lies on disk, never on what was chosen for somebody else.
+Nothing is built unless it may be, and never in silence.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisord_py.errors import InvalidInputError, StartFailedError
-from supervisord_py.kernels.choosing import failures, places
+from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError, TimedOutError
+from supervisord_py.kernels.choosing import kernelspecs, places
 from supervisord_py.kernels.choosing.candidates import (
     MANAGED,
     Candidate,
@@ -16,33 +20,39 @@ from supervisord_py.kernels.choosing.candidates import (
     candidates,
     environments,
 )
-from supervisord_py.kernels.choosing.choice import BASH, PYTHON, Choice, ChooseRequest
-from supervisord_py.kernels.choosing.environment import (
-    DEFAULT_PATH,
-    NOTHING,
-    Environment,
-    Filtered,
-    Inputs,
-    filtered,
-)
-from supervisord_py.kernels.choosing.explanation import Attempt, Explanation, Verdict
-from supervisord_py.kernels.choosing.failures import NoneRunsError
-from supervisord_py.kernels.choosing.installers import INSTALLER_SETTINGS, find_installers, managed_plan
+from supervisord_py.kernels.choosing.capabilities import Offer, report
+from supervisord_py.kernels.choosing.choice import BASH, PYTHON, Attempt, Choice, ChooseRequest, Explanation, Verdict
+from supervisord_py.kernels.choosing.environment import NOTHING, Filtered, Inputs, deactivated, filtered
+from supervisord_py.kernels.choosing.installs import INSTALLER_SETTINGS, Builds, find_installers, managed_plan
 from supervisord_py.kernels.choosing.kernelspecs import find_kernelspec
-from supervisord_py.kernels.choosing.probe import Question, activation_of, find
-from supervisord_py.kernels.choosing.selection import Build, Policy
+from supervisord_py.kernels.choosing.probe import Probe, Question, activation_of, find
+from supervisord_py.kernels.choosing.selection import (
+    Build,
+    NoneRunsError,
+    Policy,
+    Selector,
+    error_of,
+    managed_is_off,
+    sentence,
+    two_interpreters,
+)
+from supervisord_py.kernels.choosing.steps import Steps
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from supervisord_py.kernels.choosing.building import Builds
+    from supervisord_py.kernels.choosing.capabilities import CapabilityReport
     from supervisord_py.kernels.choosing.environment import Activation
     from supervisord_py.kernels.choosing.kernelspecs import Kernelspec
-    from supervisord_py.kernels.choosing.selection import Chosen, Selection, Selector
+    from supervisord_py.kernels.choosing.selection import Chosen, Selection
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.process.placement import Placement
 
+T = TypeVar("T")
 OVERLAYS = "overlays"
+BUILT_FIRST = "a start builds what is lacking first"
 MANAGED_FOLDER = "python"
 _ACTIVE = frozenset({"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"})
 _NOT_FOR_BUILDERS = ("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
@@ -117,7 +127,7 @@ class OneChoice:
             spec = await find_kernelspec(request.kernelspec, request.backend, self._path)
         if spec is not None and not spec.native:
             if request.interpreter is not None:
-                raise failures.two_interpreters(spec.name)
+                raise two_interpreters(spec.name)
             if spec.python is None:
                 return await self._other_language(spec)
         return await self._python(spec)
@@ -204,7 +214,7 @@ class OneChoice:
         named = around.request or around.setting
         if named == MANAGED:
             if around.managed is None:
-                raise failures.managed_is_off(by_request=around.request is not None)
+                raise managed_is_off(by_request=around.request is not None)
             if self._build is Build.ALLOWED:
                 await self.ensure_managed()
         return candidates(around)
@@ -274,7 +284,7 @@ class OneChoice:
             attempts=selection.attempts,
             kernelspec=spec.name if spec is not None else None,
             environment=self._filtered(None, spec),
-            failure=failures.sentence(selection.attempts),
+            failure=sentence(selection.attempts),
         )
         return NoneRunsError(explanation, buildable=selection.buildable)
 
@@ -300,3 +310,148 @@ def _notices(attempts: Sequence[Attempt], chosen: Chosen) -> tuple[str, ...]:
             remedy = f" ({each.remedy})" if each.remedy else ""
             told.append(f"{each.sentence}{remedy}; cells run with {chosen.path} instead")
     return tuple(told)
+
+
+# -- the door ----------------------------------------------------------------------------------------------------------
+
+
+def ignore(_line: str) -> None:
+    """Tell nobody."""
+
+
+class Choosing:
+    """Chooses; one for a control plane.
+
+    Args:
+        placement: Runs what is asked and built.
+        environ: The daemon's environment.
+        own: Variables of ours that kernels get (`PX_SOCKET`, so that a cell can call `pxctl`).
+        secrets: Values that no kernel may see, beside the gateway's token.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        *,
+        environ: Mapping[str, str],
+        own: Mapping[str, str] | None = None,
+        secrets: tuple[str, ...] = (),
+    ) -> None:
+        self._steps = Steps(placement)
+        self._probe = Probe(self._steps)
+        self._builds = Builds(self._steps)
+        selector = Selector(self._probe, self._builds)
+        self._means = Means(selector, self._builds, deactivated(environ), Environment(own or {}), secrets)
+
+    async def open(self) -> None:
+        """Stop what an earlier control plane was asking or building."""
+        await self._steps.open()
+
+    async def close(self) -> None:
+        """End what is being asked or built."""
+        await self._builds.close()
+        await self._probe.close()
+
+    async def choose(
+        self,
+        request: ChooseRequest,
+        config: KernelsConfig,
+        *,
+        build: Build = Build.ALLOWED,
+        progress: Callable[[str], None] = ignore,
+    ) -> Choice:
+        """Choose.
+
+        Args:
+            request: For what.
+            config: The settings.
+            build: Whether an overlay may be built (and the managed environment, where it was named), if the settings
+                allow it.
+            progress: Gets the lines of builds, on the loop.
+
+        Raises:
+            InvalidInputError: The working directory, the interpreter or the kernelspec that was named is none.
+            ConfigError: The interpreter of the settings does not run; the kernelspec is broken.
+            StartFailedError: No candidate runs; `explanation` says why. Or there is no bash.
+            BuildFailedError: The managed environment was named and cannot be built.
+            TimedOutError: The deadline passed; a build goes on, and the next call joins it.
+        """
+        allowed = build if config.managed else Build.NEVER
+        try:
+            return await _in_time(request, OneChoice(self._means, request, config, allowed, progress).choice())
+        except NoneRunsError as none:
+            raise error_of(none) from None
+
+    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Explanation:
+        """Say what would be chosen and why, or why nothing. Builds nothing; that a start would is said.
+
+        Raises:
+            InvalidInputError: The working directory or the kernelspec that was named is none.
+            ConfigError: The kernelspec is broken.
+            TimedOutError: The deadline passed.
+        """
+        try:
+            work = OneChoice(self._means, request, config, Build.NEVER, ignore).choice()
+            return (await _in_time(request, work)).explanation
+        except NoneRunsError as none:
+            if not (none.buildable and config.managed):
+                return none.explanation
+            return replace(none.explanation, failure=f"{none.explanation.failure}; {BUILT_FIRST}")
+
+    async def capabilities(
+        self,
+        config: KernelsConfig,
+        ask_gateway: Callable[[], Awaitable[str | None]],
+        *,
+        cwd: str | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> CapabilityReport:
+        """Say which cells can be run here. Builds nothing.
+
+        Args:
+            config: The settings.
+            ask_gateway: Asks the external gateway why it cannot be used; called where cells would run there.
+            cwd: Whose interpreter is asked for; None is the home directory.
+            environ: Of the caller.
+
+        Raises:
+            InvalidInputError: There is no such working directory.
+        """
+        environ = environ or {}
+        request = ChooseRequest(cwd=cwd, backend=config.backend, environ=environ)
+        path = environ.get("PATH") or self._means.environ.get("PATH") or DEFAULT_PATH
+        shell = await asyncio.to_thread(places.find_shell, path)
+        python = Offer(offered=False)
+        if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
+            trouble = await ask_gateway()
+            python = Offer(offered=trouble is None, reason=trouble or "cells run at the external gateway")
+        elif config.expose.python:
+            python = await self._preflight(request, config)
+        return report(config.expose, python, shell, config.backend)
+
+    async def _preflight(self, request: ChooseRequest, config: KernelsConfig) -> Offer:
+        work = OneChoice(self._means, request, config, Build.NEVER, ignore).choice()
+        try:
+            choice = await _in_time(request, work)
+        except NoneRunsError as none:
+            if none.buildable and config.managed:
+                return Offer(offered=True, reason="what it lacks will be built with the first cell")
+            return Offer(offered=False, reason=none.explanation.failure)
+        except ConfigError as error:
+            return Offer(offered=False, reason=error.detail)
+        return Offer(offered=True, program=choice.interpreter)
+
+    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the kernelspecs of this machine, see `kernelspecs.documents`."""
+        return await kernelspecs.documents()
+
+
+async def _in_time(request: ChooseRequest, work: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout_at(request.deadline):
+            return await work
+    except TimeoutError:
+        raise TimedOutError(
+            "the time of the call was over before there was an interpreter for it",
+            hint="ask again: what is being built goes on; or give the call more time with --timeout",
+        ) from None

@@ -1,10 +1,9 @@
-"""What is built for kernels: overlays with ipykernel, and the managed environment.
+"""What is built for kernels: overlays with ipykernel, and the managed environment; with uv if there is one, else pip.
 
-Law: a build is whole or not there. An overlay is made under another name and renamed; the managed environment, which
-knows its own path, is made in place beside a mark that says so, and counts when the mark is gone. Of two builds of one
-thing, in one process or in several, the second waits and takes what the first has made. A build that was killed leaves
-nothing that counts, and the next one clears it away; the installers' own caches make that one quick. A build goes on
-when the call that asked for it gives up: the next call joins it.
+A build is whole or not there. An overlay is made under another name and renamed; the managed environment, which knows
+its own path, is made in place beside a mark that says so, and counts when the mark is gone. Of two builds of one thing,
+in one process or in several, the second waits and takes what the first has made. A build that was killed leaves nothing
+that counts, and the next one clears it away. A build goes on when the call that asked for it gives up.
 """
 
 from __future__ import annotations
@@ -12,29 +11,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import importlib.util
 import os
 import secrets
+import shlex
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.choosing.joining import join
-from supervisord_py.kernels.choosing.steps import Program
+from supervisord_py.kernels.choosing.steps import Program, join
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
-    from pathlib import Path
 
-    from supervisord_py.kernels.choosing.installers import BuildPlan
+    from supervisord_py.kernels.choosing.probe import Interpreter
     from supervisord_py.kernels.choosing.steps import Steps
 
     Tell = Callable[[str], None]
 
+REQUIREMENT = "ipykernel>=6.29,<8"
+"""Kernels that we are tested with; 6.29 is the last one for Python 3.8."""
+PACKAGE = "ipykernel"
+_PLAIN = ("--no-input", "--disable-pip-version-check")
+INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
+"""A person's own settings of the installers (indexes, caches, certificates) pass to a build, not to kernels."""
 BUILD_SECONDS = 1800.0
-HOLD_OFF_SECONDS = 30.0
-"""How long a failed build is not tried again: its failure is told at once instead."""
 LOCK_LOOK_SECONDS = 0.2
 _TRASH = ".trash-"
 _PART = ".part-"
@@ -43,6 +48,128 @@ _PART = ".part-"
 def part_of(target: Path) -> Path:
     """Return the mark that a build in place is not whole, or the place where another one is made until it is."""
     return target.with_name(f"{_PART}{target.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Installers:
+    """What this daemon can install with.
+
+    Attributes:
+        python: The daemon's own interpreter: makes virtual environments.
+        pip: The daemon's interpreter has a pip, one that can install for other interpreters.
+        uv: Path of uv; None where there is none.
+    """
+
+    python: str
+    pip: bool = False
+    uv: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    """Something to be made.
+
+    Attributes:
+        target: Where it will be.
+        what: In words for people.
+        name: For the unit of the builders.
+        tool: What it is made with, for people.
+        steps: The commands; `{place}` is replaced by where it is made.
+        by_hand: The command that a person can run instead.
+        in_place: It is made where it will be, because it knows its own path.
+        proof: What must be there in it.
+    """
+
+    target: Path
+    what: str
+    name: str
+    tool: str
+    steps: tuple[tuple[str, ...], ...]
+    by_hand: str
+    in_place: bool = False
+    proof: str = ""
+
+    def commands(self, place: str) -> tuple[tuple[str, ...], ...]:
+        """Return the commands with the place put in."""
+        return tuple(tuple(each.replace("{place}", place) for each in step) for step in self.steps)
+
+    def is_complete(self) -> bool:
+        """Say whether it is there, whole. File I/O."""
+        marked = self.in_place and os.path.lexists(part_of(self.target))
+        return not marked and os.path.exists(self.target / self.proof)
+
+
+def find_installers(path: str) -> Installers:
+    """Return what there is to install with, uv looked for beside the daemon's interpreter and on `path`. File I/O."""
+    beside = os.path.join(os.path.dirname(sys.executable), "uv")
+    uv = beside if os.access(beside, os.X_OK) else shutil.which("uv", path=path)
+    return Installers(sys.executable, pip=importlib.util.find_spec("pip") is not None, uv=uv)
+
+
+def overlay_plan(interpreter: Interpreter, installers: Installers) -> BuildPlan | None:
+    """Return how the overlay of an interpreter is built; None where there is nothing to build it with."""
+    python = interpreter.executable
+    start: tuple[str, ...]
+    if installers.uv is not None:
+        tool, start = "uv", (installers.uv, "pip", "install", "--python", python, "--compile-bytecode")
+    elif interpreter.pip:
+        tool, start = "its own pip", (python, "-m", "pip", "install", *_PLAIN)
+    elif installers.pip:
+        tool, start = "the daemon's pip", (installers.python, "-m", "pip", "--python", python, "install", *_PLAIN)
+    else:
+        return None
+    target = Path(interpreter.overlay)
+    return BuildPlan(
+        target=target,
+        what=f"an overlay with ipykernel for {python}",
+        name=f"overlay-{target.name}",
+        tool=tool,
+        steps=((*start, "--target", "{place}", REQUIREMENT),),
+        by_hand=add_ipykernel(interpreter, installers),
+        proof=PACKAGE,
+    )
+
+
+def managed_plan(root: Path, installers: Installers) -> BuildPlan:
+    """Return how the managed environment is built."""
+    python = f"{root}/bin/python"
+    if installers.uv is not None:
+        uv = installers.uv
+        steps: tuple[tuple[str, ...], ...] = (
+            (uv, "venv", "--seed", "--python", installers.python, "{place}"),
+            (uv, "pip", "install", "--compile-bytecode", "--python", python, REQUIREMENT),
+        )
+    else:
+        steps = (
+            (installers.python, "-m", "venv", "{place}"),
+            (python, "-m", "pip", "install", *_PLAIN, REQUIREMENT),
+        )
+    by_hand = " && ".join(shlex.join(step) for step in steps).replace("'{place}'", shlex.quote(str(root)))
+    return BuildPlan(
+        target=root,
+        what="the managed environment",
+        name="managed",
+        tool="uv" if installers.uv is not None else "venv and pip",
+        steps=steps,
+        by_hand=by_hand,
+        in_place=True,
+        proof="bin/python",
+    )
+
+
+def add_ipykernel(interpreter: Interpreter, installers: Installers) -> str:
+    """Return the exact command that gives an interpreter its own ipykernel."""
+    python = interpreter.executable
+    if interpreter.pip:
+        return shlex.join((python, "-m", "pip", "install", PACKAGE))
+    if installers.uv is not None:
+        return shlex.join((installers.uv, "pip", "install", "--python", python, PACKAGE))
+    if installers.pip:
+        return shlex.join((installers.python, "-m", "pip", "--python", python, "install", PACKAGE))
+    return f"{shlex.join((python, '-m', 'ensurepip'))} && {shlex.join((python, '-m', 'pip', 'install', PACKAGE))}"
+
+
+# -- building ----------------------------------------------------------------------------------------------------------
 
 
 class BuildFailedError(StartFailedError):
@@ -63,7 +190,6 @@ class Builds:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._running: dict[str, _Build] = {}
-        self._failed: dict[str, tuple[float, BuildFailedError]] = {}
 
     async def ensure(self, plan: BuildPlan, env: Mapping[str, str], tell: Tell) -> None:
         """See to it that `plan.target` is there, whole; returns when it is.
@@ -74,12 +200,11 @@ class Builds:
             tell: Gets a line at a time; called on the loop.
 
         Raises:
-            BuildFailedError: It cannot be had; told again at once for half a minute.
+            BuildFailedError: It cannot be had.
         """
         if await asyncio.to_thread(plan.is_complete):
             return
         key = str(plan.target)
-        self._refuse_again(key)
         build = self._running.get(key)
         if build is None:
             build = self._running[key] = _Build(asyncio.create_task(self._build(plan, env), name=f"build {key}"))
@@ -90,17 +215,10 @@ class Builds:
         finally:
             build.listeners.remove(tell)
 
-    def _refuse_again(self, key: str) -> None:
-        when, error = self._failed.get(key, (float("-inf"), None))
-        if error is not None and asyncio.get_running_loop().time() < when + HOLD_OFF_SECONDS:
-            raise BuildFailedError(error.detail, hint=error.hint, **error.extra)
-
     def _ended(self, key: str, done: asyncio.Task[None]) -> None:
         del self._running[key]
-        error = None if done.cancelled() else done.exception()
-        self._failed.pop(key, None)
-        if isinstance(error, BuildFailedError):
-            self._failed[key] = (asyncio.get_running_loop().time(), error)
+        if not done.cancelled():
+            done.exception()  # whoever still waits gets it; where nobody does, it is no news
 
     async def close(self) -> None:
         """End all builds; their programs are stopped."""
