@@ -23,11 +23,10 @@ from supervisord_py.errors import (
 )
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.tools.config import PoolLimits
-from supervisord_py.tools.serving import failure, tags
-from supervisord_py.tools.serving.failure import Ended
-from supervisord_py.tools.serving.ports import Listening
-from supervisord_py.tools.serving.readiness import NotInTime
-from supervisord_py.tools.serving.refusals import refusal_error
+from supervisord_py.tools.serving import failure
+from supervisord_py.tools.serving.failure import Ended, refusal_error
+from supervisord_py.tools.serving.instance import Tag, decode_tag
+from supervisord_py.tools.serving.readiness import Listening, NotInTime
 from supervisord_py.tools.serving.warm_events import Refusal, Refuse
 from supervisord_py.tools.spec import ListenMode
 
@@ -199,7 +198,7 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
 
 @given(
     st.builds(
-        tags.Tag,
+        Tag,
         tool=st.text(),
         port=st.integers(0, 65535),
         digest=st.text(),
@@ -210,16 +209,16 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
         stopping=st.none() | st.sampled_from(list(Reason)).map(str),
     )
 )
-def test_a_note_is_read_as_it_was_written(tag: tags.Tag) -> None:
-    assert tags.decode(tag.encode()) == tag
+def test_a_note_is_read_as_it_was_written(tag: Tag) -> None:
+    assert decode_tag(tag.encode()) == tag
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "1", '{"v": 2}', '{"v": 1}', '{"v": 1, "tool": "x", "more": 1}', "null", '"v"']
 )
 def test_a_strange_note_is_not_understood(text: str) -> None:
-    assert tags.decode(text) is None
+    assert decode_tag(text) is None
 
 
 def test_a_note_with_a_strange_reason_is_not_understood() -> None:
-    assert tags.decode(tags.Tag("x", 1, "d", "port", "spawn", stopping="bored").encode()) is None
+    assert decode_tag(Tag("x", 1, "d", "port", "spawn", stopping="bored").encode()) is None

@@ -13,7 +13,7 @@ import pytest
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.tools.serving import listeners as listeners_module
-from supervisord_py.tools.serving import ports
+from supervisord_py.tools.serving import readiness as ports
 from supervisord_py.tools.serving.listeners import Listeners
 from supervisord_py.tools.serving.notify import NotifySocket
 from tools.tool_house import eventually

@@ -18,11 +18,10 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.declaring.catalog import Catalog
-from supervisord_py.tools.serving import tags
 from supervisord_py.tools.serving.answers import StreamedAnswer, WholeAnswer
+from supervisord_py.tools.serving.instance import decode_tag
 from supervisord_py.tools.serving.launcher import Launcher
-from supervisord_py.tools.serving.ports import listening_of
-from supervisord_py.tools.serving.readiness import ReadinessWatch
+from supervisord_py.tools.serving.readiness import ReadinessWatch, listening_of
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class ToolHouse:
         while True:
             child = await self.placement.attach(self.state(name).instance)
             assert child is not None
-            if (tag := tags.decode(child.tag)) is not None and tag.ready:
+            if (tag := decode_tag(child.tag)) is not None and tag.ready:
                 return
             assert time.monotonic() < deadline, f"no note that {name} is ready came within {PATIENCE} s"
             await asyncio.sleep(0.01)

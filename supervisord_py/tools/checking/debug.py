@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances, runs
 from supervisord_py.tools.checking.sample import sample_input
-from supervisord_py.tools.serving.drift import schema_drift
 from supervisord_py.tools.serving.failure import hint_for
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
+from supervisord_py.tools.serving.upstream import schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

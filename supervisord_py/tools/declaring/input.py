@@ -13,7 +13,8 @@ from supervisord_py.errors import InvalidInputError
 from supervisord_py.tools.declaring.schema import compile_schema, violations
 
 if TYPE_CHECKING:
-    from supervisord_py.tools.declaring.schema import Draft202012Validator
+    from jsonschema import Draft202012Validator
+
     from supervisord_py.tools.spec import ToolSpec
 
 MAX_COMPILED = 256

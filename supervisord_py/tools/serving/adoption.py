@@ -16,10 +16,9 @@ from supervisord_py.errors import PxError
 from supervisord_py.process import clock
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.serving import failure, tags
+from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving import warm_events as ev
-from supervisord_py.tools.serving.instance import Instance
-from supervisord_py.tools.serving.leases import rules_of
+from supervisord_py.tools.serving.instance import Instance, decode_tag, rules_of
 from supervisord_py.tools.serving.notify import NotifySocket, socket_path
 from supervisord_py.tools.serving.notify import stored_name as notify_name
 from supervisord_py.tools.serving.upstream import Upstream
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
 
     from supervisord_py.process.spec import Child, ExitRecord
     from supervisord_py.tools.declaring.catalog import Catalog
+    from supervisord_py.tools.serving.instance import Tag
     from supervisord_py.tools.serving.lives import Lives
     from supervisord_py.tools.serving.startup import Surroundings
-    from supervisord_py.tools.serving.tags import Tag
     from supervisord_py.tools.serving.warm_set import WarmSet
     from supervisord_py.tools.spec import ToolSpec
 
@@ -63,7 +62,7 @@ class Adoption:
         """Go through all tools that the keeper holds, the newest instance of a tool first."""
         children = await self._around.placement.list("tool:")
         for child in sorted(children, key=lambda each: each.started_at, reverse=True):
-            tag = tags.decode(child.tag)
+            tag = decode_tag(child.tag)
             if child.exit is not None:
                 await self._bury(child, child.exit, tag)
             else:

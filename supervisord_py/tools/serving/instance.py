@@ -7,16 +7,20 @@ is to end, `ended` how it did.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from supervisord_py.tools.serving.tags import Tag
+from supervisord_py.process.spec import Reason
+from supervisord_py.tools.serving import warm_events as ev
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Mapping
 
     from supervisord_py.errors import PxError
     from supervisord_py.process.spec import Child, ExitRecord, Reason, StopReport
+    from supervisord_py.tools.config import PoolLimits
     from supervisord_py.tools.serving.failure import Ended
     from supervisord_py.tools.serving.notify import NotifySocket
     from supervisord_py.tools.serving.upstream import Upstream
@@ -96,3 +100,84 @@ class Instance:
             cold_start_ms=self.cold_start_ms,
             stopping=self.wanted.value if self.wanted else None,
         )
+
+
+_MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A request's hold on an instance; `cold` when it waited for the start."""
+
+    ticket: int
+    instance: Instance
+    cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A held warm instance, for a client that talks to it directly. `over` is set when the instance ends."""
+
+    address: str
+    port: int
+    pid: int | None
+    instance: str
+    cold_start_ms: int | None
+    over: asyncio.Event
+
+
+def bounds_of(pool: PoolLimits) -> ev.PoolBounds:
+    """Return the bounds of the warm set that the settings ask for."""
+    budget = None if pool.memory_budget_mb is None else pool.memory_budget_mb * _MEBIBYTE
+    return ev.PoolBounds(max(1, pool.warm_keep_max), budget, pool.queue_max)
+
+
+def rules_of(spec: ToolSpec) -> ev.Rules:
+    """Return what the warm set has to know of a tool."""
+    return ev.Rules(spec.digest, spec.concurrency, spec.warm_keep_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What is known of an instance besides its process. A tag of another version is not understood.
+
+    Attributes:
+        tool: Name of the tool.
+        port: Where it listens on 127.0.0.1.
+        digest: Of the declaration it was started from.
+        listen: Its listen mode.
+        start_method: How it was started.
+        ready: It had become ready.
+        cold_start_ms: How long that took.
+        stopping: Why it is being stopped; None while it is not.
+    """
+
+    tool: str
+    port: int
+    digest: str
+    listen: str
+    start_method: str
+    ready: bool = False
+    cold_start_ms: int = 0
+    stopping: str | None = None
+
+    @property
+    def wanted(self) -> Reason | None:
+        """Why it is being stopped, as a reason."""
+        return Reason(self.stopping) if self.stopping else None
+
+    def encode(self) -> str:
+        """Return the text for the keeper."""
+        return json.dumps({"v": 1, **asdict(self)}, separators=(",", ":"))
+
+
+def decode_tag(text: str) -> Tag | None:
+    """Read a tag; None when it is none of ours or of another version."""
+    try:
+        members = json.loads(text)
+        if members.pop("v") != 1:
+            return None
+        tag = Tag(**members)
+        return tag if tag.wanted or not tag.stopping else None
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None

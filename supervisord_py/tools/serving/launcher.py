@@ -22,13 +22,11 @@ from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving import warm_events as ev
 from supervisord_py.tools.serving.adoption import Adoption
 from supervisord_py.tools.serving.chronicle import Chronicle
-from supervisord_py.tools.serving.instance import Instance
-from supervisord_py.tools.serving.leases import Granted, Lease, bounds_of, rules_of
+from supervisord_py.tools.serving.failure import refusal_error
+from supervisord_py.tools.serving.instance import Granted, Instance, Lease, bounds_of, rules_of
 from supervisord_py.tools.serving.listeners import Listeners
 from supervisord_py.tools.serving.lives import Lives
-from supervisord_py.tools.serving.refusals import refusal_error
-from supervisord_py.tools.serving.startup import Surroundings
-from supervisord_py.tools.serving.stderr_tail import StderrTails
+from supervisord_py.tools.serving.startup import StderrTails, Surroundings
 from supervisord_py.tools.serving.tool_state import ToolState, tool_state
 from supervisord_py.tools.serving.upkeep import Upkeep
 from supervisord_py.tools.serving.warm_events import Pin

@@ -18,9 +18,8 @@ from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving import warm_events as ev
-from supervisord_py.tools.serving.drift import schema_drift
 from supervisord_py.tools.serving.startup import Startup, Surroundings, close_notify
-from supervisord_py.tools.serving.upstream import Upstream
+from supervisord_py.tools.serving.upstream import Upstream, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -8,6 +8,7 @@ tool is asked to cancel.
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 import uuid
 from contextlib import asynccontextmanager
@@ -23,18 +24,16 @@ from supervisord_py.process.spec import Reason
 from supervisord_py.tools.declaring.input import check_input
 from supervisord_py.tools.declaring.pixie_call import pixie_call
 from supervisord_py.tools.serving import answers, failure
-from supervisord_py.tools.serving.artefacts import make_room
-from supervisord_py.tools.serving.overtime import Overtime
 from supervisord_py.tools.serving.upstream import Call
-from supervisord_py.tools.serving.visit import Visit
+from supervisord_py.tools.serving.visit import Overtime, Visit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Mapping
+    from pathlib import Path
 
     from supervisord_py.tools.serving.answers import Answer
-    from supervisord_py.tools.serving.instance import Instance
+    from supervisord_py.tools.serving.instance import Granted, Instance
     from supervisord_py.tools.serving.launcher import Launcher
-    from supervisord_py.tools.serving.leases import Granted
     from supervisord_py.tools.spec import ToolSpec
 
 
@@ -342,3 +341,20 @@ def _what_broke(error: Exception) -> str:
             return f"answered with something that is not HTTP ({str(error.message)[:200]})"
         case _:
             return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
+
+
+def make_room(folder: Path, run_id: str, retain: int) -> Path:
+    """Make the directory of a run below its tool's folder, and remove the oldest beyond `retain`."""
+    directory = folder / run_id
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    others = [(_age(each), each) for each in folder.iterdir() if each != directory and each.is_dir()]
+    for _, old in sorted(others, reverse=True)[max(0, retain - 1) :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return directory
+
+
+def _age(directory: Path) -> float:
+    try:
+        return directory.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.descriptors import SHORT, check_room, shortage
 from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.output import OutputReader, Stream
 from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.tools.declaring.environment import build_environment
 from supervisord_py.tools.declaring.interpreter import argv_for, find_interpreter
 from supervisord_py.tools.serving import failure
+from supervisord_py.tools.serving.failure import decode_tail
 from supervisord_py.tools.serving.notify import NotifySocket
 from supervisord_py.tools.serving.notify import stored_name as notify_name
-from supervisord_py.tools.serving.ports import free_port
 from supervisord_py.tools.serving.readiness import (
     ExitedEarly,
     NotInTime,
@@ -35,6 +36,7 @@ from supervisord_py.tools.serving.readiness import (
     ReadyOutcome,
     Stolen,
     Watched,
+    free_port,
 )
 from supervisord_py.tools.spec import ListenMode
 
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     from supervisord_py.tools.serving.instance import Instance
     from supervisord_py.tools.serving.listeners import Listeners
     from supervisord_py.tools.serving.readiness import RunTask
-    from supervisord_py.tools.serving.stderr_tail import StderrTails
     from supervisord_py.tools.spec import ToolSpec
+
 
 SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
@@ -274,3 +276,40 @@ async def close_notify(placement: Placement, instance: Instance) -> None:
         instance.notify.remove()
         instance.notify = None
         await placement.drop_fd(notify_name(instance.key))
+
+
+DRAIN_SECONDS = 0.5
+"""How long a failure waits for the last words of a tree that is slow to end."""
+
+
+class StderrTails:
+    """Reads tails of at most `limit` bytes."""
+
+    def __init__(self, placement: Placement, limit: int) -> None:
+        self._placement = placement
+        self._limit = limit
+
+    async def of(self, instance: Instance) -> str:
+        """Return what an instance has written to stderr so far, the end of it."""
+        if instance.child is None:
+            return ""
+        end = instance.record.log_end if instance.record else None
+        raw = await asyncio.to_thread(self._read, instance.spec.unit, instance.child.log_position, end)
+        return decode_tail(raw, self._limit)
+
+    def _read(self, unit: str, start: int, end: int | None) -> bytes:
+        try:
+            reader = OutputReader.of(self._placement.log_dir, unit)
+            return reader.tail_bytes(start, reader.end() if end is None else end, Stream.STDERR, self._limit)
+        except OSError:
+            return b""  # a full or broken disk must not hide the failure itself
+
+    async def last_words(self, instance: Instance) -> str:
+        """Return the tail of an instance whose leader has ended, after its pipes are drained if that is quick."""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                grace = instance.spec.stop_timeout_seconds
+                await self._placement.stop(instance.key, grace_seconds=grace, reason="exit")
+        except TimeoutError:
+            pass  # leftovers of its tree take their time; the stop goes on at the keeper
+        return await self.of(instance)

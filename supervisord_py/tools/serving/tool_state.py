@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from supervisord_py.errors import ConfigError
     from supervisord_py.tools.serving.chronicle import Standing
     from supervisord_py.tools.serving.instance import Instance
-    from supervisord_py.tools.serving.warm_slot import Slot
+    from supervisord_py.tools.serving.warm_set import Slot
 
 
 @dataclass(frozen=True, slots=True)

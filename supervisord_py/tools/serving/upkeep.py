@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from supervisord_py.errors import ConfigError, KeeperLostError, UnknownUnitError
 from supervisord_py.tools.serving import warm_events as ev
-from supervisord_py.tools.serving.leases import rules_of
+from supervisord_py.tools.serving.instance import rules_of
 
 if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement

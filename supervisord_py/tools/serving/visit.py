@@ -10,13 +10,17 @@ import asyncio
 from typing import TYPE_CHECKING, Self
 
 from supervisord_py.process.identity import liveness
-from supervisord_py.process.spec import Liveness
+from supervisord_py.process.spec import Liveness, Reason
+from supervisord_py.tools.serving import failure
+from supervisord_py.tools.serving import warm_events as ev
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from supervisord_py.errors import PxError
     from supervisord_py.tools.serving.instance import Instance
+    from supervisord_py.tools.serving.launcher import Launcher
+
 
 EXIT_RECORD_SECONDS = 1.0
 LATE_RECORD_SECONDS = 10.0
@@ -87,3 +91,54 @@ class Visit:
             if self.error is None:
                 raise
             raise self.error from None
+
+
+CANCEL_SECONDS = 1.0
+
+
+class Overtime:
+    """The timer of one visit."""
+
+    def __init__(self, launcher: Launcher, visit: Visit) -> None:
+        self._launcher = launcher
+        self._visit = visit
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, limit_seconds: float) -> None:
+        """Start to count; 0 is no limit."""
+        if limit_seconds > 0:
+            self._timer = asyncio.get_running_loop().call_later(limit_seconds, self._strike)
+
+    def end(self) -> None:
+        """Stop counting: the run is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _strike(self) -> None:
+        self._launcher.run_task(self._enforce())
+
+    async def _enforce(self) -> None:
+        visit, instance, launcher = self._visit, self._visit.instance, self._launcher
+        if visit.is_over.is_set() or visit.error is not None:
+            return
+        tail = await launcher.tails.of(instance)
+        ended = failure.Ended(Reason.RUNTIME_LIMIT, None, tail)
+        visit.doom(failure.limit_exceeded(instance.spec, ended))
+        instance.wanted = instance.wanted or Reason.RUNTIME_LIMIT
+        launcher.chronicle.say("runtime_limit", instance, Reason.RUNTIME_LIMIT, run=visit.run_id)
+        launcher.report(ev.Doomed(instance.spec.name, instance.serial))
+        if instance.upstream is not None and await instance.upstream.cancel(visit.run_id):
+            await self._wait_for_end(visit)
+        for other in tuple(instance.visits):
+            if other is not visit:
+                other.interrupt(failure.collateral(instance.spec, Reason.RUNTIME_LIMIT.value))
+        visit.cut()
+        launcher.report(ev.Died(instance.spec.name, instance.serial))
+
+    @staticmethod
+    async def _wait_for_end(visit: Visit) -> None:
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await visit.is_over.wait()
+        except TimeoutError:
+            pass  # it was asked, and did not end: its tree is stopped
