@@ -9,13 +9,11 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import COMMAND, BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.definition import COMMAND, BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
-from supervisord_py.pipes.running.agent_shelf import said
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
@@ -162,29 +160,33 @@ class PipeFiles:
             chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
             presets = await self._house.shelf.presets()
             found = resolve(declared, presets)
-            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
+            words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
+            faults = await asyncio.to_thread(self._all.faults.afresh, declared)
+            troubles = {"presets" if each.key == "preset" else each.key or "": each for each in faults}
             agent, agent_doubts = await self._of_agent(declared, chosen)
+            if agent is not None and not troubles.keys() & {"agent", "command"}:
+                troubles["agent"] = ConfigProblem(agent, "mend that", str(declared.file))
+            if (never := self._all.views.schedule_trouble(declared)) is not None:
+                troubles["schedule"] = never
+            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
             known = Elsewhere(
-                agent=agent,
-                agent_doubts=agent_doubts,
-                presets=f"{found.message}; {found.hint}" if isinstance(found, PresetProblem) else None,
-                preset=None if isinstance(found, PresetProblem) else _in_words(declared, found),
-                preset_doubts=tuple(f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in doubts),
-                schedule=self._all.views.schedule_trouble(declared),
-                schedule_doubts=self._all.views.schedule_doubts(declared),
+                troubles,
+                {
+                    "agent": agent_doubts,
+                    "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in doubts],
+                    "schedule": self._all.views.schedule_doubts(declared),
+                },
+                {} if words is None else {"presets": words},
             )
             declared = replace(declared, warnings=(*declared.warnings, *timeout_doubts(declared, self._house.config)))
         return await asyncio.to_thread(validate, declared, known)
 
     async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
-        execution, means = self._all.intake.example(definition, chosen), await self._house.shelf.means()
-        try:
-            spec = means.catalog.get(definition.agent)
-        except ConfigError as error:
-            return said(error), ()
         if chosen.refusal is not None:
             return None, ()
+        execution, means = self._all.intake.example(definition, chosen), await self._house.shelf.means()
+        spec = means.catalog.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
             version = await check_agent(order_of(self._house, execution, definition), means)

@@ -23,7 +23,7 @@ from bench_stage import Row, interleaved, milliseconds, print_table, timed
 from croniter import croniter
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.scheduling.clock_watch import Clocks, ClockWatch
+from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
 from supervisord_py.pipes.scheduling.due import Progress
 from supervisord_py.pipes.scheduling.grammar import parse_schedule
 from supervisord_py.pipes.scheduling.scheduler import Candidate, Scheduler
@@ -58,7 +58,7 @@ class Room:
         for at, text in enumerate(self.texts):
             schedule = parse_schedule(text, timezone="Europe/Berlin").schedule
             self.pipes[f"p{at}"] = Candidate(f"p{at}", schedule, Progress(START))
-        watch = ClockWatch(Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.boottime))
+        watch = ClockWatch(lambda: self.wall, lambda: self.boottime, lambda: self.boottime)
         limits = SchedulerLimits(stagger_seconds=0.0)
         self.scheduler = Scheduler(self.pipes.values, self.trigger, lambda _name, _note: None, limits, watch=watch)
 

@@ -10,6 +10,7 @@ import pytest
 from pipe_texts import LIMIT, write_folder
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
 from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, Elsewhere, validate
+from supervisord_py.pipes.definition import ConfigProblem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,20 +38,13 @@ def test_a_good_pipe_passes(tmp_path: Path) -> None:
     assert found["env_file"].message == "there is none"
 
 
-def test_what_the_other_rooms_say_fails_the_pipe(tmp_path: Path) -> None:
-    found = checks_of(write_folder(tmp_path, "a", "model: m"), agent="no pi on the PATH", presets="no key")
-    assert statuses(found) == {"agent": FAIL, "presets": FAIL, "command": SKIP}
-    assert found["agent"].message == "no pi on the PATH"
-    assert found["presets"].hint
-
-
-def test_what_the_other_rooms_doubt_is_a_warning(tmp_path: Path) -> None:
-    doubts = {"agent_doubts": ("version 9 is untested",), "preset_doubts": ("odd",), "schedule_doubts": ("over",)}
-    folder = write_folder(tmp_path, "a", "model: m")
-    found = checks_of(folder, **doubts)
-    assert statuses(found) == {"schedule": WARN, "agent": WARN, "presets": WARN, "command": SKIP}
-    assert found["agent"].message == "version 9 is untested"
-    assert statuses(checks_of(folder, agent="no pi", **doubts))["agent"] is FAIL
+def test_what_the_other_rooms_say_fails_the_pipe_or_is_a_warning(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, "a", "agent: command\ncommand: ./a.sh", body="")
+    named = {name: ConfigProblem(f"no {name}", "mend it", "pipe.md") for name in ("agent", "command", "presets")}
+    found = checks_of(folder, troubles=named, doubts={"schedule": ["over"], "agent": ["odd"]})
+    assert statuses(found) == {"agent": FAIL, "command": FAIL, "presets": FAIL, "schedule": WARN}
+    assert (found["agent"].message, found["agent"].hint, found["schedule"].message) == ("no agent", "mend it", "over")
+    assert statuses(checks_of(folder)) == {}
 
 
 def test_a_broken_file_fails_where_it_is_wrong_and_the_rest_is_skipped(tmp_path: Path) -> None:
@@ -68,29 +62,6 @@ def test_a_syntax_error_hides_everything_else(tmp_path: Path, header: str) -> No
     found = checks_of(write_folder(tmp_path, "a", header))
     assert {each.status for name, each in found.items() if name != "front_matter"} == {SKIP}
     assert found["front_matter"].status is FAIL
-
-
-@pytest.mark.parametrize(
-    ("command", "files", "status", "words"),
-    [
-        ("sh -c true", {}, PASS, "/sh"),
-        ("no-such-program-here", {}, FAIL, "not on the PATH"),
-        ("./agent.sh --x", {"agent.sh": 0o755}, PASS, "agent.sh"),
-        ("./agent.sh", {"agent.sh": 0o600}, FAIL, "not executable"),
-        ("./agent.sh", {}, FAIL, "there is no file"),
-    ],
-)
-def test_commands(tmp_path: Path, command: str, files: dict[str, int], status: CheckStatus, words: str) -> None:
-    folder = write_folder(tmp_path, "a", f"agent: command\ncommand: {command}", body="")
-    for name, mode in files.items():
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(mode)
-    found = checks_of(folder)
-    assert found["command"].status is status
-    assert words in found["command"].message
-    assert found["prompt"].status is PASS
-    assert found["presets"].message == "none is needed"
-    assert (found["command"].hint is None) == (status is PASS)
 
 
 def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.scheduling.clock_watch import Clocks, ClockWatch
+from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
 from supervisord_py.pipes.scheduling.due import Decision, Due, Never, Progress, Wait
 from supervisord_py.pipes.scheduling.schedule import At, Cron, Every, Manual, Schedule
 from supervisord_py.pipes.scheduling.scheduler import Candidate, Note, Scheduler, Skipped, Trouble
@@ -43,7 +43,7 @@ class Room:
         self.looks = 0
         self.fault: Exception | None = None
         self.forgetful = False
-        self.watch = ClockWatch(Clocks(lambda: self.wall, lambda: self.boottime, lambda: self.awake, lambda: self.zone))
+        self.watch = ClockWatch(lambda: self.wall, lambda: self.boottime, lambda: self.awake, lambda: self.zone)
         self.scheduler = Scheduler(
             self.look,
             self.trigger,

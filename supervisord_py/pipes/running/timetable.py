@@ -6,7 +6,6 @@ from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from supervisord_py.pipes.scheduling.clock_watch import Clocks as ScheduleClocks
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
 from supervisord_py.pipes.scheduling.due import Never, Wait
 from supervisord_py.pipes.scheduling.schedule import Manual
@@ -36,7 +35,7 @@ class Timetable:
         self._house = house
         self._pipes = pipes
         clocks = house.clocks
-        self._watch = ClockWatch(ScheduleClocks(clocks.wall, clocks.boot, clocks.awake, self._zone))
+        self._watch = ClockWatch(clocks.wall, clocks.boot, clocks.awake, self._zone)
         self._scheduler: Scheduler | None = None
         self._progress: Callable[[PipeStateRow], Progress] | None = None
         self._trigger: Callable[[str, Due], Awaitable[str | None]] | None = None

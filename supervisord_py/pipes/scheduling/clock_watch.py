@@ -23,27 +23,6 @@ SLEPT_SECONDS = 2.0
 """Clocks that were read together differ by less."""
 
 
-def _utc() -> tzinfo:
-    return UTC
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Where time comes from.
-
-    Attributes:
-        wall: Unix seconds.
-        boottime: Seconds since boot, suspended ones included.
-        awake: Seconds that the machine was awake, from any beginning.
-        zone: The machine's time zone now.
-    """
-
-    wall: Callable[[], float] = time.time
-    boottime: Callable[[], float] = clock.now
-    awake: Callable[[], float] = time.monotonic
-    zone: Callable[[], tzinfo] = _utc
-
-
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one look showed.
@@ -61,10 +40,24 @@ class Look:
 
 
 class ClockWatch:
-    """Looks at the clocks. What is found due at the first look counts as missed while the machine was off."""
+    """Looks at the clocks. What is found due at the first look counts as missed while the machine was off.
 
-    def __init__(self, clocks: Clocks | None = None) -> None:
-        self._clocks = clocks or Clocks()
+    Args:
+        wall: Unix seconds.
+        boottime: Seconds since boot, suspended ones included.
+        awake: Seconds that the machine was awake, from any beginning.
+        zone: The machine's time zone now.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        boottime: Callable[[], float] = clock.now,
+        awake: Callable[[], float] = time.monotonic,
+        zone: Callable[[], tzinfo] = lambda: UTC,
+    ) -> None:
+        self._clocks = (wall, boottime, awake)
+        self._machine_zone = zone
         self._boottime, self._offset, self._asleep = self._read()
         self._zone: tzinfo | None = None
         """Of the last look: who makes the watch may not know the machine's zone yet."""
@@ -73,12 +66,12 @@ class ClockWatch:
     def now(self) -> Now:
         """Return the time; what happened to it waits for the next look."""
         boottime, offset, _ = self._read()
-        return Now(boottime + offset, boottime, self.resumed_at, self._zone or self._clocks.zone())
+        return Now(boottime + offset, boottime, self.resumed_at, self._zone or self._machine_zone())
 
     def look(self) -> Look:
         """Return the time, and what happened to it since the last look."""
         boottime, offset, asleep = self._read()
-        zone = self._clocks.zone()
+        zone = self._machine_zone()
         stepped = offset - self._offset
         slept = asleep - self._asleep
         moved = self._zone is not None and zone != self._zone
@@ -97,6 +90,6 @@ class ClockWatch:
 
     def _read(self) -> tuple[float, float, float]:
         """Return boottime, how far the wall is ahead of it, and how far it is ahead of the time awake."""
-        clocks = self._clocks
-        offset, asleep = clock.ahead(clocks.wall, of=clocks.boottime), clock.ahead(clocks.boottime, of=clocks.awake)
-        return clocks.boottime(), offset, asleep
+        wall, boottime, awake = self._clocks
+        offset, asleep = clock.ahead(wall, of=boottime), clock.ahead(boottime, of=awake)
+        return boottime(), offset, asleep
