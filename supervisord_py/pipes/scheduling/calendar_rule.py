@@ -72,7 +72,7 @@ class CalendarRule:
 
     def _instants(self, near: float, periods: int) -> Iterator[float]:
         """Yield due instants from some periods before `near` on."""
-        from dateutil import rrule  # type: ignore[import-untyped]  # noqa: PLC0415 - 10 ms that only a map pays
+        from dateutil import rrule  # noqa: PLC0415 - 10 ms that only a map pays
 
         plan, first = self.plan, self._first()
         every: dict[str, Any] = {"interval": plan.interval}
@@ -87,7 +87,7 @@ class CalendarRule:
         behind = self._reading(near) - first - periods * period - (_BACK if plan.days_of_week else timedelta())
         if plan.frequency is not Frequency.MONTHS and behind > period:
             first += behind // period * period
-        kinds = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
+        kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
         for found in rrule.rrule(kinds[tuple(Frequency).index(plan.frequency)], dtstart=first, **every):
             yield found.replace(tzinfo=self.zone).timestamp()
 
