@@ -412,7 +412,7 @@ async def test_a_stop_ends_the_running_cell_and_refuses_who_waits(house: RoomHou
 async def test_what_survives_a_stop_is_named_and_tried_again(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.TRY_AGAIN_SECONDS", 0.01)
     session = (await house.run("ok")).session_id
     backend.handle.survivors = (4711,)
     assert await house.room.stop(session) == (4711,)
