@@ -20,11 +20,11 @@ from supervisord_py.kernels.calls.cells_house import CellsHouse
 from supervisord_py.kernels.calls.kernel_adoption import KernelAdoption
 from supervisord_py.kernels.cell import CellStatus, Step
 from supervisord_py.kernels.hosting import spares
+from supervisord_py.kernels.hosting.kernel_lives import ShellRows
 from supervisord_py.kernels.hosting.kernel_pool import KernelPool
 from supervisord_py.kernels.hosting.launching import check_folder
 from supervisord_py.kernels.hosting.session_register import SessionRegister
 from supervisord_py.kernels.hosting.sessions_choosing import SessionsChoosing
-from supervisord_py.kernels.hosting.shell_rows import ShellRows
 from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
 from supervisord_py.kernels.lives.memory_watch import MemoryWatch
 from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest

@@ -15,12 +15,8 @@ from supervisord_py.kernels.kernel_endings import how_it_ended, last_lines
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.kernel_endings import KernelEnd
-
-    Explain = Callable[[Launch, dict[str, Any], dict[str, Any]], PxError]
 
 SAID = "px-launch: "
 _TAIL_LINES_SHOWN = 1
@@ -30,9 +26,8 @@ def early_exit(launch: Launch, end: KernelEnd) -> PxError:
     """Return the error of a start whose process ended before it answered."""
     said = launcher_said(end.tail)
     facts = {**end.facts(), "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
-    explain = _KINDS.get(str(said.get("error")))
-    if explain is not None:
-        return explain(launch, said, facts)
+    if str(said.get("error")) in _KINDS:
+        return _as_it_said(launch, said, facts)
     words = last_lines(end.tail, _TAIL_LINES_SHOWN).strip()[:300]
     return StartFailedError(
         f"{_unit(launch)} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
@@ -90,63 +85,24 @@ def _unit(launch: Launch) -> str:
     return f"kernel:{launch.session_id}"
 
 
-def _no_ipykernel(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    python = str(launch.interpreter)
-    return StartFailedError(
-        f"{_unit(launch)} was not started: {python} (Python {said.get('version')}) cannot import ipykernel: "
-        f"{said.get('detail')}",
-        hint=f"run `{shlex.quote(python)} -m pip install ipykernel`",
-        unit=_unit(launch),
-        **facts,
-    )
-
-
-def _bad_overlay(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    path = str(said.get("path"))
-    return StartFailedError(
-        f"{_unit(launch)} was not started: the overlay {path} does not serve: {said.get('detail')}",
-        hint=f"run `{shlex.quote(str(launch.interpreter))} -m pip install ipykernel`, or remove {path} to have it "
-        "built anew",
-        unit=_unit(launch),
-        **facts,
-    )
-
-
-def _bad_module(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    line = said.get("line")
-    where = f"{said.get('file')}:{line}" if isinstance(line, int) else str(said.get("file"))
-    return ConfigError(
-        f"{_unit(launch)} was not started: module {where}: {said.get('detail')}",
-        hint=f"correct {where}, or move the file away",
-        unit=_unit(launch),
-        file=said.get("file"),
-        line=line,
-        **facts,
-    )
-
-
-def _old_python(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    return StartFailedError(
-        f"{_unit(launch)} was not started: {launch.interpreter}: {said.get('detail')}",
-        hint="name another interpreter: `pxctl kernel start --python PATH`",
-        unit=_unit(launch),
-        **facts,
-    )
-
-
-def _usage(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
-    return StartFailedError(
-        f"{_unit(launch)} was not started: the launcher refused its options: {said.get('detail')}",
-        hint="daemon and launcher differ: `pxctl daemon restart`",
-        unit=_unit(launch),
-        **facts,
-    )
-
-
-_KINDS: dict[str, Explain] = {
-    "ipykernel": _no_ipykernel,
-    "overlay": _bad_overlay,
-    "module": _bad_module,
-    "old_python": _old_python,
-    "usage": _usage,
+_PIP = "run `{python} -m pip install ipykernel`"
+_KINDS = {
+    "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
+    "overlay": ("the overlay {path} does not serve: {detail}", _PIP + ", or remove {path} to have it built anew"),
+    "module": ("module {where}: {detail}", "correct {where}, or move the file away"),
+    "old_python": ("{interpreter}: {detail}", "name another interpreter: `pxctl kernel start --python PATH`"),
+    "usage": ("the launcher refused its options: {detail}", "daemon and launcher differ: `pxctl daemon restart`"),
 }
+"""What the launcher may say: the sentence and the hint."""
+
+
+def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
+    kind, line = str(said["error"]), said.get("line")
+    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path", "file")) | said
+    told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
+    told["where"] = f"{told['file']}:{line}" if isinstance(line, int) else str(told["file"])
+    what, hint = (text.format(**told) for text in _KINDS[kind])
+    if kind == "module":
+        facts = {**facts, "file": said.get("file"), "line": line}
+    error = ConfigError if kind == "module" else StartFailedError
+    return error(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)

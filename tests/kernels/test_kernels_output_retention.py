@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.output import sweep as sweeping
-from supervisord_py.kernels.output.retention import DAY_SECONDS, KeptCell, doomed
-from supervisord_py.kernels.output.sweep import FORGOTTEN_SECONDS, Swept, sweep
+from supervisord_py.kernels.output.sweep import DAY_SECONDS, FORGOTTEN_SECONDS, KeptCell, Swept, doomed, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -16,7 +16,8 @@ from supervisord_py.errors import ConflictError
 from supervisord_py.kernels.calls import cell_work
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
-from supervisord_py.kernels.lives import kernel_lives, kernel_tags
+from supervisord_py.kernels.hosting import kernel_lives
+from supervisord_py.kernels.lives import kernel_tags
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.spec import Reason
 
@@ -192,7 +193,7 @@ async def test_a_call_of_its_own_that_is_cut_off_says_once_what_became_of_its_va
 async def test_exit_in_a_cell_ends_the_session_by_its_own_wish(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.EXIT_SECONDS", 60.0)
+    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.EXIT_SECONDS", 60.0)
     left = await house.run("x = 1", "exit()", "x")
     assert [cell.status for cell in left.cells] == [CellStatus.OK, CellStatus.OK, CellStatus.ABORTED]
     assert left.variables is Variables.LOST

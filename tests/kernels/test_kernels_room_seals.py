@@ -14,9 +14,9 @@ from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import TimedOutError
+from supervisord_py.kernels.calls.cut_off_cells import seal
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.output.cell_seal import seal
 from supervisord_py.kernels.output.records import End, Unreadable
 from supervisord_py.kernels.session import SessionState
 
@@ -71,7 +71,7 @@ async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
     house: RoomHouse, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("supervisord_py.kernels.calls.cell_work.END_SECONDS", 0.1)
-    monkeypatch.setattr("supervisord_py.kernels.lives.kernel_lives.TRY_AGAIN_SECONDS", 600.0)
+    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.TRY_AGAIN_SECONDS", 600.0)
     call = asyncio.ensure_future(house.run("immortal"))
     await backend.held.wait()
     backend.handle.survivors = (4711,)

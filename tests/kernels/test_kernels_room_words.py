@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.kernels import kernel_endings
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.calls import cell_ending
+from supervisord_py.kernels.calls import call_rules
 from supervisord_py.kernels.calls.call_rules import Stopped
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
 from supervisord_py.kernels.kernel_endings import KernelEnd
@@ -144,11 +144,11 @@ CASES = [
 @pytest.mark.parametrize(("told", "kernel_end", "expected"), CASES)
 def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: KernelEnd | None, expected: tuple) -> None:
     end = CellEnd(*told)
-    judged = cell_ending.judge(end, kernel_end)
+    judged = call_rules.judge(end, kernel_end)
     status, variables, name, part = expected
     assert (judged.status, judged.variables) == (status, variables)
     assert (judged.error.name if judged.error else None) == name
-    said = cell_ending.sentence(WHERE, judged, end, kernel_end, 1.5)
+    said = call_rules.sentence(WHERE, judged, end, kernel_end, 1.5)
     if part is None:
         assert said is None
     else:
@@ -160,27 +160,27 @@ def test_a_cell_is_judged_by_what_happened_to_it(told: tuple, kernel_end: Kernel
 
 def test_a_shell_cell_that_was_stopped_has_no_variables_to_lose() -> None:
     end = CellEnd(OK, None, None, KEPT, (), is_stateless=True)
-    assert cell_ending.judge(end, KernelEnd(Reason.STOPPED, record(None, 15))).variables is KEPT
+    assert call_rules.judge(end, KernelEnd(Reason.STOPPED, record(None, 15))).variables is KEPT
 
 
 @pytest.mark.parametrize("variables", [KEPT, LOST])
 def test_of_a_shell_cell_that_was_ended_nothing_is_said_of_variables(variables: Variables) -> None:
     for told in ((OK, None), (None, GONE)):
-        judged = cell_ending.judge(CellEnd(*told, CellStatus.TIMED_OUT, variables, STEP, is_stateless=True), None)
+        judged = call_rules.judge(CellEnd(*told, CellStatus.TIMED_OUT, variables, STEP, is_stateless=True), None)
         assert judged.error == CellError("TimedOut", "The cell was ended.")
 
 
 def test_what_the_backend_has_to_say_is_passed_on() -> None:
     reply = Reply(CellStatus.OK, notice="some output is missing", lossy=True)
-    assert cell_ending.judge(CellEnd(reply, None, None, KEPT), None).notices == ("some output is missing",)
-    cancelled = cell_ending.judge(CellEnd(reply, None, CellStatus.CANCELLED, KEPT, STEP), None)
+    assert call_rules.judge(CellEnd(reply, None, None, KEPT), None).notices == ("some output is missing",)
+    cancelled = call_rules.judge(CellEnd(reply, None, CellStatus.CANCELLED, KEPT, STEP), None)
     assert cancelled.notices[0] == "some output is missing"
     assert "ended well all the same" in cancelled.notices[1]
 
 
 def test_an_end_without_a_word_is_a_defect() -> None:
     with pytest.raises(AssertionError):
-        cell_ending.judge(CellEnd(None, None, None, KEPT), None)
+        call_rules.judge(CellEnd(None, None, None, KEPT), None)
 
 
 # -- notes -------------------------------------------------------------------------------------------------------------

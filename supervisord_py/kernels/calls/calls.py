@@ -16,8 +16,7 @@ import structlog
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import Stopped
-from supervisord_py.kernels.calls.cell_ending import sentence
+from supervisord_py.kernels.calls.call_rules import Stopped, sentence
 from supervisord_py.kernels.calls.cell_work import Audience, CellWork
 from supervisord_py.kernels.cell import (
     CallResult,

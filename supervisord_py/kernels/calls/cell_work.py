@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from supervisord_py.kernels.backend import ExecuteRequest
-from supervisord_py.kernels.calls.cell_ending import judge
+from supervisord_py.kernels.calls.call_rules import judge
 from supervisord_py.kernels.cell import Variables
 from supervisord_py.kernels.lives.cell_run import CellRun
 from supervisord_py.process import clock
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.kernels.backend import KernelHandle
-    from supervisord_py.kernels.calls.cell_ending import Judgement
+    from supervisord_py.kernels.calls.call_rules import Judgement
     from supervisord_py.kernels.calls.cells_house import CellsHouse
     from supervisord_py.kernels.cell import CallEvent, CellResult
     from supervisord_py.kernels.config import KernelsConfig

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.kernels.calls import cut_off_cells
+from supervisord_py.kernels.calls.cut_off_cells import error_members, seal
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.hosting.launching import folder_of_cells
 from supervisord_py.kernels.output import sweep
 from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.cell_seal import error_members, seal
 from supervisord_py.kernels.output.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernel_cells
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.calls.cell_ending import Judgement
+    from supervisord_py.kernels.calls.call_rules import Judgement
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession

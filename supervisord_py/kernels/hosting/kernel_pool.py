@@ -15,10 +15,10 @@ import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
+from supervisord_py.kernels.hosting.kernel_lives import KernelLives
 from supervisord_py.kernels.hosting.launching import launch_of, tag_of
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.kernel_life import KernelLife
-from supervisord_py.kernels.lives.kernel_lives import KernelLives
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCause, WaitsFor
@@ -283,7 +283,7 @@ class KernelPool:
         self._by_serial[life.serial] = life
         self.report(event)
 
-    # -- what lives need and tell (kernel_lives.LifeHouse) -----------------------------------------------------------
+    # -- what lives need and tell ----------------------------------------------------------------------------------
 
     @property
     def start_seconds(self) -> float:

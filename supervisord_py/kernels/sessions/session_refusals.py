@@ -39,7 +39,7 @@ def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
             )
         case Refusal.OWN_SESSION:
             return ConflictError(
-                f"The call comes from a cell that occupies {unit}: neither would ever end.",
+                f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
                 hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
                 unit=unit,
             )

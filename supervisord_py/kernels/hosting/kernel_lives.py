@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
-from supervisord_py.kernels.lives.kernel_words import LastWords
+from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail, how_it_ended
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.ledger import instances
 from supervisord_py.process.descriptors import SHORT, check_room, shortage
 from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.backend import KernelBackend, Launch, Started
-    from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
+    from supervisord_py.kernels.backend import Started
+    from supervisord_py.kernels.bash.backend import ShellChild
+    from supervisord_py.kernels.hosting.kernel_pool import KernelPool
     from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import ExitRecord
 
@@ -35,57 +38,16 @@ EXIT_SECONDS = 2.0
 """How long a kernel may take to end after exit() in a cell."""
 CELL_SECONDS = 5.0
 """How long a cell whose kernel has ended may take to say so; it knows as soon as we do."""
+TAIL_BYTES = 8192
+DRAIN_SECONDS = 0.5
+"""How long a death waits for the last words of a tree that is slow to end."""
 _log = structlog.get_logger(__name__)
-
-
-class LifeHouse(Protocol):
-    """Where lives report to, and what they need from around them: the room."""
-
-    @property
-    def placement(self) -> Placement:
-        """Where processes come from."""
-
-    @property
-    def chronicle(self) -> KernelChronicle:
-        """Where it is written down."""
-
-    @property
-    def start_seconds(self) -> float:
-        """Bound of one start."""
-
-    @property
-    def stop_seconds(self) -> float:
-        """From TERM to KILL in an orderly stop."""
-
-    async def backend(self, name: BackendName) -> KernelBackend:
-        """Return a backend, made when it is first asked for."""
-
-    async def launch_of(self, life: KernelLife) -> Launch:
-        """Decide everything about a kernel that is to be started."""
-
-    def tag_of(self, life: KernelLife) -> str:
-        """Return the note that the keeper is to hold with a life."""
-
-    def life_ready(self, life: KernelLife) -> None:
-        """It may take cells."""
-
-    def life_failed(self, life: KernelLife, error: PxError) -> None:
-        """It never became ready; what is left of it is still to be stopped."""
-
-    def life_died(self, life: KernelLife) -> None:
-        """It ended unasked; what is left of its tree is still to be stopped."""
-
-    def life_gone(self, life: KernelLife) -> None:
-        """Nothing of it is left, or nothing more can be done about it."""
-
-    def keeper_lost(self) -> None:
-        """Nothing can be started or stopped any more."""
 
 
 class KernelLives:
     """Performs what the session set decides about kernels."""
 
-    def __init__(self, house: LifeHouse) -> None:
+    def __init__(self, house: KernelPool) -> None:
         self._house = house
         self.words = LastWords(house.placement)
 
@@ -324,3 +286,73 @@ def _refused_by_the_system(life: KernelLife, error: OSError) -> StartFailedError
         reason=Reason.SPAWN_FAILED.value,
         errno=error.errno,
     )
+
+
+class LastWords:
+    """Reads the ends of kernels' logs."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+
+    async def of(self, life: KernelLife) -> str:
+        """Return the end of what a life has printed to its own stdout and stderr so far; '' where it has no log."""
+        if life.child is None:
+            return ""
+        end = life.record.log_end if life.record else None
+        raw = await asyncio.to_thread(self._read, life.unit, life.child.log_position, end)
+        return decode_tail(raw, TAIL_BYTES)
+
+    async def after_death(self, life: KernelLife, grace_seconds: float) -> str:
+        """Return the tail of a life whose leader has ended, after its pipes are drained if that is quick."""
+        if life.child is None:
+            return ""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self._placement.stop(life.key, grace_seconds=grace_seconds, reason="exit")
+        except TimeoutError:
+            pass  # leftovers of its tree take their time; the stop goes on at the keeper
+        return await self.of(life)
+
+    def _read(self, unit: str, start: int, end: int | None) -> bytes:
+        try:
+            reader = OutputReader.of(self._placement.log_dir, unit)
+            return reader.tail_bytes(start, reader.end() if end is None else end, None, TAIL_BYTES)
+        except OSError:
+            return b""  # a full or broken disk must not hide the end itself
+
+
+class ShellRows:
+    """Writes down the processes of shell cells."""
+
+    def __init__(self, ledger: Ledger, pool: KernelPool) -> None:
+        self._ledger = ledger
+        self._pool = pool
+
+    async def shell_began(self, child: ShellChild) -> None:
+        """A shell cell's process was spawned: put the cell into its note, and write its row."""
+        held = child.child
+        life = self._life(child.session_id)
+        if life is not None:
+            life.shells.add(held.key)
+            await self._pool.placement.annotate(held.key, self._pool.tag_of(life))
+        row = instances.Starting(held.key, held.unit, held.started_at, start_method="bash")
+        who = held.identity
+        spawned = instances.Spawned(who.pid, who.start_time, who.boot_id, held.started_at, held.log_position)
+        await instances.insert_starting(self._ledger, row)
+        await instances.spawned(self._ledger, held.key, spawned)
+        await instances.ready(self._ledger, held.key, time.time())
+
+    def shell_ended(self, child: ShellChild, record: ExitRecord, survivors: tuple[int, ...]) -> None:
+        """Nothing of it is left but the survivors."""
+        life = self._life(child.session_id)
+        wanted = life.wanted if life is not None else None
+        if life is not None:
+            life.shells.discard(child.child.key)
+            if survivors:
+                self._pool.chronicle.say("survivors", life, pids=list(survivors))
+        end = KernelEnd(outcome(record, wanted, ready=True), record)
+        self._pool.run_task(self._pool.chronicle.ended(child.child.key, end))
+
+    def _life(self, session_id: str) -> KernelLife | None:
+        session = self._pool.register.get(session_id)
+        return session.life if session is not None else None
