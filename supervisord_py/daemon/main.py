@@ -88,8 +88,8 @@ def main(
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import boot, lock, places, sockets  # noqa: PLC0415 - as above
-    from supervisord_py.daemon.paths import check_socket_length  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import boot, lock, sockets  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.paths import check_socket_length, make_places  # noqa: PLC0415 - as above
 
     paths = flags.paths()
     inherited = _inherited()
@@ -97,7 +97,7 @@ def _start(flags: Flags) -> NoReturn:
         check_socket_length(paths.socket)
     loaded = flags.load(paths)
     os.umask(0o077)
-    places.make_places(paths)
+    make_places(paths)
     lock_fd = lock.take_lock(paths.lock_file)
     # Sessions of one user may disagree about the runtime directory; the ledger must still have one daemon only. The
     # keeper need not know of this second lock: what it inherits it keeps open, and gives to no child.

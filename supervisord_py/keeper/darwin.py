@@ -34,7 +34,7 @@ def parse_bsd(record: bytes) -> Process:
     _, status, _, pid, ppid = struct.unpack_from("<5I", record, 0)
     pgid = struct.unpack_from("<I", record, 100)[0]
     seconds, micros = struct.unpack_from("<QQ", record, 120)
-    process = Process(pid, ppid, pgid, 0, seconds * 1_000_000 + micros)
+    process = Process(pid, ppid, pgid, seconds * 1_000_000 + micros)
     process.alive = status != SZOMB
     process.name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
     return process

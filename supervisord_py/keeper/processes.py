@@ -26,7 +26,6 @@ class Process:
     Attributes:
         pid: Its number.
         ppid: Its parent's.
-        sid: Its session's.
         pgid: Its process group's.
         alive: False for a zombie.
         start_time: Clock ticks since boot (proc(5), field 22).
@@ -35,13 +34,12 @@ class Process:
         name: The command's short name.
     """
 
-    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "sid", "start_time", "ticks")
+    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "start_time", "ticks")
 
-    def __init__(self, pid: int, ppid: int, pgid: int, sid: int, start_time: int) -> None:
+    def __init__(self, pid: int, ppid: int, pgid: int, start_time: int) -> None:
         self.pid = pid
         self.ppid = ppid
         self.pgid = pgid
-        self.sid = sid
         self.start_time = start_time
         self.alive = True
         self.ticks = 0
@@ -65,7 +63,7 @@ def parse_stat(text: bytes) -> Process:
     fields = rest.split()
     if len(fields) < 22:
         raise ValueError("not a stat line")
-    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+    process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[19]))
     threads = int(fields[17])
     process.alive = fields[0] not in _DEAD_STATES or (fields[0] == b"Z" and threads > 1)
     process.ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])

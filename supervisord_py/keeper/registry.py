@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 
-from supervisord_py.keeper import order, processes, spawn
+from supervisord_py.keeper import processes, spawn
 from supervisord_py.keeper.instance import Instance
 from supervisord_py.keeper.pump import pipe_pair
 from supervisord_py.keeper.spawn import Plan, SpawnError
@@ -78,20 +78,20 @@ class Registry:
         """Start a child, or join a start under way; `answer` is called once, with the instance or what went wrong.
 
         Raises:
-            order.Refusal: The order is wrong, or its key is taken by another one.
+            spawn.Refusal: The order is wrong, or its key is taken by another one.
         """
-        key, unit = order.text(message, "key"), order.text(message, "unit")
-        mark = order.fingerprint(message)
+        key, unit = spawn.text(message, "key"), spawn.text(message, "unit")
+        mark = spawn.fingerprint(message)
         present = self.instances.get(key)
         if present is not None:
             if present.fingerprint != mark:
-                raise order.Refusal("exists", f"key {key!r} belongs to another child, of {present.unit}")
+                raise spawn.Refusal("exists", f"key {key!r} belongs to another child, of {present.unit}")
             self._join(present, answer)
             return
         try:
             log = self._pump.log(unit)
         except ValueError as error:
-            raise order.Refusal("bad_request", str(error)) from None
+            raise spawn.Refusal("bad_request", str(error)) from None
         instance = Instance(key, unit, str(message.get("tag", "")), log, self._birth.boot_id)
         instance.fingerprint = mark
         try:
@@ -115,7 +115,7 @@ class Registry:
         except OSError as error:
             raise SpawnError("fds", error.errno or errno.EMFILE) from None
         try:
-            plan = order.plan(message, (self._null, out_write, err_write), stored)
+            plan = spawn.plan_of(message, (self._null, out_write, err_write), stored)
             self._limit(instance, message, plan)
             pid, report = self._launch(instance, plan)
             try:
@@ -136,8 +136,8 @@ class Registry:
     def _limit(self, instance: Instance, message: dict[str, Any], plan: Plan) -> None:
         limit = message.get("max_rss_bytes")
         instance.max_rss_bytes = int(limit) if limit else None
-        instance.memory_grace = max(0.0, order.number(message, "memory_grace_seconds", 0.0))
-        instance.cpu_limit = order.cpu_limit(message)
+        instance.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))
+        instance.cpu_limit = spawn.cpu_limit(message)
         plan.guarded = self._rungs.subreaper
         plan.ignored = self._ignored
         if not any(number == resource.RLIMIT_NOFILE for number, _, _ in plan.rlimits):
@@ -362,13 +362,13 @@ class Registry:
         """Forget an instance that is gone; one that never was is forgotten already.
 
         Raises:
-            order.Refusal: Its tree lives.
+            spawn.Refusal: Its tree lives.
         """
         instance = self.instances.get(key)
         if instance is None:
             return
         if instance.tree_alive:
-            raise order.Refusal("alive", f"the tree of {instance.unit} ({key}) lives")
+            raise spawn.Refusal("alive", f"the tree of {instance.unit} ({key}) lives")
         del self.instances[key]
         self.changed(instance)
 

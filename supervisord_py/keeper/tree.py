@@ -180,7 +180,7 @@ class Ladder:
 
 def unseen(instance: Instance) -> Process:
     """Return what stands for a tree that lives although none of its processes holds still to be named."""
-    row = processes.Process(instance.pid, 0, 0, 0, instance.start_time)
+    row = processes.Process(instance.pid, 0, 0, instance.start_time)
     row.name = "(keeps moving)"
     return row
 

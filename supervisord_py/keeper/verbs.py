@@ -10,7 +10,7 @@ import os
 import signal
 import time
 
-from supervisord_py.keeper import order, processes
+from supervisord_py.keeper import processes, spawn
 from supervisord_py.keeper.protocol import PROTOCOL, REVISION
 from supervisord_py.keeper.spawn import SpawnError
 
@@ -53,7 +53,7 @@ class Request:
 
     def text(self, name: str) -> str:
         """Return a member that must be a string."""
-        return order.text(self.message, name)
+        return spawn.text(self.message, name)
 
 
 class Verbs:
@@ -88,7 +88,7 @@ class Verbs:
         request = Request(self._keeper, message, fds)
         try:
             members = self._table.get(str(message.get("verb")), _unknown)(request)
-        except order.Refusal as refusal:
+        except spawn.Refusal as refusal:
             request.refuse(refusal.document)
         except Exception as error:
             request.refuse({"kind": "internal", "detail": f"{type(error).__name__}: {error}"})
@@ -106,7 +106,7 @@ class Verbs:
         keeper = self._keeper
         if request.message.get("protocol") != PROTOCOL:
             asked = request.message.get("protocol")
-            raise order.Refusal("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
+            raise spawn.Refusal("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
         request.accept(
             {
                 "protocol": PROTOCOL,
@@ -129,11 +129,11 @@ class Verbs:
 
     def _spawn(self, request: Request) -> Members | None:
         if self._keeper.ending.begun:
-            raise order.Refusal("shutdown", "the keeper is stopping")
+            raise spawn.Refusal("shutdown", "the keeper is stopping")
 
         def answer(outcome: Instance | SpawnError) -> None:
             if isinstance(outcome, SpawnError):
-                request.refuse(order.spawn_failed(outcome).document)
+                request.refuse(spawn.spawn_failed(outcome).document)
             else:
                 request.accept({"child": outcome.document()})
 
@@ -144,17 +144,17 @@ class Verbs:
         key = request.text("key")
         instance = self._keeper.registry.instances.get(key)
         if instance is None:
-            raise order.Refusal("unknown_key", f"no child has the key {key!r}")
+            raise spawn.Refusal("unknown_key", f"no child has the key {key!r}")
         return instance
 
     def _signal(self, request: Request) -> Members:
         instance = self._instance(request)
-        signum = int(order.number(request.message, "signum"))
+        signum = int(spawn.number(request.message, "signum"))
         if signum not in signal.valid_signals():
-            raise order.Refusal("bad_request", f"there is no signal {signum}")
+            raise spawn.Refusal("bad_request", f"there is no signal {signum}")
         match request.message.get("tree") is True, request.message.get("group") is True:
             case True, True:
-                raise order.Refusal("bad_request", "a signal goes to the tree or to the group, not to both")
+                raise spawn.Refusal("bad_request", "a signal goes to the tree or to the group, not to both")
             case True, False:
                 self._send_to_tree(instance, signum)
             case False, True:
@@ -166,7 +166,7 @@ class Verbs:
     def _send_to_tree(self, instance: Instance, signum: int) -> None:
         members = self._members(instance)
         if not members:
-            raise order.Refusal("dead", f"nothing of {instance.unit} lives")
+            raise spawn.Refusal("dead", f"nothing of {instance.unit} lives")
         for row in members:
             processes.send(row, signum)
 
@@ -174,18 +174,18 @@ class Verbs:
     def _send_to_group(instance: Instance, signum: int) -> None:
         """Signal the group that setsid(2) gave the leader: its number is the leader's pid, taken until it is reaped."""
         if instance.exit is not None:
-            raise order.Refusal("dead", f"the leader of {instance.unit} has ended")
+            raise spawn.Refusal("dead", f"the leader of {instance.unit} has ended")
         try:
             os.killpg(instance.pid, signum)
         except ProcessLookupError:
-            raise order.Refusal("dead", f"the leader of {instance.unit} has ended") from None
+            raise spawn.Refusal("dead", f"the leader of {instance.unit} has ended") from None
         except OSError as error:
-            raise order.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
+            raise spawn.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
 
     @staticmethod
     def _send_to_leader(instance: Instance, signum: int) -> None:
         if instance.exit is not None:
-            raise order.Refusal("dead", f"the leader of {instance.unit} has ended")
+            raise spawn.Refusal("dead", f"the leader of {instance.unit} has ended")
         try:
             # Not reaped yet: by its pidfd, or by a number that cannot be anybody else's.
             if instance.pidfd >= 0:
@@ -193,9 +193,9 @@ class Verbs:
             else:
                 os.kill(instance.pid, signum)
         except ProcessLookupError:
-            raise order.Refusal("dead", f"the leader of {instance.unit} has ended") from None
+            raise spawn.Refusal("dead", f"the leader of {instance.unit} has ended") from None
         except OSError as error:
-            raise order.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
+            raise spawn.Refusal("not_permitted", f"{instance.unit}: {error.strerror}", errno=error.errno) from None
 
     def _members(self, instance: Instance) -> list[Process]:
         if instance.group is None:
@@ -204,8 +204,8 @@ class Verbs:
 
     def _stop(self, request: Request) -> Members | None:
         instance = self._instance(request)
-        grace = max(0.0, order.number(request.message, "grace_seconds"))
-        kill_seconds = max(0.0, order.number(request.message, "kill_seconds", KILL_SECONDS))
+        grace = max(0.0, spawn.number(request.message, "grace_seconds"))
+        kill_seconds = max(0.0, spawn.number(request.message, "kill_seconds", KILL_SECONDS))
         first = signal.SIGTERM if grace else signal.SIGKILL
         instance.condemn(str(request.message.get("reason") or "stopped"), "control", first, None, None)
 
@@ -250,7 +250,7 @@ class Verbs:
     def _put_fd(self, request: Request) -> Members:
         name = request.text("name")
         if len(request.fds) != 1:
-            raise order.Refusal("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
+            raise spawn.Refusal("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
         before = self._keeper.stored.pop(name, -1)
         if before >= 0:
             os.close(before)
@@ -260,7 +260,7 @@ class Verbs:
     def _take_fd(self, request: Request) -> None:
         name = request.text("name")
         if name not in self._keeper.stored:
-            raise order.Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
+            raise spawn.Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
         request.accept({}, [self._keeper.stored[name]])
 
     def _drop_fd(self, request: Request) -> Members:
@@ -290,7 +290,7 @@ class Verbs:
     def _restart(self, request: Request) -> Members:
         if request.message.get("all") is True:
             if not self._keeper.boot.pxd_argv:
-                raise order.Refusal("bad_request", "the boot document names no command to start pxd with")
+                raise spawn.Refusal("bad_request", "the boot document names no command to start pxd with")
             self._keeper.ending.exec_anew()
         else:
             self._keeper.control.replace()
@@ -298,7 +298,7 @@ class Verbs:
 
 
 def _unknown(request: Request) -> Members | None:
-    raise order.Refusal("unknown_verb", f"there is no verb {request.message.get('verb')!r}")
+    raise spawn.Refusal("unknown_verb", f"there is no verb {request.message.get('verb')!r}")
 
 
 def _measure(instance: Instance, members: list[Process], shared_once: bool) -> Members:
@@ -320,21 +320,21 @@ def rename(instances: dict[str, Instance], pump: Pump, message: Mapping[str, Any
         message: RENAME of the protocol.
 
     Raises:
-        order.Refusal: There is no such child, it ended or is being stopped, or the new key is taken.
+        spawn.Refusal: There is no such child, it ended or is being stopped, or the new key is taken.
     """
-    key, new_key, unit = (order.text(message, name) for name in ("key", "new_key", "unit"))
+    key, new_key, unit = (spawn.text(message, name) for name in ("key", "new_key", "unit"))
     present = instances.get(new_key)
     if present is not None and present.born == key:
         return present
     if present is not None:
-        raise order.Refusal("exists", f"key {new_key!r} belongs to another child, of {present.unit}")
+        raise spawn.Refusal("exists", f"key {new_key!r} belongs to another child, of {present.unit}")
     instance = instances.get(key)
     if instance is None:
-        raise order.Refusal("unknown_key", f"no child has the key {key!r}")
+        raise spawn.Refusal("unknown_key", f"no child has the key {key!r}")
     if instance.exit is not None or instance.stopping or instance.report >= 0:
-        raise order.Refusal("dead", f"{instance.unit} has ended, is being stopped, or has not begun")
+        raise spawn.Refusal("dead", f"{instance.unit} has ended, is being stopped, or has not begun")
     _move_log(instance, pump, unit)
-    instance.key, instance.unit, instance.tag = new_key, unit, order.text(message, "tag")
+    instance.key, instance.unit, instance.tag = new_key, unit, spawn.text(message, "tag")
     instance.started_at = time.time()
     instances[new_key] = instances.pop(key)
     return instance
@@ -344,6 +344,6 @@ def _move_log(instance: Instance, pump: Pump, unit: str) -> None:
     try:
         log = pump.log(unit)
     except ValueError as error:
-        raise order.Refusal("bad_request", str(error)) from None
+        raise spawn.Refusal("bad_request", str(error)) from None
     pump.move(instance.outlets, log)
     instance.log, instance.log_position = log, log.position

@@ -191,9 +191,8 @@ class LocalPlacement:
                 f"the keeper speaks protocol {reply.get('protocol')!r}, this control plane speaks {PROTOCOL}",
                 hint="run `pxctl daemon restart --all` to replace both",
             )
-        hello = self._read("hello", messages.hello, reply)
-        self._caps = hello.caps
-        for child in hello.children:
+        self._caps, children = self._read("hello", messages.hello, reply)
+        for child in children:
             self._hold(child)
 
     # -- what it is ------------------------------------------------------------------------------------------------

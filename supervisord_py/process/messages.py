@@ -60,15 +60,6 @@ class ControlEvent:
     signum: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What the keeper says of itself and of what it holds."""
-
-    caps: Caps
-    children: tuple[Child, ...]
-    fds: tuple[str, ...]
-
-
 JsonObject = dict[str, Any]
 
 
@@ -123,8 +114,8 @@ def marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
     return {**env, MARK_INSTANCE: key, MARK_UNIT: unit}
 
 
-def hello(reply: JsonObject) -> Hello:
-    """Read the reply to `hello`."""
+def hello(reply: JsonObject) -> tuple[Caps, tuple[Child, ...]]:
+    """Read the reply to `hello`: what the keeper says of itself, and what it holds."""
     caps = Caps(
         keeper_pid=int(reply["pid"]),
         keeper_started_at=float(reply["started_at"]),
@@ -135,7 +126,7 @@ def hello(reply: JsonObject) -> Hello:
         interrupted=tuple((str(it["key"]), str(it["unit"]), int(it["pid"])) for it in reply["interrupted"]),
         keeper_revision=int(reply.get("revision", 1)),
     )
-    return Hello(caps, children(reply), tuple(str(name) for name in reply["fds"]))
+    return caps, children(reply)
 
 
 def child(message: JsonObject) -> Child:

@@ -99,11 +99,6 @@ class Batch:
     cursor: Cursor
     at_end: bool
 
-    @property
-    def next_position(self) -> int:
-        """The position to go on from."""
-        return self.cursor.position
-
 
 class OutputReader:
     """Reads one unit's output. The methods without `async` do file I/O: call them in a thread.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from supervisord_py.keeper.protocol import GAP, INDEX_RECORD, INDEX_RECORD_SIZE, RECOVERED, STDERR, STDOUT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -125,26 +125,21 @@ class Segment:
 
     def find(self, position: int) -> int:
         """Return the index of the first record that is not wholly before `position`; gaps at it count as not before."""
-        low, high = 0, self.count()
-        while low < high:
-            middle = (low + high) // 2
-            record = self.record(middle)
-            if record is not None and record.position < position and record.end <= position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self._first(lambda record: record.position >= position or record.end > position)
 
     def find_time(self, when: float) -> int:
         """Return the index of the first record that is not older than `when` (Unix seconds)."""
+        return self._first(lambda record: record.time >= when)
+
+    def _first(self, fits: Callable[[Record], bool]) -> int:
         low, high = 0, self.count()
         while low < high:
             middle = (low + high) // 2
             record = self.record(middle)
-            if record is not None and record.time < when:
-                low = middle + 1
-            else:
+            if record is None or fits(record):
                 high = middle
+            else:
+                low = middle + 1
         return low
 
     def bytes_at(self, position: int, length: int) -> bytes:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.daemon.paths import resolve_paths
-from supervisord_py.daemon.places import make_places
+from supervisord_py.daemon.paths import make_places, resolve_paths
 from supervisord_py.daemon.sockets import bind_socket
 
 if TYPE_CHECKING:

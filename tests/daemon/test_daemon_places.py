@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.daemon.paths import PlaceError, resolve_paths
-from supervisord_py.daemon.places import guard_directory, make_places
+from supervisord_py.daemon.paths import PlaceError, guard_directory, make_places, resolve_paths
 from supervisord_py.errors import EXIT_PERMISSION, ForbiddenError
 
 if TYPE_CHECKING:

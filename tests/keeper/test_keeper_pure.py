@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 KEEPER, CONTROL = 100, 101
 
 
-def person(pid: int, ppid: int, sid: int = 0, start: int = 0) -> Process:
-    return Process(pid, ppid, sid or pid, sid or pid, start or pid)
+def person(pid: int, ppid: int) -> Process:
+    return Process(pid, ppid, pid, pid)
 
 
 def families(
@@ -118,7 +118,7 @@ STAT = (
 
 def test_a_stat_line_is_read_whatever_the_name_is() -> None:
     row = processes.parse_stat(STAT)
-    assert (row.pid, row.ppid, row.pgid, row.sid, row.start_time) == (4242, 7, 4242, 4240, 987654)
+    assert (row.pid, row.ppid, row.pgid, row.start_time) == (4242, 7, 4242, 987654)
     assert row.name == "a) b (c)"
     assert row.ticks == 50 + 60 + 7 + 8
     assert row.rss_bytes == 321 * processes.PAGE_BYTES

@@ -75,7 +75,7 @@ def test_chunks_carry_time_stream_position_and_instance(folder: Path) -> None:
         Chunk(1001.0, Stream.STDOUT, 0, b"out\n", 1),
         Chunk(1002.0, Stream.STDERR, 4, b"err\n", 2, recovered=True),
     )
-    assert (batch.next_position, batch.at_end) == (8, True)
+    assert (batch.cursor.position, batch.at_end) == (8, True)
     assert batch.items[1].end == 8
 
 
@@ -106,10 +106,10 @@ def test_a_position_within_a_record_and_a_limit_within_one(folder: Path) -> None
     writer.write(b"abc")
     reader = OutputReader(folder)
     batch = reader.read(3, limit=4)
-    assert (text(batch.items), batch.next_position, batch.at_end) == (b"3456", 7, False)
+    assert (text(batch.items), batch.cursor.position, batch.at_end) == (b"3456", 7, False)
     rest = reader.read(batch.cursor)
     assert text(rest.items) == b"789abc"
-    assert text(reader.read(batch.next_position).items) == b"789abc"
+    assert text(reader.read(batch.cursor.position).items) == b"789abc"
     assert reader.read(13).items == ()
     assert text(reader.read(-5).items) == b"0123456789abc"
 
@@ -120,7 +120,7 @@ def test_one_stream_is_read_without_the_other(folder: Path) -> None:
         writer.write(b"%d" % number, STDERR if number % 2 else STDOUT)
     reader = OutputReader(folder)
     assert text(reader.read(0, stream=Stream.STDERR).items) == b"135"
-    assert reader.read(0, stream=Stream.STDERR).next_position == 6
+    assert reader.read(0, stream=Stream.STDERR).cursor.position == 6
     assert text(reader.tail_lines(1, Stream.STDOUT)) == b"024"
     assert reader.tail_bytes(0, stream=Stream.STDERR) == b"135"
     assert reader.tail_bytes(1, 5, limit=3) == b"234"
