@@ -18,7 +18,7 @@ from aiohttp import web
 from supervisord_py.api.counts import PipeCounts, RequestCounts, UnitCounts
 from supervisord_py.api.cpu import CpuSamples
 from supervisord_py.api.held_calls import HeldCalls
-from supervisord_py.api.json_text import half_character, json_bytes
+from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.errors import BadRequestError, InvalidInputError
@@ -26,8 +26,8 @@ from supervisord_py.errors import BadRequestError, InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from supervisord_py.api.answer_copy import Copy
     from supervisord_py.api.context import ApiContext
+    from supervisord_py.api.idempotency import Copy
     from supervisord_py.api.parameters import Arguments
     from supervisord_py.kernels.session import SessionView
     from supervisord_py.process.spec import Reason
@@ -243,11 +243,19 @@ def parse_json(raw: bytes) -> Any:
         ) from error
     except (UnicodeDecodeError, RecursionError, ValueError) as error:
         raise BadRequestError(f"The body is no JSON: {error}.", hint="send UTF-8 JSON (RFC 8259)") from error
-    if (pointer := half_character(raw, document)) is not None:
-        message = f"{pointer or 'The body'} is no Unicode text: there is half of a surrogate pair in it."
+    if b"\\ud" in raw.lower() and not _is_unicode(document):
+        message = "There is half of a surrogate pair in the body, which is no Unicode text."
         hint = "escape it where the text is made: \\ud800 cannot be stored or run as UTF-8"
-        raise InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
+        raise InvalidInputError(message, hint=hint, errors=[{"pointer": "", "message": message}])
     return document
+
+
+def _is_unicode(document: Any) -> bool:
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> Any:

@@ -11,12 +11,11 @@ import asyncio
 import hashlib
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from supervisord_py.api.answer_copy import Copy
 from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.negotiation import PROBLEM
 from supervisord_py.api.problems import InternalError
@@ -27,6 +26,7 @@ from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Misma
 if TYPE_CHECKING:
     from supervisord_py.api.call import Call
     from supervisord_py.api.route import Route
+
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _NOT_KEPT = "application/x-px-not-kept"
@@ -136,3 +136,26 @@ def _replay(done: Done) -> web.Response:
         )
     headers = {"Idempotent-Replayed": "true", "Content-Type": done.content_type}
     return web.Response(status=done.status, body=done.body, headers=headers)
+
+
+@dataclass(slots=True)
+class Copy:
+    """Keeps what goes to the client, up to a limit. Given to whoever writes the answer piece by piece."""
+
+    limit: int
+    status: int = 0
+    content_type: str = ""
+    body: bytearray = field(default_factory=bytearray)
+    too_long: bool = False
+
+    def begin(self, status: int, content_type: str) -> None:
+        """Note the head of the answer."""
+        self.status, self.content_type = status, content_type
+
+    def chunk(self, piece: bytes) -> None:
+        """Note a piece of the body; nothing is kept of an answer over the limit."""
+        if len(self.body) + len(piece) > self.limit:
+            self.too_long = True
+            self.body.clear()
+        if not self.too_long:
+            self.body += piece

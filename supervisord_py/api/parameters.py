@@ -7,6 +7,7 @@ A parameter that no route declared is refused with the nearest match, as an unkn
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from supervisord_py.errors import BadRequestError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
 _TRUE = frozenset({"1", "true", "yes", "on", ""})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -69,32 +71,34 @@ class Parameter:
 class Arguments:
     """The checked parameters of one request, read by the form that the route declared."""
 
-    values: Mapping[str, tuple[str, ...]]
-    declared: Mapping[str, Parameter]
+    values: Mapping[str, tuple[Any, ...]]
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return every value given, none included."""
         return self.values.get(name, ())
 
+    def _one(self, name: str) -> Any:
+        return next(iter(self.values.get(name, ())), None)
+
     def text(self, name: str) -> str | None:
         """Return the value, or None when it was not given."""
-        given = self.texts(name)
-        return given[0] if given else None
+        value: str | None = self._one(name)
+        return value
 
     def flag(self, name: str, *, absent: bool = False) -> bool:
         """Return True when it was given and not 0; `absent` when it was not given."""
-        given = self.text(name)
-        return absent if given is None else _flag(self.declared[name], given)
+        given: bool | None = self._one(name)
+        return absent if given is None else given
 
     def number(self, name: str) -> float | None:
         """Return the number, or None when it was not given."""
-        given = self.text(name)
-        return None if given is None else _number(self.declared[name], given)
+        value: float | None = self._one(name)
+        return value
 
     def integer(self, name: str) -> int | None:
         """Return the whole number, or None when it was not given."""
-        given = self.text(name)
-        return None if given is None else _integer(self.declared[name], given)
+        value: int | None = self._one(name)
+        return value
 
 
 def read_arguments(declared: Sequence[Parameter], pairs: Sequence[tuple[str, str]]) -> Arguments:
@@ -104,15 +108,14 @@ def read_arguments(declared: Sequence[Parameter], pairs: Sequence[tuple[str, str
         BadRequestError: A parameter is unknown, repeated, or has an impossible value; `parameter` names it.
     """
     known = {one.name: one for one in declared}
-    values: dict[str, tuple[str, ...]] = {}
+    values: dict[str, tuple[Any, ...]] = {}
     for name, value in pairs:
         if name not in known:
             raise _refuse(name, f"There is no query parameter {name!r} here.", nearest_parameter(name, known))
         if name in values and not known[name].repeated:
             raise _refuse(name, f"Query parameter {name!r} was given more than once.", "give it once")
-        _check(known[name], value)
-        values[name] = (*values.get(name, ()), value)
-    return Arguments(values, known)
+        values[name] = (*values.get(name, ()), _read(known[name], value))
+    return Arguments(values)
 
 
 def nearest_parameter(name: str, known: Mapping[str, Parameter]) -> str:
@@ -132,45 +135,27 @@ def _refuse(name: str, detail: str, hint: str) -> BadRequestError:
     return BadRequestError(detail, hint=hint, parameter=name)
 
 
-def _check(parameter: Parameter, value: str) -> None:
+def _read(parameter: Parameter, value: str) -> Any:
+    """Return the value in its form, if it is one of that form."""
+    low, high = parameter.minimum, parameter.maximum
     match parameter.form:
         case Form.FLAG:
-            _flag(parameter, value)
+            if value.lower() not in _TRUE | _FALSE:
+                raise refuse_value(parameter.name, value, "0 or 1")
+            return value.lower() in _TRUE
         case Form.NUMBER:
-            _number(parameter, value)
+            try:
+                number = float(value)
+            except ValueError:
+                number = math.nan
+            if not low <= number <= high:
+                raise refuse_value(parameter.name, value, f"a number from {low:g} to {high:g}")
+            return number
         case Form.INTEGER:
-            _integer(parameter, value)
+            if not (_WHOLE.fullmatch(value) and low <= int(value) <= high):
+                raise refuse_value(parameter.name, value, f"a whole number from {int(low)} to {int(high)}")
+            return int(value)
         case Form.TEXT:
             if parameter.choices and value not in parameter.choices:
                 raise refuse_value(parameter.name, value, f"one of {', '.join(parameter.choices)}")
-
-
-def _flag(parameter: Parameter, value: str) -> bool:
-    lowered = value.lower()
-    if lowered in _TRUE:
-        return True
-    if lowered in _FALSE:
-        return False
-    raise refuse_value(parameter.name, value, "0 or 1")
-
-
-def _number(parameter: Parameter, value: str) -> float:
-    wanted = f"a number from {parameter.minimum:g} to {parameter.maximum:g}"
-    try:
-        number = float(value)
-    except ValueError as error:
-        raise refuse_value(parameter.name, value, wanted) from error
-    if not math.isfinite(number) or not parameter.minimum <= number <= parameter.maximum:
-        raise refuse_value(parameter.name, value, wanted)
-    return number
-
-
-def _integer(parameter: Parameter, value: str) -> int:
-    wanted = f"a whole number from {int(parameter.minimum)} to {int(parameter.maximum)}"
-    digits = value.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= len("18446744073709551616")):
-        raise refuse_value(parameter.name, value, wanted)
-    number = int(value)
-    if not parameter.minimum <= number <= parameter.maximum:
-        raise refuse_value(parameter.name, value, wanted)
-    return number
+            return value

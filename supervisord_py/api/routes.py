@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api import daemon, events, logs, metrics, status, tool_files, tools, units
 from supervisord_py.api.call import json_answer
@@ -11,13 +11,16 @@ from supervisord_py.api.negotiation import JSON, NDJSON, PROMETHEUS, RAW, SSE
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.parameters import Form, Parameter
 from supervisord_py.api.pipe_routes import PIPE_ROUTES
-from supervisord_py.api.route import Access, Body, Ends, Returned, Route
+from supervisord_py.api.route import Access, Answer, Body, Ends, Returned, Route
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiohttp import web
 
     from supervisord_py.api.call import Call
 
+READ, CHANGE, LIFE, ALONE = Access.READ, Access.CHANGE, Access.LIFE, Ends.BY_ITSELF
 _DAY = 86400.0
 _FOLLOW = Parameter("follow", Form.FLAG, "1: go on with what is to come")
 _UNITS = Parameter("unit", Form.TEXT, "only these: `x`, `tool:x`, or a glob", repeated=True)
@@ -52,284 +55,225 @@ def _json(schema: str | None, description: str, status_code: int = 200) -> Retur
     return Returned(description, JSON, status_code, schema)
 
 
+def _route(
+    name: str,
+    answer: Answer,
+    access: Access,
+    summary: str,
+    returned: str | Sequence[str | Returned],
+    parameters: Sequence[Parameter] = (),
+    **more: Any,
+) -> Route:
+    """Return one row; `name` is method and path, a text in `returned` the schema of a JSON answer and what it is."""
+    method, path = name.split()
+    answers = [returned] if isinstance(returned, str) else returned
+    told: list[Returned] = []
+    for each in answers:
+        schema, _, what = each.partition(" ") if isinstance(each, str) else ("", "", "")
+        told.append(_json(schema, what) if isinstance(each, str) else each)
+    return Route(method, path, answer, access, summary, tuple(told), tuple(parameters), **more)
+
+
 ROUTES: tuple[Route, ...] = (
     # -- the daemon
-    Route(
-        "GET",
-        "/api/health",
-        status.health,
-        Access.CHANGE,
-        "Does the daemon serve? 503 while it stops.",
-        (_json("px.health/1", "it serves"),),
+    _route(
+        "GET /api/health", status.health, CHANGE, "Does the daemon serve? 503 while it stops.", "px.health/1 it serves"
     ),
-    Route(
-        "GET",
-        "/api/status",
-        status.status,
-        Access.READ,
-        "The daemon and every unit.",
-        (_json("px.status/1", "status"),),
-        (_UNITS,),
-    ),
-    Route(
-        "GET",
-        "/api/events",
+    _route("GET /api/status", status.status, READ, "The daemon and every unit.", "px.status/1 status", [_UNITS]),
+    _route(
+        "GET /api/events",
         events.events,
-        Access.READ,
+        READ,
         "What happened, and with follow what happens.",
-        (Returned("one event a line", NDJSON), Returned("events with ids", SSE)),
+        [Returned("one event a line", NDJSON), Returned("events with ids", SSE)],
         _EVENTS,
     ),
-    Route(
-        "GET",
-        "/api/metrics",
-        metrics.metrics,
-        Access.READ,
-        "Prometheus metrics.",
-        (Returned("text format 0.0.4", PROMETHEUS),),
+    _route(
+        "GET /api/metrics", metrics.metrics, READ, "Prometheus metrics.", [Returned("text format 0.0.4", PROMETHEUS)]
     ),
-    Route(
-        "GET",
-        "/api/openapi.json",
-        openapi,
-        Access.READ,
-        "This description.",
-        (_json(None, "OpenAPI 3.1"),),
+    _route("GET /api/openapi.json", openapi, READ, "This description.", [_json(None, "OpenAPI 3.1")]),
+    _route(
+        "GET /api/doctor", daemon.doctor, READ, "Checks, each with the command that repairs it.", "px.doctor/1 checks"
     ),
-    Route(
-        "GET",
-        "/api/doctor",
-        daemon.doctor,
-        Access.READ,
-        "Checks, each with the command that repairs it.",
-        (_json("px.doctor/1", "checks"),),
+    _route(
+        "GET /api/config", daemon.show_config, READ, "Effective settings with their origin.", "px.config/1 settings"
     ),
-    Route(
-        "GET",
-        "/api/config",
-        daemon.show_config,
-        Access.READ,
-        "Effective settings with their origin.",
-        (_json("px.config/1", "settings"),),
-    ),
-    Route(
-        "GET",
-        "/api/daemon",
-        daemon.show_daemon,
-        Access.READ,
-        "Keeper, control plane, rungs.",
-        (_json("px.daemon/1", "the daemon"),),
-    ),
-    Route(
-        "POST",
-        "/api/daemon/reload",
+    _route("GET /api/daemon", daemon.show_daemon, READ, "Keeper, control plane, rungs.", "px.daemon/1 the daemon"),
+    _route(
+        "POST /api/daemon/reload",
         daemon.reload,
-        Access.CHANGE,
+        CHANGE,
         "Read settings and tools again.",
-        (_json("px.reload/1", "what changed"),),
-        ends=Ends.BY_ITSELF,
+        "px.reload/1 what changed",
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/daemon/restart",
+    _route(
+        "POST /api/daemon/restart",
         daemon.restart,
-        Access.CHANGE,
+        CHANGE,
         "Replace the control plane and keep the children; with all=1 begin anew.",
-        (_json("px.daemon-wish/1", "accepted", 202),),
-        (Parameter("all", Form.FLAG, "1: stop the children as well"),),
-        ends=Ends.BY_ITSELF,
+        [_json("px.daemon-wish/1", "accepted", 202)],
+        [Parameter("all", Form.FLAG, "1: stop the children as well")],
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/daemon/stop",
+    _route(
+        "POST /api/daemon/stop",
         daemon.stop,
-        Access.LIFE,
+        LIFE,
         "Stop every child in order, then the daemon.",
-        (_json("px.daemon-wish/1", "accepted", 202),),
-        ends=Ends.BY_ITSELF,
+        [_json("px.daemon-wish/1", "accepted", 202)],
+        ends=ALONE,
     ),
     # -- units
-    Route(
-        "GET",
-        "/api/units",
+    _route(
+        "GET /api/units",
         status.list_units,
-        Access.READ,
+        READ,
         "What names and globs mean.",
-        (_json("px.units/1", "units"),),
-        (Parameter("name", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True),),
+        "px.units/1 units",
+        [Parameter("name", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True)],
     ),
-    Route(
-        "GET",
-        "/api/units/{u}/logs",
+    _route(
+        "GET /api/units/{u}/logs",
         logs.unit_logs,
-        Access.READ,
+        READ,
         "Output; follows across rotation and restarts.",
-        (
+        [
             Returned("bytes as they came; X-Cursor is where to go on", RAW),
             Returned("one piece a line", NDJSON),
             Returned("pieces with positions as ids", SSE),
-        ),
+        ],
         _LOGS,
     ),
-    Route(
-        "GET",
-        "/api/units/{u}/wait",
+    _route(
+        "GET /api/units/{u}/wait",
         units.wait,
-        Access.READ,
+        READ,
         "Answer once the unit is ready, stopped or done; 504 when the time is over.",
-        (_json("px.wait/1", "outcome"),),
-        (Parameter("for", Form.TEXT, "the goal", choices=("ready", "stopped", "done")), _TIMEOUT),
+        "px.wait/1 outcome",
+        [Parameter("for", Form.TEXT, "the goal", choices=("ready", "stopped", "done")), _TIMEOUT],
     ),
-    Route(
-        "GET",
-        "/api/units/{u}/why",
+    _route(
+        "GET /api/units/{u}/why",
         units.why,
-        Access.READ,
+        READ,
         "The causal chain that led to the unit's state.",
-        (_json("px.why/1", "explanation"),),
+        "px.why/1 explanation",
     ),
     # -- tools
-    Route(
-        "GET",
-        "/api/launcher/state",
-        tools.launcher_state,
-        Access.READ,
-        "The warm set, by tool.",
-        (_json(None, "by tool"),),
-    ),
-    Route("GET", "/api/tools", tools.list_tools, Access.READ, "The catalog.", (_json("px.tools/1", "tools"),)),
-    Route(
-        "GET",
-        "/api/tools/{t}",
+    _route("GET /api/launcher/state", tools.launcher_state, READ, "The warm set, by tool.", [_json(None, "by tool")]),
+    _route("GET /api/tools", tools.list_tools, READ, "The catalog.", "px.tools/1 tools"),
+    _route(
+        "GET /api/tools/{t}",
         tools.show_tool,
-        Access.READ,
+        READ,
         "One tool with manifest, input schema and limits.",
-        (_json("px.tool/1", "tool"),),
+        "px.tool/1 tool",
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/run",
+    _route(
+        "POST /api/tools/{t}/run",
         tools.run,
-        Access.CHANGE,
+        CHANGE,
         "Run a tool once; the answer is the tool's own.",
-        (_json(None, "the tool's answer, whatever its type"),),
+        [_json(None, "the tool's answer, whatever its type")],
         _RUN,
-        Body.ANY,
+        body=Body.ANY,
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/stream",
+    _route(
+        "POST /api/tools/{t}/stream",
         tools.stream,
-        Access.CHANGE,
+        CHANGE,
         "Run a tool once; items are passed on as they come.",
-        (Returned("the tool's events", SSE), Returned("the tool's lines", NDJSON)),
+        [Returned("the tool's events", SSE), Returned("the tool's lines", NDJSON)],
         _RUN,
-        Body.ANY,
+        body=Body.ANY,
         streams=True,
     ),
-    Route(
-        "GET",
-        "/api/tools/{t}/lease",
+    _route(
+        "GET /api/tools/{t}/lease",
         tools.lease,
-        Access.CHANGE,
+        CHANGE,
         "Hold a warm instance while the connection stays open.",
-        (Returned("one line: address, port, pid", NDJSON),),
-        (_TIMEOUT,),
+        [Returned("one line: address, port, pid", NDJSON)],
+        [_TIMEOUT],
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/start",
+    _route(
+        "POST /api/tools/{t}/start",
         tools.start,
-        Access.CHANGE,
+        CHANGE,
         "Warm a tool up.",
-        (_json("px.start/1", "ready"), _json("px.start/1", "begun (wait=0)", 202)),
-        (_TIMEOUT, _WAIT),
-        ends=Ends.BY_ITSELF,
+        ["px.start/1 ready", _json("px.start/1", "begun (wait=0)", 202)],
+        [_TIMEOUT, _WAIT],
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/stop",
+    _route(
+        "POST /api/tools/{t}/stop",
         tools.stop,
-        Access.CHANGE,
+        CHANGE,
         "Stop a tool; 409 names what is left of it.",
-        (_json("px.stop/1", "nothing is left"), _json("px.stop/1", "begun (wait=0)", 202)),
-        (_TIMEOUT, _WAIT),
-        ends=Ends.BY_ITSELF,
+        ["px.stop/1 nothing is left", _json("px.stop/1", "begun (wait=0)", 202)],
+        [_TIMEOUT, _WAIT],
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/tools/new",
+    _route(
+        "POST /api/tools/new",
         tool_files.new,
-        Access.CHANGE,
+        CHANGE,
         "Write a working tool to start from.",
-        (_json("px.tool/1", "the tool", 201),),
+        [_json("px.tool/1", "the tool", 201)],
         body=Body.OBJECT,
-        ends=Ends.BY_ITSELF,
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/tools/add",
+    _route(
+        "POST /api/tools/add",
         tool_files.add,
-        Access.CHANGE,
+        CHANGE,
         "Copy a tool into the tools directory.",
-        (_json("px.tool/1", "the tool", 201),),
+        [_json("px.tool/1", "the tool", 201)],
         body=Body.OBJECT,
-        ends=Ends.BY_ITSELF,
+        ends=ALONE,
     ),
-    Route(
-        "DELETE",
-        "/api/tools/{t}",
+    _route(
+        "DELETE /api/tools/{t}",
         tool_files.remove,
-        Access.CHANGE,
+        CHANGE,
         "Delete a tool's folder; one that runs only with force=1.",
-        (_json("px.removed/1", "it is gone"),),
-        (Parameter("force", Form.FLAG, "1: stop it first; also outside the tools directory"),),
-        ends=Ends.BY_ITSELF,
+        "px.removed/1 it is gone",
+        [Parameter("force", Form.FLAG, "1: stop it first; also outside the tools directory")],
+        ends=ALONE,
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/validate",
+    _route(
+        "POST /api/tools/{t}/validate",
         tool_files.validate,
-        Access.CHANGE,
+        CHANGE,
         "Run the twelve checks.",
-        (_json("px.validation/1", "the report"),),
+        "px.validation/1 the report",
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/debug",
+    _route(
+        "POST /api/tools/{t}/debug",
         tool_files.debug,
-        Access.CHANGE,
+        CHANGE,
         "Walk the failure table.",
-        (_json("px.debug/1", "the cases, with evidence"),),
+        "px.debug/1 the cases, with evidence",
     ),
-    Route(
-        "POST",
-        "/api/tools/{t}/sync",
+    _route(
+        "POST /api/tools/{t}/sync",
         tool_files.sync,
-        Access.CHANGE,
+        CHANGE,
         "Build the tool's .venv.",
-        (Returned("lines of progress; the last one has `done`, or is a problem document", NDJSON),),
+        [Returned("lines of progress; the last one has `done`, or is a problem document", NDJSON)],
         streams=True,
     ),
-    Route(
-        "PUT",
-        "/api/tools/{t}/pin",
+    _route(
+        "PUT /api/tools/{t}/pin",
         tools.pin,
-        Access.CHANGE,
+        CHANGE,
         "Exempt from LRU eviction; with forever=1 from age as well.",
-        (_json("px.pin/1", "pinned"),),
-        (Parameter("forever", Form.FLAG, "1: exempt from age as well"),),
-        ends=Ends.BY_ITSELF,
+        "px.pin/1 pinned",
+        [Parameter("forever", Form.FLAG, "1: exempt from age as well")],
+        ends=ALONE,
     ),
-    Route(
-        "DELETE",
-        "/api/tools/{t}/pin",
-        tools.unpin,
-        Access.CHANGE,
-        "Take a pin away.",
-        (_json("px.pin/1", "no pin"),),
-        ends=Ends.BY_ITSELF,
-    ),
+    _route("DELETE /api/tools/{t}/pin", tools.unpin, CHANGE, "Take a pin away.", "px.pin/1 no pin", ends=ALONE),
     *KERNEL_ROUTES,
     *JUPYTER_ROUTES,
     *PIPE_ROUTES,

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from api.api_rig import Rig, api_rig, until
 from supervisord_py.api import tools
-from supervisord_py.api.answer_copy import Copy
+from supervisord_py.api.idempotency import Copy
 from supervisord_py.api.routes import ROUTES
 from supervisord_py.errors import OverloadedError, ToolFailedError
 

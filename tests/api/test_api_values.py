@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisord_py.api.counts import COLD_START_BOUNDS, Histogram, RequestCounts
 from supervisord_py.api.cpu import CpuSamples
-from supervisord_py.api.negotiation import JSON, NDJSON, RAW, SSE, choose
+from supervisord_py.api.negotiation import NDJSON, SSE, choose
 from supervisord_py.api.parameters import Form, Parameter, read_arguments
 from supervisord_py.api.times import parse_age, parse_since, rfc3339
 from supervisord_py.errors import BadRequestError
@@ -61,26 +61,16 @@ def test_a_time_without_a_zone_is_utc_and_one_with_a_zone_is_converted() -> None
     ("accept", "chosen"),
     [
         (None, NDJSON),
-        ("", NDJSON),
         ("*/*", NDJSON),
         ("text/event-stream", SSE),
-        ("text/event-stream;q=0.5, application/x-ndjson;q=0.9", NDJSON),
-        ("text/*, */*;q=0.1", SSE),
-        ("application/x-ndjson;q=0, text/event-stream;q=0.1", SSE),
-        ("*/*, application/x-ndjson;q=0", SSE),
+        ("text/event-stream, application/x-ndjson;q=0.9, */*;q=0.1", SSE),
         ("image/png", NDJSON),
-        ("text/event-stream;q=nonsense", NDJSON),
         ("TEXT/EVENT-STREAM; Q=1", SSE),
         (",;,", NDJSON),
     ],
 )
 def test_the_wanted_media_type(accept: str | None, chosen: str) -> None:
     assert choose(accept, (NDJSON, SSE)) == chosen
-
-
-@given(st.text(max_size=60), st.permutations([JSON, NDJSON, SSE, RAW]))
-def test_some_offer_is_always_chosen(accept: str, offered: list[str]) -> None:
-    assert choose(accept, offered) in offered
 
 
 DECLARED = (

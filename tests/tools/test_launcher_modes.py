@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,31 +11,7 @@ from supervisord_py.tools.serving import startup
 from tools.tool_house import watched_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tools.tool_house import ToolHouse
-
-
-async def test_a_tool_in_another_language_gets_a_port_of_its_own(
-    house: ToolHouse, require: Callable[[bool, str], None]
-) -> None:
-    require(shutil.which("node") is not None, "needs node")
-    house.add("node-port")
-    pids = set()
-    for number in range(2):
-        answer = await house.ask("node-port", {"n": number})
-        assert answer["echo"] == {"n": number}
-        assert answer["pid"] == house.state("node-port").pid
-        pids.add(answer["pid"])
-        await house.launcher.stop("node-port")
-    assert len(pids) == 2
-
-
-async def test_listen_fds_are_understood(house: ToolHouse) -> None:
-    house.add("fd-server")
-    answer = await house.ask("fd-server", {"n": 1})
-    expected = {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "http", "LISTEN_PID": str(answer["pid"])}
-    assert answer["listen"] == expected
 
 
 async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,28 +54,3 @@ async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None
     await house.new_control_plane()
     assert (await house.ask("stubborn-port"))["pid"] == pid
     assert house.state("stubborn-port").port == port
-
-
-async def test_a_tool_of_pixies_dialect_runs_unchanged(house: ToolHouse) -> None:
-    house.add("pixie-echo")
-    running, seen = await house.answer("pixie-echo", {"note": "hi"})
-    body = seen["body"]
-    assert body["inputs"] == {"rho": 28, "note": "hi"}
-    assert (body["rho"], body["note"]) == (28, "hi")
-    assert body["run_id"] == body["_pixie"]["run_id"] == running.run_id == seen["headers"]["X-Pixie-Run-Id"]
-    assert seen["there"]
-    assert seen["tool"] == "pixie-echo"
-
-
-async def test_pixies_streams_are_asked_for_after_the_run(house: ToolHouse) -> None:
-    house.add("pixie-echo")
-    _, body = await house.answer("pixie-echo", {"rho": 3}, streaming=True)
-    assert body == b'data: {"rho": 3}\n\n'
-
-
-async def test_only_the_newest_runs_keep_their_artefacts(house: ToolHouse) -> None:
-    house.add("pixie-echo")
-    ids = [(await house.answer("pixie-echo"))[0].run_id for _ in range(4)]
-    kept = {path.name for path in (house.config.data_dir / "pixie-echo").iterdir()}
-    assert len(kept) == 2
-    assert ids[-1] in kept

@@ -21,57 +21,6 @@ if TYPE_CHECKING:
 Houses = "Callable[..., Awaitable[ToolHouse]]"
 
 
-async def test_the_least_recently_used_idle_tool_makes_room(houses: Houses) -> None:
-    house = await houses(warm_keep_max=2)
-    for name in ("a", "b", "c"):
-        house.add("shapes", name)
-    await house.ask("a")
-    await house.ask("b")
-    await house.ask("a")
-    await house.ask("c")
-    await eventually(lambda: house.state("b").state == "cold")
-    assert house.state("a").state == house.state("c").state == "ready"
-    assert house.state("b").reason == "evicted_lru"
-    (row,) = await instances.latest(house.ledger, "tool:b")
-    assert row.reason == "evicted_lru"
-    (stopping,) = await house.said("stopping", "tool:b")
-    (starting,) = await house.said("starting", "tool:c")
-    assert stopping.cause == starting.id
-
-
-async def test_busy_and_pinned_tools_are_never_evicted(houses: Houses) -> None:
-    house = await houses(warm_keep_max=2)
-    for name in ("busy", "pinned", "late"):
-        house.add("shapes", name)
-    await house.launcher.pin("pinned")
-    await house.launcher.warm("pinned")
-    running = asyncio.create_task(house.ask("busy", {"do": "sleep", "number": 600, "obeys": True}))
-    await eventually(lambda: house.state("busy").state == "busy")
-    with pytest.raises(OverloadedError) as caught:
-        await house.ask("late", timeout_seconds=0.3)
-    assert caught.value.extra["retry_after_seconds"] >= 1
-    assert house.state("busy").state == "busy"
-    assert house.state("pinned").state == "ready"
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    assert (await house.ask("late", {"number": 1}))["echo"] == {"number": 1}
-    assert house.state("pinned").state == "ready"
-
-
-async def test_a_full_line_refuses_at_once(houses: Houses) -> None:
-    house = await houses(queue_max=1)
-    house.add("shapes", concurrency=1)
-    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await eventually(lambda: house.state("shapes").in_flight == 1)
-    waiting = asyncio.create_task(house.ask("shapes"))
-    await eventually(lambda: house.state("shapes").waiting == 1)
-    with pytest.raises(OverloadedError, match="wait for it already"):
-        await house.ask("shapes")
-    for task in (running, waiting):
-        task.cancel()
-    await asyncio.gather(running, waiting, return_exceptions=True)
-
-
 async def test_only_pinned_tools_refuse_at_once(houses: Houses) -> None:
     house = await houses(warm_keep_max=1)
     house.add("shapes", "a", pinned=True)
@@ -79,32 +28,6 @@ async def test_only_pinned_tools_refuse_at_once(houses: Houses) -> None:
     await house.launcher.warm("a")
     with pytest.raises(OverloadedError, match="pinned"):
         await house.ask("b")
-
-
-async def test_age_counts_from_the_end_of_the_last_request(house: ToolHouse) -> None:
-    house.add("shapes", warm_keep_seconds=1)
-    pid = (await house.ask("shapes"))["pid"]
-    assert (await house.ask("shapes", {"do": "sleep", "number": 1.5}))["slept"] == 1.5
-    assert house.state("shapes").pid == pid
-    await eventually(lambda: house.state("shapes").state == "cold")
-    assert house.state("shapes").reason == "evicted_ttl"
-    assert not alive(pid)
-
-
-async def test_keep_alive_zero_stops_after_this_request(house: ToolHouse) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes", keep_alive=0.0))["pid"]
-    await eventually(lambda: house.state("shapes").state == "cold")
-    assert not alive(pid)
-
-
-async def test_an_edited_declaration_replaces_the_idle_instance(house: ToolHouse) -> None:
-    house.add("shapes", env={"MARK": "old"})
-    assert (await house.ask("shapes", {"do": "env"}))["env"]["MARK"] == "old"
-    manifest = house.tools / "shapes" / "tool.json"
-    manifest.write_text(manifest.read_text().replace('"old"', '"new"'))
-    house.catalog.refresh()
-    assert (await house.ask("shapes", {"do": "env"}))["env"]["MARK"] == "new"
 
 
 async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse) -> None:
@@ -120,16 +43,6 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     await house.launcher.refresh()
     assert house.launcher.listeners.tools() == ()
     assert await house.placement.take_fd("listen:tool:shapes") is None
-
-
-async def test_a_stop_leaves_nothing_not_even_a_deaf_grandchild_in_its_own_session(house: ToolHouse) -> None:
-    house.add("shapes")
-    await house.ask("shapes")
-    child = (await house.ask("shapes", {"do": "fork"}))["child"]
-    assert alive(child)
-    report = await house.launcher.stop("shapes")
-    assert report.survivors == ()
-    assert not alive(child)
 
 
 async def test_a_deaf_tool_is_killed_in_the_end(house: ToolHouse) -> None:
@@ -217,25 +130,6 @@ async def test_pins_are_declared_set_and_taken_back(house: ToolHouse) -> None:
     assert [house.state(name).pin for name in ("born-pinned", "free")] == [Pin.NONE, Pin.FOREVER]
     await house.new_control_plane()
     assert [house.state(name).pin for name in ("born-pinned", "free")] == [Pin.NONE, Pin.FOREVER]
-
-
-async def test_a_lease_keeps_an_instance_busy(house: ToolHouse) -> None:
-    house.add("shapes")
-    async with house.launcher.lease("shapes", keep_alive=0.0) as lease:
-        assert (lease.address, lease.port) == ("127.0.0.1", house.state("shapes").port)
-        assert alive(lease.pid)
-        assert house.state("shapes").state == "busy"
-    await eventually(lambda: house.state("shapes").state == "cold")
-    assert lease.over.is_set()
-
-
-async def test_schema_drift_is_a_warning_and_no_fault(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "drift"})
-    await house.ask("shapes")
-    await eventually(lambda: [each for each in house.state("shapes").warnings if "/version" in each])
-    (event,) = await house.said("schema_drift")
-    assert event.reason == "schema_drift"
-    assert house.state("shapes").state == "ready"
 
 
 async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:

@@ -13,11 +13,9 @@ from keeper.keeper_rig import until
 from supervisord_py.errors import (
     CancelledRunError,
     InterruptedRunError,
-    InvalidInputError,
     ResourceLimitError,
     TimedOutError,
     ToolFailedError,
-    UnknownUnitError,
 )
 from supervisord_py.ledger import instances
 from supervisord_py.process.identity import liveness
@@ -39,39 +37,6 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     async with asyncio.timeout(PATIENCE):
         while (await house.launcher.tails.of(instance)).count(words) < times:
             await asyncio.sleep(0.02)
-
-
-async def test_the_body_of_a_plain_tool_is_the_input_itself(house: ToolHouse) -> None:
-    house.add("shapes")
-    running, answer = await house.answer("shapes", {"number": 28, "deep": {"er": [1, 2]}})
-    assert answer["echo"] == {"number": 28, "deep": {"er": [1, 2]}}
-    assert answer["path"] == "/run"
-    assert answer["headers"]["X-Px-Run-Id"] == running.run_id
-
-
-async def test_input_that_does_not_fit_starts_nothing(house: ToolHouse) -> None:
-    house.add("shapes")
-    with pytest.raises(InvalidInputError) as caught:
-        await house.ask("shapes", {"number": "many"})
-    assert caught.value.extra["errors"][0]["pointer"] == "/number"
-    assert await house.said("starting") == []
-    (row,) = await house.runs("shapes")
-    assert (row.error_kind, row.status) == ("invalid_input", 422)
-
-
-async def test_an_unknown_tool_is_unknown(house: ToolHouse) -> None:
-    with pytest.raises(UnknownUnitError):
-        await house.ask("no-such-tool")
-
-
-async def test_a_tools_own_error_keeps_status_and_words(house: ToolHouse) -> None:
-    house.add("shapes")
-    with pytest.raises(ToolFailedError, match="answered 418") as caught:
-        await house.ask("shapes", {"do": "status", "number": 418})
-    error = caught.value
-    assert (error.status, error.extra["tool_status"], error.exit_code) == (418, 418, 1)
-    assert error.extra["tool_body"] == {"detail": "no such thing"}
-    await eventually(lambda: house.state("shapes").state == "ready")
 
 
 async def test_a_tools_own_422_is_a_usage_error(house: ToolHouse) -> None:
@@ -149,16 +114,6 @@ async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
     assert (caught.value.extra["signal"], caught.value.extra["code"]) == (int(signal.SIGSEGV), None)
 
 
-async def test_too_much_memory_names_the_limit_and_what_was_used(house: ToolHouse) -> None:
-    house.add("shapes", max_memory_mb=100)
-    with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: memory") as caught:
-        await house.ask("shapes", {"do": "eat", "number": 400})
-    extra = caught.value.extra
-    assert (extra["limit"], extra["limit_bytes"], extra["reason"]) == ("memory", 100 << 20, "memory_limit")
-    assert extra["rss_bytes"] > 100 << 20
-    assert caught.value.exit_code == 9
-
-
 async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,12 +156,6 @@ async def test_a_run_that_obeys_the_cancel_is_over_its_time_all_the_same(house: 
     assert life.reason == "runtime_limit"
 
 
-async def test_too_much_cpu_names_the_limit(house: ToolHouse) -> None:
-    house.add("shapes", limits={"cpu_seconds": 1}, max_runtime_seconds=100)
-    with pytest.raises(ResourceLimitError, match="ResourceLimitExceeded: cpu"):
-        await house.ask("shapes", {"do": "burn"})
-
-
 async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,17 +166,6 @@ async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
         await house.ask("shapes", {"do": "sleep", "number": 600}, timeout_seconds=0.3)
     await said(house, "cancel /cancel?run_id=")
     assert house.state("shapes").in_flight == 0
-
-
-async def test_a_caller_that_goes_away_frees_its_place(house: ToolHouse) -> None:
-    house.add("shapes", concurrency=1)
-    gone = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600, "obeys": True}))
-    await eventually(lambda: house.state("shapes").in_flight == 1)
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
-    assert house.state("shapes").in_flight == 0
-    assert (await house.ask("shapes", {"number": 1}))["echo"] == {"number": 1}
 
 
 async def test_a_stop_ends_runs_in_flight(house: ToolHouse) -> None:
@@ -244,12 +182,6 @@ async def test_large_answers_stream(house: ToolHouse) -> None:
     size = house.config.answer_buffer_bytes * 4
     _, body = await house.answer("shapes", {"do": "big", "number": size})
     assert body == b"x" * size
-
-
-async def test_events_come_one_by_one(house: ToolHouse) -> None:
-    house.add("shapes")
-    _, body = await house.answer("shapes", {"do": "events", "number": 5}, streaming=True)
-    assert body == b"".join(b"data: %d\n\n" % index for index in range(5))
 
 
 async def test_a_stream_that_breaks_off_is_never_ended_cleanly(house: ToolHouse) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.serving import proxy, upstream
+from supervisord_py.tools.serving import proxy
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:
@@ -122,25 +122,6 @@ async def test_what_cannot_be_meant_starts_nothing(
     assert await front.house.said("starting") == []
 
 
-async def test_an_unknown_tool_is_404_whatever_else_is_wrong(front: Front) -> None:
-    async with front.client.post("/nothing/run?timeout=x", data=b"{") as answer:
-        assert (answer.status, (await answer.json())["kind"]) == (404, "unknown_unit")
-
-
-@pytest.mark.parametrize("content_type", ["application/json", "application/octet-stream"])
-async def test_a_body_over_the_limit_names_the_setting(front: Front, content_type: str) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(20):
-            yield b" " * (1 << 20)
-
-    limit = front.house.config.max_body_bytes
-    for body in (io.BytesIO(b" " * (limit + 1)), chunks()):
-        async with front.client.post("/shapes/run", data=body, headers={"Content-Type": content_type}) as answer:
-            problem = await answer.json()
-        assert (answer.status, problem["kind"], problem["limit_bytes"]) == (413, "too_large", limit)
-        assert problem["setting"] == "tools.max_body_bytes"
-
-
 async def test_what_is_no_json_goes_to_the_tool_as_it_came(front: Front) -> None:
     body = b'{"do": "echo", "number": "not checked"}'
 
@@ -197,24 +178,6 @@ async def test_a_slow_reader_slows_the_tool_and_loses_nothing(front: Front) -> N
         assert front.house.state("shapes").state == "busy"
         rest = await answer.content.read()
     assert len(first) + len(rest) == size
-
-
-async def test_a_client_that_vanishes_frees_its_place(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "_CANCEL_SECONDS", 60.0)
-    async with front.client.post("/shapes/run", json={"do": "echo"}):
-        pass
-    asking = asyncio.create_task(front.client.post("/shapes/run", json={"do": "sleep", "number": 600}))
-    await eventually(lambda: front.house.state("shapes").in_flight == 1)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    await eventually(lambda: front.house.state("shapes").in_flight == 0)
-    instance = front.house.launcher.instance_of("shapes")
-    assert instance is not None
-    for _ in range(3000):
-        if "/cancel?run_id=" in await front.house.launcher.tails.of(instance):
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("the tool was not asked to cancel")
 
 
 async def test_a_client_that_hangs_up_on_a_stream_frees_its_place(front: Front) -> None:

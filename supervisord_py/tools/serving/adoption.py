@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
 from supervisord_py.process import clock
@@ -26,34 +26,18 @@ from supervisord_py.tools.serving.warm_events import Phase
 from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from supervisord_py.process.spec import Child, ExitRecord
-    from supervisord_py.tools.declaring.catalog import Catalog
     from supervisord_py.tools.serving.instance import Tag
+    from supervisord_py.tools.serving.launcher import Launcher
     from supervisord_py.tools.serving.lives import Lives
     from supervisord_py.tools.serving.startup import Surroundings
-    from supervisord_py.tools.serving.warm_set import WarmSet
     from supervisord_py.tools.spec import ToolSpec
-
-
-class Adopter(Protocol):
-    """Who takes adopted instances: the launcher."""
-
-    catalog: Catalog
-    warm_set: WarmSet
-
-    def adopt(self, instance: Instance, event: ev.Adopted) -> None:
-        """Count an adopted instance in."""
-
-    def run_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something in the launcher's task group."""
 
 
 class Adoption:
     """Done once, when a launcher opens."""
 
-    def __init__(self, around: Surroundings, lives: Lives, adopter: Adopter) -> None:
+    def __init__(self, around: Surroundings, lives: Lives, adopter: Launcher) -> None:
         self._around = around
         self._lives = lives
         self._adopter = adopter

@@ -9,7 +9,7 @@ one breath with the leaving of the pool, before the next instance of the tool be
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -26,28 +26,16 @@ if TYPE_CHECKING:
 
     from supervisord_py.process.spec import ExitRecord
     from supervisord_py.tools.serving.instance import Instance
+    from supervisord_py.tools.serving.launcher import Launcher
 
 TRY_AGAIN_SECONDS = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Pool(Protocol):
-    """Where lives report to: the launcher."""
-
-    def report(self, event: ev.Event) -> None:
-        """Take an event to the warm set and perform what it decides."""
-
-    def run_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run something in the launcher's task group."""
-
-    def gone(self, instance: Instance) -> None:
-        """Forget an instance of which nothing is left."""
-
-
 class Lives:
     """Performs what the warm set decides about instances."""
 
-    def __init__(self, around: Surroundings, pool: Pool) -> None:
+    def __init__(self, around: Surroundings, pool: Launcher) -> None:
         self._around = around
         self._pool = pool
         self._startup = Startup(around)

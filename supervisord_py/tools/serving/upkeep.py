@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConfigError, KeeperLostError, UnknownUnitError
 from supervisord_py.tools.serving import warm_events as ev
@@ -11,32 +11,15 @@ from supervisord_py.tools.serving.instance import rules_of
 
 if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
-    from supervisord_py.tools.declaring.catalog import Catalog
-    from supervisord_py.tools.serving.instance import Instance
-    from supervisord_py.tools.serving.listeners import Listeners
-    from supervisord_py.tools.serving.warm_set import WarmSet
+    from supervisord_py.tools.serving.launcher import Launcher
 
 PERIOD_SECONDS = 2.0
-
-
-class Kept(Protocol):
-    """What upkeep looks after: the launcher."""
-
-    catalog: Catalog
-    listeners: Listeners
-    warm_set: WarmSet
-
-    def instances(self) -> tuple[Instance, ...]:
-        """Return every present instance."""
-
-    def report(self, event: ev.Event) -> None:
-        """Take an event to the warm set and perform what it decides."""
 
 
 class Upkeep:
     """The slow loop beside the launcher. It does nothing while nothing is warm."""
 
-    def __init__(self, placement: Placement, kept: Kept) -> None:
+    def __init__(self, placement: Placement, kept: Launcher) -> None:
         self._placement = placement
         self._kept = kept
 
