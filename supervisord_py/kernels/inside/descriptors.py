@@ -22,7 +22,6 @@ import selectors
 import sys
 import termios
 import threading
-import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,9 +37,8 @@ if TYPE_CHECKING:
 
 NUMBERS = {"stdout": 1, "stderr": 2}
 CHUNK = 1 << 16
-SETTLE, ACT = b"s", b"a"
+SETTLE = b"s"
 """What the reading thread is told."""
-MOMENT = 0.002
 PATIENCE = 10.0
 """Seconds after which nobody waits any longer for the reading thread: it has never been seen to be late."""
 _SAFE_BYTES = 512
@@ -121,7 +119,6 @@ class Capture:
         self._asked = 0
         self._served = 0
         self._bell, self._button = os.pipe()
-        self._action: Callable[[], None] = _nothing
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._base = Pipes(rest)
@@ -178,15 +175,6 @@ class Capture:
             while self._served < mine and self._turn.wait(PATIENCE):
                 pass
 
-    def call_soon(self, action: Callable[[], None]) -> Callable[[], None]:
-        """Return what makes the reading thread call `action` after a moment; a signal handler may call it."""
-        self._action = action
-
-        def ask() -> None:
-            os.write(self._button, ACT)
-
-        return ask
-
     def say(self, sentence: str) -> None:
         """Write a line to the original stderr."""
         self.echo("stderr", (sentence + "\n").encode(errors="replace"))
@@ -228,12 +216,11 @@ class Capture:
     def _read_forever(self) -> None:
         while True:
             ready = [key for key, _ in self._selector.select()]
-            told = b""
             with self._turn:
                 asked = self._asked
                 for key in ready:
                     if key.fd == self._bell:
-                        told = os.read(self._bell, CHUNK)
+                        os.read(self._bell, CHUNK)
                     elif key.fd in key.data.readers:
                         self._read(key.data, key.fd, CHUNK)
                 if asked > self._served:
@@ -241,9 +228,6 @@ class Capture:
                         self._move(pipes)
                     self._served = asked
                     self._turn.notify_all()
-            if ACT in told:
-                time.sleep(MOMENT)
-                self._action()
 
     def _move(self, pipes: Pipes) -> None:
         """Hand over what lies in `pipes` now; what is written meanwhile may be more than anyone can read up."""
@@ -285,10 +269,6 @@ class Capture:
             for reader in pipes.readers:
                 with contextlib.suppress(OSError):
                     os.close(reader)
-
-
-def _nothing() -> None:
-    """Be called where nobody asked for more."""
 
 
 def _inode(fd: int) -> int:

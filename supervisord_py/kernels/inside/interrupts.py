@@ -1,10 +1,9 @@
 """SIGINT: it ends the user's code and nothing else, and it arrives also where ipykernel lets it wait.
 
-Law: whatever an interrupt hits, the request gets its reply, and the kernel lives. ipykernel raises KeyboardInterrupt
-from before it calls the handler of a request until after that has returned: in its own code that means no reply, or no
-kernel. For cells of ours the handler looks where it is. While user code is on the stack it raises; before, it remembers
-and raises when the code begins; afterwards there is nothing left to interrupt. Where user code has called ours (a
-print), locks are held and bytes are counted: it waits until that is done. Signal handlers are the main thread's.
+ipykernel raises KeyboardInterrupt from before it calls the handler of a request until after that has returned: in its
+own code that means no reply, or no kernel. For cells of ours the handler looks where it is: while user code is on the
+stack it raises; before, it remembers and raises when the code begins; afterwards there is nothing left to interrupt.
+Signal handlers are the main thread's.
 """
 
 from __future__ import annotations
@@ -19,37 +18,24 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import CodeType, FrameType, TracebackType
     from typing import Any
 
 
-USER_CODE, OURS, ELSEWHERE = "user code", "ours", "elsewhere"
-"""Where an interrupt can hit."""
-
-
 class Gate:
-    """What SIGINT does around a cell of ours.
-
-    Attributes:
-        later: Asks somebody to call `again` in a few milliseconds, from another thread; may be called anywhere.
-        deferred: One hit in the middle of ours, and is still to be raised: by `let_in` at the end of ours, or again.
-    """
+    """What SIGINT does around a cell of ours."""
 
     def __init__(self) -> None:
-        self.later: Callable[[], None] | None = None
         self._came = 0
-        self.deferred = False
         self._user_code: set[CodeType] = set()
-        self._whole: set[CodeType] = set()
+        self._run: CodeType | None = None
         self._trigger: CodeType | None = None
 
-    def surround(self, shell: Any, *whole: Any) -> None:
+    def surround(self, shell: Any) -> None:
         """Learn what runs user code: cells, callbacks of events such as the drawing of figures, user expressions.
 
-        Args:
-            shell: IPython's; its `run_code` and `showtraceback` are wrapped.
-            whole: Functions that user code calls and that are not to be left in the middle.
+        `run_code` and `showtraceback` of IPython's shell are wrapped.
         """
         run_code = shell.run_code
 
@@ -71,42 +57,17 @@ class Gate:
         shell.showtraceback = show_without_ours
         called: tuple[Any, ...] = (run_user_code, type(shell.events).trigger, type(shell).user_expressions)
         self._user_code = {each.__code__ for each in called}
-        self._trigger = called[1].__code__
-        self._whole = {each.__code__ for each in whole}
+        self._run, self._trigger = run_user_code.__code__, called[1].__code__
 
     def arm(self) -> Any:
         """Take SIGINT over for a cell of ours; return the handler that was in force."""
         self._came = 0
-        self.deferred = False
         return signal.signal(signal.SIGINT, self._handle)
 
     def disarm(self) -> None:
         """Ignore it, as an idle kernel does."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self.deferred = False
-
-    def let_in(self) -> None:
-        """Raise what was deferred, for the caller, one of ours, has come to its end; not where ipykernel called it.
-
-        Whatever of ours the user's code may call in a loop must end with this: `again` alone could come for ever in the
-        middle of it. It comes from another thread, which has its turn where the main thread waits, and that is there.
-
-        Raises:
-            KeyboardInterrupt: There was something.
-        """
-        if self.deferred and threading.current_thread() is threading.main_thread():
-            place = self._place(sys._getframe(2))
-            self.deferred = place == OURS
-            if place == USER_CODE:
-                raise KeyboardInterrupt
-            self._came += place == ELSEWHERE  # between IPython's callbacks and the code, which is still to begin
-
-    def again(self) -> None:
-        """Send the signal again that hit in the middle of ours."""
-        if self.deferred:
-            self.deferred = False
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     @contextlib.contextmanager
     def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:
@@ -121,8 +82,8 @@ class Gate:
         """
 
         def handle(_number: int, frame: FrameType | None) -> None:
-            if self._raised(frame):
-                return
+            if self._is_user_code(frame):
+                raise KeyboardInterrupt
             if asyncio.current_task(cell.get_loop()) is cell:
                 self._came += 1  # between two statements: raised when the next one begins
             else:
@@ -138,39 +99,27 @@ class Gate:
             self._came = 0
 
     def _handle(self, _number: int, frame: FrameType | None) -> None:
-        if not self._raised(frame):
-            self._came += 1
-
-    def _raised(self, frame: FrameType | None) -> bool:
-        """Raise if this is user code; say whether it was taken care of."""
-        place = self._place(frame)
-        if place == USER_CODE or (place == OURS and self.later is None):
+        if self._is_user_code(frame):
             raise KeyboardInterrupt
-        if place == OURS and self.later is not None:
-            self.deferred = True
-            self.later()
-        return place == OURS
+        self._came += 1
 
     def _deliver(self) -> None:
         came, self._came = self._came, 0
         if came:
             raise KeyboardInterrupt
 
-    def _place(self, frame: FrameType | None) -> str:
-        """Say what `frame` belongs to: what runs user code has called it, directly or not, perhaps by way of ours."""
-        if frame is not None and frame.f_code in self._user_code:
-            return OURS  # on the way in or out: a little later it is clear which
-        place = USER_CODE
+    def _is_user_code(self, frame: FrameType | None) -> bool:
+        """Say whether what runs user code has called `frame`, directly or not."""
+        if frame is not None and frame.f_code is self._run:
+            return True  # on the way in or out
         while frame is not None:
-            if frame.f_code in self._whole:
-                place = OURS
             called, frame = frame, frame.f_back
             if frame is not None and frame.f_code in self._user_code:
                 # IPython's own callbacks are short, and it takes an interrupt of them for a mistake of theirs.
                 theirs = str(called.f_globals.get("__name__")).startswith(("IPython.", "ipykernel."))
                 if frame.f_code is not self._trigger or not theirs:
-                    return place
-        return ELSEWHERE
+                    return True
+        return False
 
 
 GATE = Gate()

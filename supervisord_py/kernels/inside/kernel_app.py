@@ -31,7 +31,7 @@ from .descriptors import flush_native  # noqa: TID252
 from .interrupts import GATE  # noqa: TID252
 from .live_cell import LiveCell, Publisher  # noqa: TID252
 from .shell import run_to_end, text_of  # noqa: TID252
-from .streams import NOT_TO_BE_LEFT, WIRING  # noqa: TID252
+from .streams import WIRING  # noqa: TID252
 from .threads import attribute, parent_of_this_thread  # noqa: TID252
 
 if TYPE_CHECKING:
@@ -50,17 +50,7 @@ class Session(jupyter_session.Session):
     def send(
         self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Send, and then let in what has come to interrupt the user's code meanwhile; not at the end of a cell."""
-        sent = self._recorded(stream, msg_or_type, content, parent, *args, **kwargs)
-        kind = msg_or_type["header"]["msg_type"] if isinstance(msg_or_type, dict) else msg_or_type
-        if kind not in _AT_THE_END:
-            GATE.let_in()
-        return sent
-
-    def _recorded(
-        self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Send; see jupyter_client. Positional order is as there."""
+        """Send; see jupyter_client. What is about a cell of ours is recorded before."""
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
         if kind not in _RECORDED or os.getpid() != WIRING.cells.pid:
@@ -132,7 +122,6 @@ def _reply(cell: LiveCell, content: Mapping[str, Any]) -> None:
 
 
 _DISPLAYS = {"display_data": _display, "update_display_data": _update, "clear_output": _clear}
-_AT_THE_END = ("execute_result", "error", "execute_reply")
 _RECORDED = {**_DISPLAYS, "execute_result": _result, "error": _error, "execute_reply": _reply}
 
 
@@ -307,9 +296,7 @@ def run(arguments: Any, offered: Mapping[str, Any]) -> None:
         ":memory:"  # nobody asks a kernel of ours for yesterday, and the disk takes time
     )
     app.initialize(arguments)
-    GATE.surround(app.shell, Session.send, *NOT_TO_BE_LEFT, threading.Thread.start)
-    if WIRING.capture is not None:
-        GATE.later = WIRING.capture.call_soon(GATE.again)
+    GATE.surround(app.shell)
     offer(app.shell, offered)
     app.start()
 

@@ -18,7 +18,6 @@ from ipykernel.iostream import OutStream as Stock
 
 from .descriptors import NUMBERS, Capture  # noqa: TID252
 from .forked import Lines  # noqa: TID252
-from .interrupts import GATE  # noqa: TID252
 from .live_cell import Cells, LiveCell  # noqa: TID252
 
 if TYPE_CHECKING:
@@ -102,8 +101,6 @@ class OutStream(Stock):
         else:
             for start in range(0, len(string), SLICE):
                 self.write_bytes(cell, _encoded(string[start : start + SLICE]))
-        if GATE.deferred:
-            GATE.let_in()
         return len(string)
 
     def _cell(self) -> LiveCell | None:
@@ -134,7 +131,6 @@ class OutStream(Stock):
             self._lines.flush()
         else:
             cell.flush()
-        GATE.let_in()
 
     def close(self) -> None:
         """Stay open: a kernel whose stdout is closed can run nothing any more."""
@@ -220,12 +216,7 @@ class _Bytes(io.BufferedIOBase):
         else:
             for start in range(0, len(whole), SLICE):
                 self._outstream.write_bytes(cell, bytes(whole[start : start + SLICE]))
-            GATE.let_in()
         return len(whole)
-
-
-NOT_TO_BE_LEFT = (OutStream.write, OutStream.flush, _Bytes.write)
-"""What user code calls here; locks are held and bytes are counted in it."""
 
 
 def _encoded(text: str) -> bytes:

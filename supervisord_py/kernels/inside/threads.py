@@ -10,8 +10,6 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from .interrupts import GATE  # noqa: TID252
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
@@ -37,7 +35,6 @@ def attribute(ours: Callable[[], Mapping[str, Any] | None], adopt: Callable[[Map
             setattr(self, _MARK, header)
             self.run = _Attributed(self.run, header, adopt)  # type: ignore[method-assign]
         start(self)
-        GATE.let_in()
 
     threading.Thread.start = start_with_parent  # type: ignore[method-assign]
 
