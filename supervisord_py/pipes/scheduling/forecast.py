@@ -84,8 +84,8 @@ def explain(
 ) -> tuple[str, ...]:
     """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
 
-    `average_seconds` is what a run takes, `decided` what the scheduler has decided (None to decide here), `is_on` whether
-    the pipe runs by itself at present.
+    `average_seconds` is what a run takes, `decided` what the scheduler has decided (None to decide here), `is_on`
+    whether the pipe runs by itself at present.
     """
     decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     zone = display_zone(schedule, now.zone)
