@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.process.spec import Child
 
-HOLD_BYTES = 4 * 1024 * 1024
-"""So much output may lie unread in the keeper's log; well under what the log keeps before it rotates."""
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 
@@ -201,7 +199,6 @@ class Starting:
             max_rss_bytes=live.execution.plan.memory_bytes,
             tag=RunTag(live.id, live.deadline).encode(),
             stdin_name=stdin_name,
-            hold_bytes=HOLD_BYTES,
         )
 
     async def _note(self, live: LiveRun, child: Child, prepared: Prepared) -> None:
