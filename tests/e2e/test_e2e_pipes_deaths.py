@@ -274,7 +274,7 @@ def test_a_full_disk_crashes_nothing_loses_nothing_and_is_said(require_root: Non
             assert row(home, number).status == "running"
             subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
             done = ended(home, number)
-            assert (done.ended, done.stdout_bytes, done.lost_bytes) == (("completed", None), size, 0)
+            assert (done.ended, done.stdout_bytes, done.truncated) == (("completed", None), size, False)
             assert output(home, number) == (b"x" * 1023 + b"\n") * (size // 1024)
             until(lambda: not home.get("/api/health")["degraded"], "all is well again")
             assert ended(home, begin(home, "small").id).ended == ("completed", None)

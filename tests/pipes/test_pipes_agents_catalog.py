@@ -117,7 +117,6 @@ WRONG = [
     ('argv = ["x"]\nfiles = { "x" = { json = { a = "{zzzz}" } } }', "json", "{zzzz} is no gap", "agents.toml(5)"),
     ('argv = ["x"]\nfiles = { "x" = 1 }', "x", "is not a table", "[agents.mine.files.x]"),
     ('argv = ["x"]\nversion = { want = "new" }', "want", "is no bound of a version", ">=0.74,<2"),
-    ('argv = ["x"]\nversion = { runtime = {} }', "argv", "a runtime needs a name and an argv", "node"),
     ('argv = ["x"]\nsuccess = { exit = [300] }', "exit", "are no exit codes", "[0]"),
     ('argv = ["x"]\nsuccess = { exit = true }', "exit", "are no exit codes", "[0]"),
     ('argv = ["x"]\nsuccess = { require = "words" }', "require", "is none of nothing, text, final_text", "known are"),
@@ -217,7 +216,7 @@ def test_every_key_and_every_gap_is_documented(monkeypatch: pytest.MonkeyPatch) 
         return original(table, key)
 
     monkeypatch.setattr(TomlTable, "raw", noting)
-    rows = {"version": {"runtime": {"wants": [{}]}}, "files": {"x": {}}, "errors": [{}], "key_reference": [{}]}
+    rows = {"version": {}, "files": {"x": {}}, "errors": [{}], "key_reference": [{}]}
     whole = {**rows, "success": {}, "stop": {}, "limits": {}, "auth_check": {}}
     read_spec("x", TomlTable(whole, file="", text="", path=("agents", "x"), problems=[]))
     assert [name for name in sorted({*asked, *GAPS} - {"x"}) if not documented("agents.toml.5", name)] == []

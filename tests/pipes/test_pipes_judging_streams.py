@@ -15,7 +15,7 @@ from supervisord_py.pipes.execution import Usage
 from supervisord_py.pipes.judging.line_stream import LineStream
 from supervisord_py.pipes.judging.parsers import PARSERS, parser_for
 from supervisord_py.pipes.judging.pi_stream import PiStream
-from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Kept, Resumed, Settled, Summary, Text, UsageNow
+from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Kept, Resumed, Settled, Summary, Text
 
 
 def lines(*records: Any) -> bytes:
@@ -165,7 +165,7 @@ def test_what_claude_uses_is_told_on_the_way_and_put_right_at_the_end() -> None:
     run = lines(said, said, {"type": "assistant", "message": {**message, "id": "m2"}})
     assert read("claude-json", run)[2].usage == Usage(18, 2, 0, 0, 20, 0.0, 2)
     silent = {"type": "assistant", "message": {"id": "m3"}}
-    assert [it.usage.turns for it in read("claude-json", lines(silent))[3] if isinstance(it, UsageNow)] == [1]
+    assert read("claude-json", lines(silent))[2].usage.turns == 1
     total = {"type": "result", "result": "a", "usage": {"input_tokens": 18, "output_tokens": 70}, "num_turns": 2}
     assert read("claude-json", run + lines(total))[2].usage == Usage(18, 70, 0, 0, 88, 0.0, 2)
 
@@ -181,14 +181,6 @@ def test_an_error_of_claude_is_named_by_whatever_tells_it() -> None:
 def test_a_single_result_of_claude_is_an_answer() -> None:
     text, _, summary, _ = read("claude-json", b'{"type":"result","result":"short","num_turns":1}\n')
     assert (text, summary.final_text, summary.usage.turns) == (b"short\n", "short", 1)
-
-
-def test_qwens_list_over_several_lines_is_read_at_the_end() -> None:
-    document = json.dumps([json.loads(line) for line in CLAUDE.splitlines()], indent=2).encode()
-    text, _, summary, _ = read("qwen-json", document[:50], document[50:])
-    assert text == b"It is done.\n"
-    assert (summary.usage.cost, summary.garbage_lines, summary.settled) == (0.25, 0, True)
-    assert read("qwen-json", b"[1, 2]\n")[2].records == 0
 
 
 def test_errors_of_codex_on_the_way_are_no_failures() -> None:
@@ -216,16 +208,6 @@ def test_codex_turns_are_counted_by_the_results_of_tools() -> None:
     assert read("codex-jsonl", side_by_side)[2].usage.turns == 2
 
 
-def test_gemini_as_a_document() -> None:
-    stats = {
-        "models": {"a": {"tokens": {"prompt": 5, "candidates": 2, "cached": 1, "total": 7}}, "b": {"tokens": None}}
-    }
-    document = json.dumps({"response": "bonjour", "stats": stats}, indent=2).encode()
-    text, _, summary, _ = read("gemini-json", document)
-    assert (text, summary.stop_reason, summary.usage) == (b"bonjour\n", "stop", Usage(5, 2, 1, 0, 7))
-    assert read("gemini-json", b'{"response": "one line"}')[0] == b"one line\n"
-
-
 def test_geminis_words_before_and_after_a_tool_are_two_answers() -> None:
     said = {"type": "message", "role": "assistant", "delta": True}
     run = lines(
@@ -241,8 +223,8 @@ def test_geminis_words_before_and_after_a_tool_are_two_answers() -> None:
 
 
 def test_geminis_errors() -> None:
-    document = {"error": {"type": "ApiError", "message": "key not valid", "code": 400}}
-    assert read("gemini-json", json.dumps(document, indent=1).encode())[2].error_message == "400: key not valid"
+    refused = lines({"type": "error", "error": {"message": "key not valid", "code": 400}})
+    assert read("gemini-json", refused)[2].error_message == "400: key not valid"
     failed = lines({"type": "result", "status": "error", "error": {"message": "429 slow down", "code": 429}})
     assert read("gemini-json", failed)[2].error_message == "429 slow down"
     assert read("gemini-json", lines({"type": "error", "message": "x"}))[2].error_message == "x"
@@ -281,16 +263,14 @@ EVERYTHING = [
     ("pi-jsonl", pi_run("over \u2028 the line", old=False)),
     ("pi-jsonl", pi_run("one two", old=True)),
     ("claude-json", CLAUDE),
-    ("qwen-json", json.dumps([json.loads(line) for line in CLAUDE.splitlines()], indent=2).encode()),
-    ("gemini-json", b'{\n "response": "a"\n}'),
     ("text", "plain ünicode".encode()),
 ]
 
 
 @given(st.sampled_from(EVERYTHING), st.lists(st.integers(0, 3000), max_size=6))
 @example(EVERYTHING[0], [300, 900])
-@example(EVERYTHING[3], [40, 400])
-@example(EVERYTHING[5], [7])
+@example(EVERYTHING[2], [40, 400])
+@example(EVERYTHING[3], [7])
 def test_pieces_and_a_new_control_plane_in_between_change_nothing(case: tuple[str, bytes], cuts: list[int]) -> None:
     """The stream is cut anywhere, and at each cut the parser is written down and made anew."""
     name, raw = case
@@ -346,23 +326,6 @@ def test_lines_that_are_no_records_and_lines_without_end_are_counted() -> None:
     deep = PiStream()
     deep.feed(b'{"a":' * 100_000 + b"\n")
     assert deep.summary.garbage_lines == 1
-
-
-def test_a_document_stream_gathers_no_more_than_its_bound() -> None:
-    from supervisord_py.pipes.judging.claude_stream import ClaudeStream
-
-    stream = ClaudeStream(line_bytes=10)
-    stream.feed(b"aaaaaaa\nbbbbbbb\n")
-    assert stream.end() == []
-    assert stream.summary.garbage_lines == 2
-
-
-def test_usage_is_told_when_it_changes() -> None:
-    happened = read("pi-jsonl", pi_run("a"))[3]
-    told = [it.usage.turns for it in happened if isinstance(it, UsageNow)]
-    assert told == [1, 1]
-    assert not [it for it in read("pi-jsonl", lines({"type": "message_end", "message": {"role": "assistant"}}))[3]
-                if isinstance(it, UsageNow)]  # fmt: skip
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones() -> None:

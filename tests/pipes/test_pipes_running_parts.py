@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.agents.launching import LaunchOrder, Means, launch, launch_at_once
 from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
 from supervisord_py.pipes.judging.values import Cause
 from supervisord_py.pipes.running.bell import Bell
@@ -20,8 +17,6 @@ from supervisord_py.pipes.running.roster import Roster
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from supervisord_py.pipes.agents.programs import Answer, Program
 
 
 def live_run(number: int = 1, pipe: str = "p", status: Status = Status.QUEUED) -> LiveRun:
@@ -143,41 +138,3 @@ def test_a_roster_knows_who_is_of_which_pipe_oldest_first() -> None:
 
 
 # -- what is made at once ----------------------------------------------------------------------------------------------
-
-
-async def nobody(program: Program, *, seconds: float) -> Answer:
-    raise AssertionError(f"{program} was asked for {seconds} s")
-
-
-def means(root: Path) -> Means:
-    return Means(load_agents(root / "agents.toml"), {"PATH": "/usr/bin:/bin"}, ("PATH",), nobody, root)
-
-
-def order(root: Path, agent: str = "command", preset: Preset | None = None) -> LaunchOrder:
-    plan = Plan(agent, ("true",) if agent == "command" else ())
-    (root / "pipe").mkdir(exist_ok=True)
-    (root / "pipe" / ".env").write_text("API_TOKEN=a-long-secret\nno variable\n")
-    folders = (root / "pipe", root / "runs" / "7", root / "pipe" / "output" / "7")
-    return LaunchOrder(7, "p", *folders, "the prompt", plan, preset or Preset(), "/sock", root / "sessions")
-
-
-async def test_what_is_made_at_once_is_what_is_made_step_by_step(tmp_path: Path) -> None:
-    at_once = launch_at_once(order(tmp_path), means(tmp_path))
-    assert at_once is not None
-    assert at_once.warnings
-    assert [secret.reveal() for secret in at_once.secrets] == ["a-long-secret"]
-    slowly = await launch(order(tmp_path), means(tmp_path))
-    assert replace(at_once, env=slowly.env, secrets=()) == replace(slowly, secrets=())
-    assert dict(at_once.env) == dict(slowly.env)
-    assert sorted(it.name for it in (tmp_path / "runs" / "7").iterdir()) == ["prompt.md"], "it has no files of its own"
-
-
-def test_whoever_must_ask_somebody_is_not_made_at_once(tmp_path: Path) -> None:
-    (tmp_path / "agents.toml").write_text('[agents.mine]\nargv = ["sh", "{agent_dir}"]\nprompt = "stdin"\n')
-    assert launch_at_once(order(tmp_path, preset=Preset(api_key="$KEY")), means(tmp_path)) is None
-    assert launch_at_once(order(tmp_path, "pi"), means(tmp_path)) is None
-    remote = order(tmp_path, "mine", Preset(url="http://127.0.0.1:9/v1", api="openai-completions"))
-    assert launch_at_once(remote, means(tmp_path)) is None
-    assert not (tmp_path / "runs").exists()
-    assert launch_at_once(order(tmp_path, "mine"), means(tmp_path)) is not None
-    assert (tmp_path / "runs" / "7" / "agent").is_dir(), "its argv tells of the folder"

@@ -17,13 +17,13 @@ from supervisord_py.pipes.agents.executable import find_executable, path_with
 from supervisord_py.pipes.agents.file_texts import file_texts
 from supervisord_py.pipes.agents.gap_values import CUSTOM, Places, gap_values
 from supervisord_py.pipes.agents.preflight import Asked, NewSession, new_session, preflight
-from supervisord_py.pipes.agents.probe import AgentVersion, Place, VersionCache
 from supervisord_py.pipes.agents.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.agents.run_files import AGENT_DIR, PROMPT_FILE, cleanup, make_folder, write_run_files
 from supervisord_py.pipes.agents.secrets import Secret, resolve_key
 from supervisord_py.pipes.agents.spec import AgentLimits, AgentSpec, PromptBy, StopRule
 from supervisord_py.pipes.agents.toml_table import nearest
+from supervisord_py.pipes.agents.versions import AgentVersion, VersionCache
 from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.process.child_environment import Environment, read_dotenv
 
@@ -151,29 +151,6 @@ async def launch(order: LaunchOrder, means: Means) -> Prepared:
     return _prepared(order, ready)
 
 
-def launch_at_once(order: LaunchOrder, means: Means) -> Prepared | None:
-    """Make everything ready where nobody is to be asked for a key, a version, a provider; None where somebody is.
-
-    The same as `launch`, which is for all orders. Blocking.
-
-    Raises:
-        CannotRunError: With the error type of the row; nothing of ours is left then.
-    """
-    spec = _spec(order.plan, means.catalog)
-    if order.preset.api_key is not None or spec.version.argv or spec.version.packages:
-        return None
-    dotenv, doubts = read_dotenv(order.folder / DOTENV)
-    found = _found(spec, order, means, dotenv, None)
-    if means.preflight and (spec.auth_check is not None or found.values.get("url") is not None):
-        return None
-    try:
-        _write(order, found)
-    except BaseException:
-        cleanup(order.run_dir)
-        raise
-    return _prepared(order, replace(found, warnings=(*doubts, *found.warnings)))
-
-
 async def check_agent(order: LaunchOrder, means: Means) -> AgentVersion:
     """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
 
@@ -181,7 +158,7 @@ async def check_agent(order: LaunchOrder, means: Means) -> AgentVersion:
         CannotRunError: It could not.
     """
     ready = await _ready(order, means)
-    return AgentVersion(ready.version.version, ready.version.runtime, warnings=ready.warnings)
+    return replace(ready.version, warnings=ready.warnings)
 
 
 async def _ready(order: LaunchOrder, means: Means) -> _Ready:
@@ -189,7 +166,7 @@ async def _ready(order: LaunchOrder, means: Means) -> _Ready:
     dotenv, doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
     key = await _key(order.preset, means, {**means.environ, **dotenv})
     found = await asyncio.to_thread(_found, spec, order, means, dotenv, key)
-    version = await means.versions.probe(spec, Place(found.argv[0], order.folder, found.env), means.ask)
+    version = await means.versions.probe(spec, found.argv[0], order.folder, found.env, means.ask)
     values = gap_values(spec, order.preset, _places(order), version=version.version, has_key=key is not None)
     return replace(found, values=values, version=version, warnings=(*doubts, *version.warnings, *found.warnings))
 

@@ -68,31 +68,19 @@ class ByVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """The program that runs the agent (`node`) and the versions it must have, by the agent's version."""
-
-    name: str
-    argv: tuple[str, ...]
-    wants: tuple[tuple[VersionRange | None, VersionRange], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class VersionRule:
     """How an agent's version is found, and which versions will do.
 
     Attributes:
         argv: Prints it, on either stream; empty = nobody asks.
-        packages: Names of npm packages; where the executable lies in one, its package.json is asked instead.
         want: Others are `agent_incompatible`.
         tested: Others are warned about.
         cure: What to do about a wrong version.
     """
 
     argv: tuple[str, ...] = ()
-    packages: tuple[str, ...] = ()
     want: VersionRange | None = None
     tested: VersionRange | None = None
-    runtime: Runtime | None = None
     cure: str | None = None
 
 

@@ -14,7 +14,6 @@ from supervisord_py.pipes.agents.spec import (
     Piece,
     PrivateFile,
     PromptBy,
-    Runtime,
     StopRule,
     Variable,
     VersionRule,
@@ -212,32 +211,14 @@ def _version(table: TomlTable | None) -> VersionRule:
         return VersionRule()
     rule = VersionRule(
         argv=table.texts("argv") or (),
-        packages=table.texts("packages") or (),
         want=_range(table, "want"),
         tested=_range(table, "tested"),
-        runtime=_runtime(table.table("runtime")),
         cure=table.words("cure"),
     )
+    for old in ("packages", "runtime"):  # files that were written for earlier versions say more than is asked now
+        table.raw(old)
     table.refuse_unknown()
     return rule
-
-
-def _runtime(table: TomlTable | None) -> Runtime | None:
-    if table is None:
-        return None
-    name, argv = table.words("name"), table.texts("argv")
-    wants = tuple(_want(row) for row in table.tables("wants") or ())
-    if name is None or not argv:
-        table.wrong("argv", "a runtime needs a name and an argv", 'write name = "node", argv = ["node", "--version"]')
-    table.refuse_unknown()
-    rows = tuple((agent, want) for agent, want in wants if want is not None)
-    return Runtime(name or "", argv or (), rows)
-
-
-def _want(row: TomlTable) -> tuple[VersionRange | None, VersionRange | None]:
-    found = _range(row, "agent"), _range(row, "want")
-    row.refuse_unknown()
-    return found
 
 
 def _success(table: TomlTable) -> SuccessRule:

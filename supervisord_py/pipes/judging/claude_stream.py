@@ -2,22 +2,21 @@
 
 The last record, `result`, decides: `is_error` true is a failure whatever `subtype` says, and its totals replace what
 was added up on the way. An answer of several blocks is several records with one message id; an error is also told as
-an answer of the model `<synthetic>`, which nobody gave. A list of records, as from `json`, is read at the end.
+an answer of the model `<synthetic>`, which nobody gave.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.execution import Usage
 from supervisord_py.pipes.judging import reading
-from supervisord_py.pipes.judging.document_stream import DocumentStream
+from supervisord_py.pipes.judging.line_stream import LineStream
 from supervisord_py.pipes.judging.values import Happening, Kept, Settled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    pass
 
 _STOP = "stop"
 _REFUSAL = "refusal"
@@ -26,7 +25,7 @@ _HIDDEN = "[API Error: "
 """How an answer begins that is an error of qwen's; its 0.15 calls it a success, and exits with 0."""
 
 
-class ClaudeStream(DocumentStream):
+class ClaudeStream(LineStream):
     """One run of claude or qwen."""
 
     def record(self, record: dict[str, Any], line: bytes) -> list[Happening]:
@@ -43,23 +42,12 @@ class ClaudeStream(DocumentStream):
             happenings += self._result(record)
         return happenings
 
-    def document(self, found: Any) -> list[Happening]:
-        """Understand what was written as one document: a record, or a list of them."""
-        records: Iterable[Any] = found if isinstance(found, list) else (found,)
-        happenings: list[Happening] = []
-        for record in records:
-            if isinstance(record, dict):
-                self.gathering.records += 1
-                happenings += self.record(record, json.dumps(record).encode())
-        return happenings
-
     def _said(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
-        happenings = gathering.turn_of(reading.words(record, "message", "id") or reading.words(record, "uuid") or "")
-        if happenings:
-            happenings += gathering.spend(_tokens(reading.member(record, "message", "usage")))
+        if gathering.turn_of(reading.words(record, "message", "id") or reading.words(record, "uuid") or ""):
+            gathering.spend(_tokens(reading.member(record, "message", "usage")))
         text = reading.block_text(reading.member(record, "message", "content"))
-        return happenings if text.startswith(_HIDDEN) else happenings + gathering.answer(text)
+        return [] if text.startswith(_HIDDEN) else gathering.answer(text)
 
     def _result(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
@@ -75,7 +63,8 @@ class ClaudeStream(DocumentStream):
             if not gathering.has_text or not gathering.final_text:
                 happenings += gathering.answer(text)
         gathering.settled = True
-        return [*happenings, *gathering.spent(_usage(record, gathering.usage.turns)), Settled()]
+        gathering.usage = _usage(record, gathering.usage.turns)
+        return [*happenings, Settled()]
 
 
 def _delta(record: dict[str, Any]) -> str:

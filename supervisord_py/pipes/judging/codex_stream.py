@@ -45,7 +45,8 @@ class CodexStream(LineStream):
         return []
 
     def _answers(self, _: dict[str, Any]) -> list[Happening]:
-        return self.gathering.turn_of(_PRESENT)
+        self.gathering.turn_of(_PRESENT)
+        return []
 
     def _item(self, record: dict[str, Any]) -> list[Happening]:
         kind = reading.words(record, "item", "type") or ""
@@ -53,7 +54,8 @@ class CodexStream(LineStream):
             self.gathering.turn_id = None
         if kind != "agent_message":
             return []
-        return self._answers(record) + self.gathering.answer(reading.words(record, "item", "text") or "")
+        self._answers(record)
+        return self.gathering.answer(reading.words(record, "item", "text") or "")
 
     def _completed(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
@@ -61,8 +63,8 @@ class CodexStream(LineStream):
         used = reading.member(record, "usage")
         read, written = reading.count(used, "input_tokens"), reading.count(used, "output_tokens")
         cached, kept = reading.count(used, "cached_input_tokens"), reading.count(used, "cache_write_input_tokens")
-        usage = Usage(read, written, cached, kept, read + written)
-        return [*gathering.spend(usage), Settled()]
+        gathering.spend(Usage(read, written, cached, kept, read + written))
+        return [Settled()]
 
     def _failed(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering

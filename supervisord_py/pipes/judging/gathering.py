@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.execution import Usage
-from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Happening, Summary, Text, UsageNow
+from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Happening, Summary, Text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,38 +69,30 @@ class Gathering:
             happenings.append(Text(b"\n"))
         return happenings
 
-    def spend(self, used: Usage) -> list[Happening]:
-        """Add to what was used."""
+    def spend(self, used: Usage) -> None:
+        """Add to what was used, turns excepted."""
         so_far = self.usage
-        return self.spent(
-            replace(
-                so_far,
-                input_tokens=so_far.input_tokens + used.input_tokens,
-                output_tokens=so_far.output_tokens + used.output_tokens,
-                cache_read_tokens=so_far.cache_read_tokens + used.cache_read_tokens,
-                cache_write_tokens=so_far.cache_write_tokens + used.cache_write_tokens,
-                total_tokens=so_far.total_tokens + used.total_tokens,
-                cost=so_far.cost + used.cost,
-            )
+        self.usage = replace(
+            so_far,
+            input_tokens=so_far.input_tokens + used.input_tokens,
+            output_tokens=so_far.output_tokens + used.output_tokens,
+            cache_read_tokens=so_far.cache_read_tokens + used.cache_read_tokens,
+            cache_write_tokens=so_far.cache_write_tokens + used.cache_write_tokens,
+            total_tokens=so_far.total_tokens + used.total_tokens,
+            cost=so_far.cost + used.cost,
         )
 
-    def spent(self, total: Usage) -> list[Happening]:
-        """Take the totals of the whole execution."""
-        if total == self.usage:
-            return []
-        self.usage = total
-        return [UsageNow(total)]
-
-    def turn(self) -> list[Happening]:
+    def turn(self) -> None:
         """Count a turn of the model."""
-        return self.spent(replace(self.usage, turns=self.usage.turns + 1))
+        self.usage = replace(self.usage, turns=self.usage.turns + 1)
 
-    def turn_of(self, name: str) -> list[Happening]:
-        """Count a turn that is told in several records, once; nothing where it is the present one."""
+    def turn_of(self, name: str) -> bool:
+        """Count a turn that is told in several records, once; say whether it is another one than the present."""
         if name == self.turn_id:
-            return []
+            return False
         self.turn_id = name
-        return self.turn()
+        self.turn()
+        return True
 
     def state(self) -> dict[str, Any]:
         """Return JSON values, from which `of_state` makes the same again."""

@@ -1,4 +1,4 @@
-"""`gemini -o json` (one document) and `-o stream-json` (records). Errors may come on stderr after a stack trace.
+"""`gemini -o stream-json`. Errors may come on stderr after a stack trace.
 
 An answer is told in pieces, and nothing says where it ends but the call of a tool or the result. A record `error` may
 come before a result that has none of its own.
@@ -6,19 +6,17 @@ come before a result that has none of its own.
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import Any
 
 from supervisord_py.pipes.execution import Usage
 from supervisord_py.pipes.judging import reading
-from supervisord_py.pipes.judging.document_stream import DocumentStream
+from supervisord_py.pipes.judging.line_stream import LineStream
 from supervisord_py.pipes.judging.values import FINAL_TEXT_CHARS, Happening, Kept, Settled
 
 _PRESENT = "present"
 
 
-class GeminiStream(DocumentStream):
+class GeminiStream(LineStream):
     """One run of gemini."""
 
     def record(self, record: dict[str, Any], line: bytes) -> list[Happening]:
@@ -29,34 +27,21 @@ class GeminiStream(DocumentStream):
             case "message" if reading.words(record, "role") == "assistant":
                 return self._words(record)
             case "tool_use":
-                return [*self._answers(), *self._line_ends(), Kept(line + b"\n")]
+                self._answers()
+                return [*self._line_ends(), Kept(line + b"\n")]
             case "tool_result":
                 self.gathering.turn_id = None
             case "result":
                 return [Kept(line + b"\n"), *self._result(record)]
             case "error":
                 self._fail(record.get("error", record))
-            case None:
-                return self.document(record)
         return [Kept(line + b"\n")]
 
-    def document(self, found: Any) -> list[Happening]:
-        """Understand the one document of `-o json`."""
-        gathering = self.gathering
-        happenings: list[Happening] = [Kept(json.dumps(found).encode() + b"\n")]
-        if reading.member(found, "error") is not None:
-            self._fail(reading.member(found, "error"))
-        else:
-            happenings += gathering.answer(reading.words(found, "response") or "")
-            gathering.stop_reason = "stop"
-        gathering.settled = True
-        return [*happenings, *self._spent(found), Settled()]
-
-    def _answers(self) -> list[Happening]:
+    def _answers(self) -> None:
         """Begin a turn of the model, where none is present."""
         if self.gathering.turn_id is None:
             self.gathering.final_text = ""
-        return self.gathering.turn_of(_PRESENT)
+        self.gathering.turn_of(_PRESENT)
 
     def _line_ends(self) -> list[Happening]:
         self.gathering.told = 0
@@ -64,9 +49,9 @@ class GeminiStream(DocumentStream):
 
     def _words(self, record: dict[str, Any]) -> list[Happening]:
         said = reading.words(record, "content") or ""
-        happenings = self._answers()
+        self._answers()
         self.gathering.final_text = (self.gathering.final_text + said)[-FINAL_TEXT_CHARS:]
-        return happenings + self.gathering.say(said)
+        return self.gathering.say(said)
 
     def _result(self, record: dict[str, Any]) -> list[Happening]:
         gathering = self.gathering
@@ -75,11 +60,8 @@ class GeminiStream(DocumentStream):
         elif gathering.error_message is None or reading.member(record, "error") is not None:
             self._fail(reading.member(record, "error"))
         gathering.settled = True
-        return [*self._line_ends(), *self._spent(record), Settled()]
-
-    def _spent(self, record: Any) -> list[Happening]:
-        used = _usage(reading.member(record, "stats"))
-        return self.gathering.spent(replace(used, turns=self.gathering.usage.turns))
+        gathering.usage = _usage(reading.member(record, "stats"), gathering.usage.turns)
+        return [*self._line_ends(), Settled()]
 
     def _fail(self, error: Any) -> None:
         code = reading.count(error, "code")
@@ -88,15 +70,8 @@ class GeminiStream(DocumentStream):
         self.gathering.stop_reason = "error"
 
 
-def _usage(stats: Any) -> Usage:
-    """Return the sum over all models; records say it flat, documents by model. Thoughts are in the total alone."""
-    models = reading.member(stats, "models")
-    each = [reading.member(it, "tokens") for it in models.values()] if isinstance(models, dict) else []
-    if not each or reading.member(stats, "total_tokens") is not None:
-        read, written = reading.count(stats, "input_tokens"), reading.count(stats, "output_tokens")
-        total = reading.count(stats, "total_tokens") or read + written
-        return Usage(read, written, reading.count(stats, "cached"), 0, total)
-    read = sum(reading.count(it, "prompt") for it in each)
-    written = sum(reading.count(it, "candidates") for it in each)
-    cached = sum(reading.count(it, "cached") for it in each)
-    return Usage(read, written, cached, 0, sum(reading.count(it, "total") for it in each) or read + written)
+def _usage(stats: Any, turns: int) -> Usage:
+    """Return the sum over all models. Thoughts are in the total alone."""
+    read, written = reading.count(stats, "input_tokens"), reading.count(stats, "output_tokens")
+    total = reading.count(stats, "total_tokens") or read + written
+    return Usage(read, written, reading.count(stats, "cached"), 0, total, turns=turns)

@@ -61,11 +61,7 @@ class LineStream(ABC):
 
     def end(self) -> list[Happening]:
         """Take the end of the stream: an unfinished line may be a record all the same."""
-        return self._line(self._joined(b"")) + self.finish()
-
-    def finish(self) -> list[Happening]:
-        """Say what remains to be said when all records were seen."""
-        return []
+        return self._line(self._joined(b""))
 
     @abstractmethod
     def record(self, record: dict[str, Any], line: bytes) -> list[Happening]:
@@ -88,11 +84,7 @@ class LineStream(ABC):
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            return self.garbage(line)
+            self.gathering.garbage_lines += 1
+            return []
         self.gathering.records += 1
         return self.record(found, line)
-
-    def garbage(self, _line: bytes) -> list[Happening]:
-        """Take a line that is no record."""
-        self.gathering.garbage_lines += 1
-        return []

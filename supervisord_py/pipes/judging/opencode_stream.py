@@ -21,11 +21,11 @@ class OpencodeStream(LineStream):
             case "text":
                 happenings += self.gathering.answer(reading.words(record, "part", "text") or "")
             case "step_start":
-                happenings += self.gathering.turn()
+                self.gathering.turn()
             case "step_finish":
                 self.gathering.stop_reason = reading.words(record, "part", "reason") or "stop"
                 self.gathering.error_message = None
-                happenings += self.gathering.spend(_usage(record))
+                self.gathering.spend(_usage(record))
             case "error":
                 self._fail(record)
         return happenings

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.pipes.judging.aider_stream import AiderStream
 from supervisord_py.pipes.judging.claude_stream import ClaudeStream
 from supervisord_py.pipes.judging.codex_stream import CodexStream
 from supervisord_py.pipes.judging.gemini_stream import GeminiStream
@@ -40,12 +39,9 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any] | None], StreamParser]] = {
     "text": TextStream,
     "pi-jsonl": PiStream,
     "claude-json": ClaudeStream,
-    "qwen-json": ClaudeStream,
     "codex-jsonl": CodexStream,
     "gemini-json": GeminiStream,
     "opencode-jsonl": OpencodeStream,
-    "llm-text": TextStream,
-    "aider-text": AiderStream,
 }
 PARSERS = tuple(_MAKERS)
 """All names."""

@@ -38,7 +38,7 @@ class PiStream(LineStream):
         return {
             "session": self._session,
             "agent_start": self._begun,
-            "turn_start": lambda _: [*self._begun(_), *self.gathering.turn()],
+            "turn_start": self._turn,
             "message_update": self._update,
             "message_end": self._message,
             "auto_retry_start": self._begun,
@@ -63,6 +63,10 @@ class PiStream(LineStream):
         self.gathering.settled = False
         return [Resumed()]
 
+    def _turn(self, record: dict[str, Any]) -> list[Happening]:
+        self.gathering.turn()
+        return self._begun(record)
+
     def _update(self, record: dict[str, Any]) -> list[Happening]:
         if reading.words(record, "assistantMessageEvent", "type") != "text_delta":
             return []
@@ -78,7 +82,8 @@ class PiStream(LineStream):
         gathering.final_text = ""
         failed = gathering.stop_reason in {_ERROR, _ABORTED}
         gathering.error_message = (reading.words(message, "errorMessage") or gathering.stop_reason) if failed else None
-        return [*gathering.answer(text), *gathering.spend(_usage(message))]
+        gathering.spend(_usage(message))
+        return gathering.answer(text)
 
     def _agent_end(self, record: dict[str, Any]) -> list[Happening]:
         return [] if reading.member(record, "willRetry") is True else self._settle()

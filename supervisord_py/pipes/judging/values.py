@@ -23,13 +23,6 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageNow:
-    """What has been used so far in this execution: totals, not a difference."""
-
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
 class Settled:
     """The agent says that it is done. Its process may not know: give it a grace, then stop it."""
 
@@ -39,7 +32,7 @@ class Resumed:
     """It was not done after all."""
 
 
-Happening = Text | Kept | UsageNow | Settled | Resumed
+Happening = Text | Kept | Settled | Resumed
 
 
 @dataclass(frozen=True, slots=True)

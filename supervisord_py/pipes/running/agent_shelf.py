@@ -12,8 +12,8 @@ from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import Means
 from supervisord_py.pipes.agents.local_zone import machine_zone
 from supervisord_py.pipes.agents.presets import load_presets, read_presets
-from supervisord_py.pipes.agents.probe import VersionCache
 from supervisord_py.pipes.agents.programs import Programs
+from supervisord_py.pipes.agents.versions import VersionCache
 from supervisord_py.pipes.running.read_again import ReadAgain
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.errors import KeeperLostError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -64,7 +62,6 @@ class Following:
         self._wake = asyncio.Event()
         self._close: Callable[[], Closed] | None = None
         self._is_left = False
-        self._acked = 0
 
     @property
     def spool(self) -> Spool:
@@ -100,7 +97,7 @@ class Following:
             if self._close is not None:
                 return await self._read_to_the_end(self._close)
             news = await asyncio.to_thread(self.transcript.step)
-            await self._tell(news)
+            self._announce(news)
             pause = FIRST_PAUSE_SECONDS if news.moved else min(LONGEST_PAUSE_SECONDS, pause * GROWTH)
             if news.trouble is not None:
                 await self._pause(DISK_PAUSE_SECONDS)
@@ -113,13 +110,6 @@ class Following:
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
         self._wake.clear()
-
-    async def _tell(self, news: News) -> None:
-        if news.noted > self._acked:
-            self._acked = news.noted
-            with suppress(KeeperLostError):
-                await self._placement.seen(self._live.key, news.noted)
-        self._announce(news)
 
     def _announce(self, news: News) -> None:
         self._note_trouble(news.trouble)
@@ -146,7 +136,7 @@ class Following:
             if closed is not None:
                 self._announce(news)
                 return closed
-            await self._tell(news)
+            self._announce(news)
             if news.trouble is not None:
                 tries = LAST_TRIES if news.moved else tries - 1
                 await asyncio.sleep(DISK_PAUSE_SECONDS if tries else 0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import ConflictError, StartFailedError
 from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.ledger.pipe_state import StateChange
-from supervisord_py.pipes.agents.launching import LaunchOrder, launch, launch_at_once
+from supervisord_py.pipes.agents.launching import LaunchOrder, launch
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.running import budgets, run_terms, secret_store
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.process.spec import Child
 
-HOLD_BYTES = 4 * 1024 * 1024
-"""So much output may lie unread in the keeper's log; well under what the log keeps before it rotates."""
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 
@@ -125,30 +123,22 @@ class Starting:
         """Have everything made that it is to find; None when it is not wanted any more."""
         order = order_of(self._house, live.execution, live.definition)
         try:
-            begun = await asyncio.to_thread(self._make_folder, order)
-            if isinstance(begun, _Ready):
-                return begun
-            work = await live.attempt(launch(order, begun), until=live.turn)
+            means = await asyncio.to_thread(self._make_folder, order)
+            work = await live.attempt(launch(order, means), until=live.turn)
             return None if work.cancelled() else await asyncio.to_thread(_ready, work.result())
         except CannotRunError as error:
             raise StartRefusedError(error.error_type, error.message) from error
         except OSError as error:
             raise _refused_by_disk(error, str(order.run_dir)) from error
 
-    def _make_folder(self, order: LaunchOrder) -> _Ready | Means:
-        """Make the folder and its files, and, where nobody is to be asked, all the rest at once. Blocking.
-
-        Returns:
-            What the adapter needs to make the rest, where somebody is to be asked.
-        """
+    def _make_folder(self, order: LaunchOrder) -> Means:
+        """Make the execution's folder and its files; return what a start needs. Blocking."""
         spool = Spool(order.run_dir, self._house.config.output.file_bytes)
         try:
             spool.create()
         finally:
             spool.close()  # whoever follows opens them again
-        means = self._house.shelf.means_now()
-        prepared = launch_at_once(order, means)
-        return means if prepared is None else _ready(prepared)
+        return self._house.shelf.means_now()
 
     def _patterns(self, live: LiveRun) -> tuple[str, ...]:
         own = live.definition.redact if live.definition else ()
@@ -209,7 +199,6 @@ class Starting:
             max_rss_bytes=live.execution.plan.memory_bytes,
             tag=RunTag(live.id, live.deadline).encode(),
             stdin_name=stdin_name,
-            hold_bytes=HOLD_BYTES,
         )
 
     async def _note(self, live: LiveRun, child: Child, prepared: Prepared) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.agents.redaction import Redactor, redact
 from supervisord_py.pipes.judging.parsers import parser_for
-from supervisord_py.pipes.judging.values import Kept, Resumed, Settled, Text, UsageNow
+from supervisord_py.pipes.judging.values import Kept, Resumed, Settled, Text
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.row_text import Utf8Check
 from supervisord_py.process.output import Chunk, Cursor, Gap, Stream
@@ -195,8 +195,6 @@ class Transcript:
                     self.settled = True
                 case Resumed():
                     self.settled = False
-                case UsageNow():
-                    pass  # the summary has it
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         ready = self._veils[stream].feed(data)
