@@ -69,15 +69,14 @@ def _end(invocation: Invocation, final: Execution, successor: Execution | None) 
 
 def follow(invocation: Invocation, execution: Execution) -> Execution:
     """Show an execution's output and where it is until it is over; return the final row."""
-    final, notice = execution, None
+    final = execution
     with ExecutionView(invocation, execution) as view:
         for event in Following(invocation, execution).events():
             view.show(event)
             if isinstance(known := event.get("execution"), dict):
                 final = known
-            notice = event.get("notice")
-    if notice is not None:
-        invocation.warn(f"pxctl: {notice}")
+    if final.get("truncated"):
+        invocation.warn("pxctl: not all of its output was kept (pipes.output_file_bytes)")
     return final
 
 

@@ -29,13 +29,10 @@ class Page:
         total: Bytes of the whole output so far.
         complete: They reach the end, and no more will come.
         in_line: After this page the output stands within a line.
-        lost: Bytes of the whole that were not kept; None from who does not say.
-        notice: Says so; None where nothing is missing.
+        truncated: Not all of it was kept (pipes.output_file_bytes); an empty page is the end then.
     """
 
-    __slots__ = ("complete", "content", "in_line", "lost", "notice", "offset", "total")
-    lost: int | None
-    notice: str | None
+    __slots__ = ("complete", "content", "in_line", "offset", "total", "truncated")
 
     def __init__(self, content: bytes, offset: int, total: int, *, complete: bool) -> None:
         self.content = content
@@ -43,7 +40,7 @@ class Page:
         self.total = total
         self.complete = complete
         self.in_line = not content.endswith(b"\n")
-        self.lost = self.notice = None
+        self.truncated = False
 
     @property
     def end(self) -> int:
@@ -63,8 +60,7 @@ def pages(
             content = exchange.read()
         complete = fields.get("x-complete") == "true"
         page = Page(content, offset, int(fields.get("x-total-bytes") or 0), complete=complete)
-        page.lost = int(fields["x-lost-bytes"]) if "x-lost-bytes" in fields else None
-        page.notice = fields.get("x-notice")
+        page.truncated = fields.get("x-truncated") == "true"
         yield page
         if not content or complete:
             return
@@ -92,10 +88,9 @@ def tell_more(invocation: Invocation, last: Page | None) -> None:
     if last is None or last.complete:
         return
     own_line = "\n" if last.in_line and _is_one_place() else ""
-    if last.notice is not None:
-        invocation.warn(f"{own_line}pxctl: {last.notice}")
-        own_line = ""
-    if not last.lost or last.end < last.total - last.lost:
+    if last.truncated and not last.content:
+        invocation.warn(f"{own_line}pxctl: {last.end} of {last.total} bytes were kept (pipes.output_file_bytes)")
+    else:
         invocation.notice(f"{own_line}pxctl: {last.end} of {last.total} bytes so far; go on with --offset {last.end}")
 
 
@@ -112,9 +107,12 @@ def whole(found: Iterable[Page], offset: int) -> dict[str, Any]:
     listed = list(found)
     content = b"".join(page.content for page in listed)
     last = listed[-1]
-    facts: dict[str, Any] = {"offset": offset, "total_bytes": last.total, "complete": last.complete}
-    if last.lost is not None:
-        facts |= {"lost_bytes": last.lost, "notice": last.notice}
+    facts: dict[str, Any] = {
+        "offset": offset,
+        "total_bytes": last.total,
+        "complete": last.complete,
+        "truncated": last.truncated,
+    }
     try:
         return {**facts, "text": content.decode()}
     except UnicodeDecodeError:

@@ -113,9 +113,7 @@ async def output(call: Call) -> web.StreamResponse:
         "X-Offset": str(page.offset),
         "X-Total-Bytes": str(page.total_bytes),
         "X-Complete": "true" if page.complete else "false",
-        "X-Lost-Bytes": str(page.lost_bytes),
+        "X-Truncated": "true" if page.truncated else "false",
         "X-Content-Type-Options": "nosniff",
     }
-    if page.notice is not None:
-        headers["X-Notice"] = page.notice
     return web.Response(body=page.data, content_type="application/octet-stream", headers=headers)

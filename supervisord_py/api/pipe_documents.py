@@ -110,7 +110,7 @@ def _circumstances(execution: Execution) -> dict[str, Any]:
         "stdout_bytes": execution.stdout_bytes,
         "stderr_bytes": execution.stderr_bytes,
         "invalid_utf8": execution.invalid_utf8,
-        "lost_bytes": execution.lost_bytes,
+        "truncated": execution.truncated,
         "agent_version": execution.agent_version,
         "instance": execution.instance,
     }
@@ -211,8 +211,8 @@ class Decoder:
                 return self._output(stream.value, offset, data)
             case FollowStatus(execution=execution):
                 return {"event": "status", "execution": execution_document(execution)}
-            case FollowDone(execution=execution, notice=notice):
-                return {"event": "done", "execution": execution_document(execution), "notice": notice}
+            case FollowDone(execution=execution):
+                return {"event": "done", "execution": execution_document(execution)}
         assert_never(item)
 
     def rest(self) -> list[dict[str, Any]]:

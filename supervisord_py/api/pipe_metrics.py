@@ -68,5 +68,3 @@ def _of_the_scheduler(health: PipesHealth) -> Iterator[Family]:
     yield Family("pxd_pipe_scheduler_up", Type.GAUGE, "1 while schedules start pipes.", up)
     restarts = [Sample(health.scheduler_restarts)]
     yield Family("pxd_pipe_scheduler_restarts_total", Type.COUNTER, "Times its loop had to be restarted.", restarts)
-    lost = [Sample(health.lost_bytes)]
-    yield Family("pxd_pipe_output_lost_bytes_total", Type.COUNTER, "Output that could not be kept.", lost)

@@ -201,7 +201,7 @@ PIPE_ROUTES: tuple[Route, ...] = (
         executions.output,
         Access.READ,
         "A page of an execution's output.",
-        (Returned("bytes with X-Offset, X-Total-Bytes, X-Complete, X-Lost-Bytes, X-Notice", RAW),),
+        (Returned("bytes with X-Offset, X-Total-Bytes, X-Complete, X-Truncated", RAW),),
         _PAGE,
     ),
     Route(

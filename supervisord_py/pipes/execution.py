@@ -226,6 +226,11 @@ class Execution:
     agent_version: str | None = None
 
     @property
+    def truncated(self) -> bool:
+        """Whether not all of its output was kept."""
+        return self.lost_bytes > 0
+
+    @property
     def unit(self) -> str:
         """`pipe:<name>`."""
         return f"pipe:{self.pipe_name}"

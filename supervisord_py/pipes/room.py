@@ -145,7 +145,6 @@ class Pipes:
             queued=len(at_work.waiting()),
             running=len(at_work.running),
             ledger=self._house.ledger.degraded,
-            lost_bytes=self._house.lost_bytes,
         )
 
     def refused_output(self) -> Mapping[str, str]:

@@ -110,16 +110,14 @@ class OutputPage:
         offset: Where `data` begins; not before what was asked for.
         total_bytes: Of the stream so far, those included that were not kept.
         complete: `data` reaches the end, no more will come, and nothing of the stream is missing.
-        lost_bytes: Of an execution that is over: what of the stream was not kept. An empty page is the end then.
-        notice: Says so in a sentence; None where nothing is missing.
+        truncated: Of an execution that is over: not all of the stream was kept. An empty page is the end then.
     """
 
     data: bytes
     offset: int
     total_bytes: int
     complete: bool
-    lost_bytes: int = 0
-    notice: str | None = None
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +153,9 @@ class FollowStatus:
 
 @dataclass(frozen=True, slots=True)
 class FollowDone:
-    """Last of a follow: the execution is final, what was kept of its output was given; `notice` tells of the rest."""
+    """Last of a follow: the execution is final, what was kept of its output was given."""
 
     execution: Execution
-    notice: str | None = None
 
 
 FollowItem = FollowStart | FollowOutput | FollowStatus | FollowDone
@@ -198,7 +195,6 @@ class PipesHealth:
         scheduler_error: Of the last such death.
         broken: Pipes with a config_error.
         ledger: Why the ledger takes nothing at present; None when all is well.
-        lost_bytes: Output that could not be kept since the start.
         catalog: Why the folder of pipes cannot be looked at; what was seen is kept.
     """
 
@@ -210,5 +206,4 @@ class PipesHealth:
     queued: int
     running: int
     ledger: str | None
-    lost_bytes: int = 0
     catalog: str | None = None

@@ -70,7 +70,6 @@ class FakePipes:
     scheduler_error: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     lost: int = 0
-    notice: str | None = None
 
     def put(self, name: str = "digest", **facts: Any) -> PipeView:
         view = PipeView(name=name, **{"enabled": True, "schedule": "every 2h", **facts})
@@ -212,7 +211,7 @@ class FakePipes:
         data = self.pages.get(stream.value, b"")
         piece = data[offset : offset + (limit or 10)]
         total, is_all = len(data) + self.lost, not self.lost and offset + len(piece) >= len(data)
-        return OutputPage(piece, offset, total, is_all, self.lost, self.notice)
+        return OutputPage(piece, offset, total, is_all, bool(self.lost))
 
     async def follow(
         self, number: int, streams: tuple[OutputStream, ...], offset: int = 0
@@ -223,4 +222,4 @@ class FakePipes:
             yield item
         if self.hold is not None:
             await self.hold.wait()
-        yield FollowDone(execution(number), self.notice)
+        yield FollowDone(execution(number))

@@ -26,7 +26,6 @@ OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
 
 def prepare(rig: Rig) -> None:
     rig.pipes.rows[7] = execution()
-    rig.pipes.notice = "cut"
     rig.pipes.items = [
         FollowStatus(execution(status=Status.RUNNING)),
         FollowOutput(OUT, 0, "grü".encode()[:3]),
@@ -44,7 +43,7 @@ def check(documents: list[dict[str, Any]]) -> None:
     assert "".join(it["text"] for it in outputs if it["stream"] == "stdout") == "grün"
     assert [it.get("base64") for it in outputs if it["stream"] == "stderr"] == ["/w==", "ww=="]
     assert [(it["offset"], it["end"]) for it in outputs if it["stream"] == "stdout"] == [(0, 2), (2, 5)]
-    assert (documents[-1]["execution"]["status"], documents[-1]["notice"]) == ("completed", "cut")
+    assert (documents[-1]["execution"]["status"], documents[-1]["execution"]["truncated"]) == ("completed", False)
 
 
 async def test_by_ndjson(rig: Rig) -> None:

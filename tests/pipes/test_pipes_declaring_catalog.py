@@ -169,14 +169,6 @@ def test_a_file_that_an_editor_moves_away_and_back_is_no_removal(world: World) -
     assert world.refresh() == [(REMOVED, "a")]
 
 
-def test_a_folder_with_a_name_that_no_pipe_can_have_says_so(world: World) -> None:
-    write_folder(world.pipes_dir, "my pipe")
-    assert world.refresh() == [(BROKEN, "my pipe")]
-    found = world.catalog.get("my pipe")
-    assert isinstance(found, BrokenPipe)
-    assert "holds ' '" in found.problem.detail
-
-
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 def test_a_look_without_descriptors_changes_nothing(world: World, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     write_folder(world.pipes_dir, "a")

@@ -15,15 +15,10 @@ from supervisord_py.pipes.declaring.files import decode
 from supervisord_py.pipes.declaring.front_matter import (
     MAX_DEPTH,
     MAX_NODES,
-    Items,
-    Lines,
-    Scalar,
-    Table,
-    kind_of,
     parse,
     simple,
 )
-from supervisord_py.pipes.declaring.problems import DeclarationError, error_of
+from supervisord_py.pipes.declaring.problems import DeclarationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,36 +146,9 @@ def test_every_fault_has_line_and_cure(header: str, line: int, detail: str, hint
     assert found.column >= 1
 
 
-def test_the_text_of_a_problem_names_file_line_detail_and_hint() -> None:
-    found = fault(pipe_text("schedule: */5 * * * *"))
-    assert found.text == (
-        "pipe.md:2: '*/5 * * * *' begins with *, which YAML reads as a reference; quote it: schedule: '*/5 * * * *'"
-    )
-    assert error_of([found, found], None).detail.endswith("(and 1 more)")
-
-
 @pytest.mark.parametrize("header", ["a: " + "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2), f"a: [{'b,' * MAX_NODES}]"])
 def test_a_header_is_bounded(header: str) -> None:
     assert "more than" in fault(pipe_text(header)).detail
-
-
-def test_nodes_know_where_they_stand() -> None:
-    text = pipe_text("a: 'x'  # c\nl:\n  - 1\n  - 2\n\n# d\nt: {u: v}\nb: |\n  one\n\n  two\n\n\ne:\n")
-    front = parse(text, "pipe.md")
-    values = {each.key: each.value for each in front.header.entries}
-    spans = {key: text[each.span.start : each.span.end] for key, each in values.items()}
-    assert spans == {"a": "'x'", "l": "- 1\n  - 2", "t": "{u: v}", "b": "|\n  one\n\n  two", "e": ""}
-    assert (values["b"].place.line, values["b"].place.column) == (9, 4)
-    assert [kind_of(values[key]) for key in "alt"] == ["text", "a list", "a map"]
-    a, listed, table, e = values["a"], values["l"], values["t"], values["e"]
-    assert isinstance(a, Scalar)
-    assert not a.plain
-    assert isinstance(listed, Items)
-    assert isinstance(table, Table)
-    assert table.flow
-    assert isinstance(e, Scalar)
-    assert e.is_null
-    assert text[front.header.span.start : front.header.span.end].endswith("two\n\n\ne:")
 
 
 @pytest.mark.parametrize(
@@ -197,18 +165,6 @@ def test_what_is_no_text_is_named(raw: bytes, line: int, column: int, detail: st
         decode(raw, "pipe.md")
     found = caught.value.problems[0]
     assert (found.line, found.column, detail in found.detail) == (line, column, True)
-
-
-@given(st.text("ab\r\n\ufeff", max_size=40), st.integers(0, 40))
-def test_places_agree_with_splitting(text: str, index: int) -> None:
-    """Lines counts as splitlines does, for the line ends that count."""
-    lines = Lines(text)
-    shown = text.removeprefix("\ufeff")
-    for number, line in enumerate(shown.splitlines(), 1):
-        assert lines.line(number) == line
-    place = lines.place(min(index, len(text)))
-    assert place.line >= 1
-    assert place.column >= 1
 
 
 @given(st.text(max_size=300))

@@ -72,15 +72,6 @@ def test_the_whole_story() -> None:
     )
 
 
-def test_the_story_of_what_does_not_run_by_itself_promises_nothing() -> None:
-    assert explain(Every(600), SEEN, NOW, LIMITS, count=1, is_on=False) == (
-        "schedule: every 10 min, from start to start",
-        "once it is on: first run since it was enabled or edited",
-        "would be next: 12:00 UTC",
-    )
-    assert explain(Manual(), SEEN, NOW, LIMITS) == ("schedule: only by hand or by an event",)
-
-
 def test_what_the_scheduler_waits_for_is_what_comes_next() -> None:
     put_off = Wait(NOON + 7, "missed 3 runs while off or asleep: one made good, in 7 s")
     assert upcoming(Every(600), RAN, NOW, LIMITS, count=2, decided=put_off) == (NOON + 7, NOON + 607)

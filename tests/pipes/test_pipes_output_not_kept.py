@@ -6,8 +6,6 @@ import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from api.pipe_fakes import execution
 from pipe_rig import pipe_house
 from requirement_stage import settings
@@ -15,8 +13,6 @@ from supervisord_py.pipes.config import OutputLimits
 from supervisord_py.pipes.execution import Status
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.adoption import _as_it_lies
-from supervisord_py.pipes.running.not_kept import not_kept, sentence
-from supervisord_py.pipes.running.row_text import left_out
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.pipes.views import FollowDone, FollowOutput
 
@@ -25,8 +21,7 @@ if TYPE_CHECKING:
 
     from pipe_rig import PipeRig
 
-OUT, ERR, EVENTS = OutputStream.STDOUT, OutputStream.STDERR, OutputStream.EVENTS
-TOLD = "195000 of 200000 bytes of stdout were not kept (limit: pipes.output_file_bytes)"
+OUT, ERR = OutputStream.STDOUT, OutputStream.STDERR
 
 
 async def paged_through(rig: PipeRig, number: int, stream: OutputStream) -> bytes:
@@ -48,50 +43,19 @@ async def test_who_reads_the_beginning_is_told_that_it_is_not_the_whole(short_tm
         assert (done.status, done.stdout_bytes, done.lost_bytes) == (Status.COMPLETED, 200_000, 195_000)
         assert done.stdout == "x" * 5000 + "\n[... 195000 bytes not kept ...]\n"
         first = await rig.room.output(done.id, OUT, 0, 5000)
-        assert (first.total_bytes, first.complete, first.lost_bytes, first.notice) == (200_000, False, 195_000, TOLD)
+        assert (first.total_bytes, first.complete, first.truncated) == (200_000, False, True)
         assert await paged_through(rig, done.id, OUT) == b"x" * 5000
         whole = await rig.room.output(done.id, ERR, 0, 100)
-        assert (whole.data, whole.total_bytes, whole.complete, whole.notice) == (b"err\n", 4, True, None)
+        assert (whole.data, whole.total_bytes, whole.complete, whole.truncated) == (b"err\n", 4, True, False)
 
         told = [item async for item in rig.room.follow(done.id)]
         assert isinstance(told[-1], FollowDone)
-        assert told[-1].notice == TOLD
+        assert told[-1].execution.truncated
         assert sum(len(it.data) for it in told if isinstance(it, FollowOutput) and it.stream is OUT) == 5000
-        *_, end = [item async for item in rig.room.follow(done.id, (ERR,))]
-        assert isinstance(end, FollowDone)
-        assert end.notice is None
-
         shutil.rmtree(rig.config.executions_dir / str(done.id))
         row = await rig.room.output(done.id, OUT, 0, 10_000)
-        assert (row.data.decode(), row.total_bytes, row.complete, row.lost_bytes) == (
-            done.stdout,
-            200_000,
-            False,
-            195_000,
-        )
+        assert (row.data.decode(), row.total_bytes, row.complete, row.truncated) == (done.stdout, 200_000, False, True)
         assert (await rig.room.output(done.id, ERR, 0, 100)).complete
-
-
-@pytest.mark.parametrize(
-    ("stream", "sizes", "lost"),
-    [
-        (OUT, {OUT: 100, ERR: 4}, 0),
-        (OUT, {OUT: 60, ERR: 4}, 40),
-        (OUT, {OUT: 150}, 0),
-        (ERR, {OUT: 60, ERR: 1}, 3),
-        (EVENTS, {OUT: 60, ERR: 4, EVENTS: 9}, 10),
-        (EVENTS, {OUT: 10, ERR: 0, EVENTS: 9}, 0),
-    ],
-)
-def test_what_is_missing_of_each_stream(stream: OutputStream, sizes: dict[OutputStream, int], lost: int) -> None:
-    """The agent's own events are not counted in the row: they have what was lost and was of no other stream."""
-    known = replace(execution(), stdout_bytes=100, stderr_bytes=4, lost_bytes=50)
-    assert not_kept(known, stream, sizes) == lost
-
-
-def test_where_nothing_is_missing_nothing_is_said() -> None:
-    assert sentence(OUT, 0, 7, "x") is None
-    assert left_out("a\n[... 5 bytes left out ...]\nb [... 3 bytes not kept ...]\n[... 2 bytes not kept ...]\n") == 7
 
 
 def test_a_row_whose_reader_left_no_note_says_no_less_than_before(tmp_path: Path) -> None:

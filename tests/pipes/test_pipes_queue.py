@@ -39,41 +39,6 @@ def test_first_come_first_served_within_a_group_and_groups_do_not_wait_for_each_
     assert queue.admit(12.0) == (1,)
 
 
-def test_a_pipe_at_work_lets_others_pass_but_only_itself_waits() -> None:
-    queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "b"), Waiting(4, "a", Group.EVENT, 0.5))
-    assert queue.admit(1.0) == (1, 3)
-    queue.ended(1)
-    assert queue.admit(2.0) == (2,), "one of a pipe, whatever group it waits in"
-    queue.ended(2)
-    assert queue.admit(3.0) == (4,)
-
-
-def test_who_may_not_start_yet_is_passed_and_takes_his_place_by_the_moment_he_is_ready() -> None:
-    retry, other = manual(1, not_before=50.0), manual(2, queued_at=10.0)
-    queue = queue_of(retry, other, limits=SlotLimits(1, 1, 1))
-    assert [queue.position(1), queue.position(2)] == [2, 1]
-    assert queue.next_deadline() == 50.0
-    assert queue.admit(20.0) == (2,)
-    assert queue.next_deadline() is None, "time alone admits nobody: the slot is taken"
-    queue.ended(2)
-    assert (queue.admit(20.0), queue.next_deadline()) == ((), 50.0)
-    assert queue.admit(50.0) == (1,)
-    assert queue.next_deadline() is None
-
-
-def test_fewer_slots_throw_nobody_out_and_what_runs_already_is_taken_in() -> None:
-    queue = queue_of(manual(1), manual(2), manual(5))
-    assert queue.admit(1.0) == (1, 2, 5)
-    queue.resize(SlotLimits(1, 1, 0))
-    queue.adopt(manual(3))
-    queue.push(manual(4))
-    for number in (1, 2, 5):
-        queue.ended(number)
-        assert queue.admit(2.0) == ()
-    queue.ended(3)
-    assert queue.admit(3.0) == (4,), "no slots at all would be a queue that nobody leaves"
-
-
 def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
     queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "a"), manual(4, "b"))
     assert queue.admit(1.0) == (1, 4)

@@ -147,7 +147,7 @@ async def test_a_full_disk_loses_nothing_that_was_said_and_crashes_nothing(
         full["is"] = True
         monkeypatch.setattr("supervisord_py.pipes.running.following.DISK_PAUSE_SECONDS", 0.01)
         lost = await rig.run("talk")
-        assert (lost.lost_bytes, rig.room.health().lost_bytes) == (8, 8)
+        assert (lost.truncated, lost.lost_bytes) == (True, 8)
 
 
 async def test_old_executions_are_forgotten_with_their_files_in_small_batches(

@@ -77,7 +77,7 @@ def test_what_was_used_and_what_is_looked_for_reach_the_ledger_as_they_are() -> 
 def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(text: str, limit: int) -> None:
     data = text.encode("utf-8", "replace")
     head, tail = row_text.split(len(data), limit)
-    made = row_text.joined(data[:head], data[len(data) - tail :] if tail else b"", len(data))
+    made = row_text.joined(data[:head], data[len(data) - tail :] if tail else b"", len(data), len(data))
     if len(data) <= limit:
         assert made == data.decode()
         return
@@ -94,7 +94,7 @@ def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(text: s
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80" * 40, b"\x80" * 100])
 def test_bytes_that_are_no_text_are_replaced_in_a_row(data: bytes) -> None:
     head, tail = row_text.split(len(data), 32)
-    assert "�" in row_text.joined(data[:head], data[-tail:], len(data))
+    assert "�" in row_text.joined(data[:head], data[-tail:], len(data), len(data))
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=6))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
-import structlog
 
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
@@ -104,62 +103,6 @@ async def test_it_starts_what_is_due_and_sleeps_until_the_next() -> None:
     room.pass_(10.001)
     await room.scheduler.turn()
     assert room.runs[1:] == [("hourly", NOON + HOUR), ("soon", NOON + HOUR)]
-
-
-async def test_only_what_changed_or_is_due_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room()
-    for each in range(20):
-        room.add(f"p{each}", Cron(f"{each} 13 * * *"))
-    await room.scheduler.turn()
-    asked: list[str] = []
-    agenda = room.scheduler._agenda
-    real = agenda.decide
-    monkeypatch.setattr(agenda, "decide", lambda entry, now: (asked.append(entry.candidate.name), real(entry, now))[1])
-    room.pass_(30)
-    await room.scheduler.turn()
-    assert asked == []
-    room.add("p3", Cron("0 14 * * *"))
-    await room.scheduler.turn()
-    assert asked == ["p3"]
-    room.pipes["p4"] = replace(room.pipes["p4"], run_on_enable=False)
-    await room.scheduler.turn()
-    assert asked == ["p3", "p4"]
-    room.pass_(HOUR)
-    await room.scheduler.turn()
-    assert set(asked[2:]) == {"p0"}
-
-
-async def test_a_pipe_that_is_removed_or_disabled_is_forgotten() -> None:
-    room = Room()
-    room.add("a", Every(HOUR))
-    await room.scheduler.turn()
-    del room.pipes["a"]
-    room.add("b", Manual())
-    await room.scheduler.turn()
-    assert room.decision("a") is None
-
-
-async def test_a_pipe_that_the_room_begins_anew_with_is_told_of_again() -> None:
-    room = Room()
-    room.add("past", At(NOON - DAY))
-    await room.scheduler.turn()
-    room.pipes["past"] = replace(room.pipes["past"], progress=Progress(room.wall + 0.1))
-    await room.scheduler.turn()
-    assert [type(note) for note in room.told("past")] == [Never, Never]
-
-
-async def test_only_a_real_change_of_the_clocks_is_logged() -> None:
-    room = Room()
-    room.zone = BERLIN  # of the machine: known only after the watch was made
-    with structlog.testing.capture_logs() as logs:
-        await room.scheduler.turn()
-        room.pass_(60)
-        await room.scheduler.turn()
-        assert logs == []
-        room.wall += 30
-        room.zone = UTC
-        await room.scheduler.turn()
-    assert logs == [{"event": "clocks_changed", "log_level": "info", "stepped": 30.0, "zone": "UTC"}]
 
 
 async def test_a_room_that_lags_gets_one_execution_for_one_due_instant() -> None:
@@ -274,24 +217,6 @@ async def test_after_a_resume_what_was_missed_is_spread_and_then_runs() -> None:
     assert len(room.runs) == 5
 
 
-async def test_settings_can_change_while_it_runs() -> None:
-    room = Room(replace(LIMITS, sleep_seconds=5.0))
-    room.add("a", Cron("0 9 * * *"))
-    assert await room.scheduler.turn() == 5.0
-    room.scheduler.reconfigure(replace(LIMITS, sleep_seconds=7.0))
-    assert await room.scheduler.turn() == 7.0
-
-
-async def test_many_decisions_let_others_have_their_turn() -> None:
-    room = Room()
-    for each in range(60):
-        room.add(f"p{each}", Manual())
-    turns: list[int] = []
-    asyncio.get_running_loop().call_soon(turns.append, 1)
-    await room.scheduler.turn()
-    assert turns
-
-
 # The running loop
 
 
@@ -324,15 +249,6 @@ async def test_it_sleeps_while_nothing_is_due_and_wakes_when_told() -> None:
         assert room.looks == 2
     assert not room.scheduler.health().alive
     assert room.told("hand") == [Never("runs only by hand or by an event")]
-
-
-async def test_a_deadline_that_comes_starts_it_without_a_bell() -> None:
-    room = Room(replace(LIMITS, sleep_seconds=0.005))
-    room.add("a", Cron("0 13 * * *"))
-    async with running(room):
-        await until(lambda: room.looks == 1)
-        room.pass_(HOUR)
-        await until(lambda: room.runs)
 
 
 async def test_a_crash_of_the_loop_is_counted_shown_and_survived() -> None:
@@ -370,9 +286,3 @@ def test_the_clocks_tell_a_step_from_a_sleep_from_a_slew() -> None:
     room.zone = BERLIN
     assert watch.look().moved
     assert not watch.look().moved
-
-
-def test_the_real_clocks_stand_still_enough() -> None:
-    looks = [ClockWatch().look() for _ in range(3)]  # who is held up between two clocks sees a difference
-    assert (0.0, 0.0, False) in [(look.stepped, look.slept, look.moved) for look in looks]
-    assert looks[0].now.zone is UTC

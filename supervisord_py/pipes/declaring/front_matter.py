@@ -166,55 +166,36 @@ class Sections:
     newline: str
 
 
-class FenceError(ValueError):
-    """There is no front matter, or it has no end; `index` is where."""
-
-    def __init__(self, detail: str, hint: str, index: int) -> None:
-        super().__init__(detail)
-        self.detail = detail
-        self.hint = hint
-        self.index = index
-
-
-def divide(text: str) -> Sections:
-    """Find the front matter of a file.
-
-    Raises:
-        FenceError: There is none.
-    """
+def _divide(text: str, lines: Lines, file: str) -> Sections:
+    """Find the front matter: from a first line `---` to the next line that begins with `---`."""
     start = len(BOM) if text.startswith(BOM) else 0
     opening = _OPENING.match(text, start)
-    if opening is None:
-        raise _missing(text, start)
-    closing = _CLOSING.search(text, opening.end())
-    if closing is None:
-        fence = text.index(FENCE, start)
+    closing = _CLOSING.search(text, opening.end()) if opening else None
+    words = text[start:].strip()
+    index = text.index(words[:1], start)
+    if opening and closing:
+        rest = closing.group(1).strip("- \t")
+        if not rest:
+            return Sections(opening.end(), closing.start(), closing.end(), opening.group(1) or "\n")
+        index, hint = closing.start(), "put the closing --- on a line of its own"
+        detail = f"{shown(rest)} follows the closing ---"
+    elif opening:
+        detail = "the front matter that begins here is never closed"
         hint = "put a line --- between the keys and the prompt"
-        raise FenceError("the front matter that begins here is never closed", hint, fence)
-    rest = closing.group(1).strip("- \t")
-    if rest:
-        hint = "put the closing --- on a line of its own"
-        raise FenceError(f"{shown(rest)} follows the closing ---", hint, closing.start())
-    return Sections(opening.end(), closing.start(), closing.end(), opening.group(1) or "\n")
+    else:
+        first, hint = shown(words.splitlines()[0]) if words else "", CURE
+        detail = f"there is no front matter: the file begins with {first}" if words else "the file is empty"
+        if words.startswith(FENCE):
+            detail = f"the first line is {first}; the line that opens the front matter is --- and nothing else"
+    place = lines.place(index)
+    raise DeclarationError(ConfigProblem(detail, hint, file, place.line, place.column)) from None
 
 
-def body_of(text: str, sections: Sections) -> str:
+def _body_of(text: str, sections: Sections) -> str:
     """Return the prompt: no blank lines before or after it, the rest as it is."""
     body = text[sections.body_start :].rstrip()
     blank = _BLANK_LINES.match(body)
     return body[blank.end() :] if blank else body
-
-
-def _missing(text: str, start: int) -> FenceError:
-    words = text[start:].strip()
-    if not words:
-        return FenceError("the file is empty", CURE, start)
-    first = shown(words.splitlines()[0])
-    index = text.index(words[0], start)
-    if words.startswith(FENCE):
-        detail = f"the first line is {first}; the line that opens the front matter is --- and nothing else"
-        return FenceError(detail, CURE, index)
-    return FenceError(f"there is no front matter: the file begins with {first}", CURE, index)
 
 
 MAX_DEPTH = 16
@@ -248,13 +229,9 @@ def parse(text: str, file: str) -> FrontMatter:
         DeclarationError: With one problem: line, column and cure.
     """
     lines = Lines(text)
-    try:
-        sections = divide(text)
-    except FenceError as error:
-        place = lines.place(error.index)
-        raise DeclarationError(ConfigProblem(error.detail, error.hint, file, place.line, place.column)) from None
+    sections = _divide(text, lines, file)
     header = _Header(text, sections, lines, file).read()
-    return FrontMatter(text, header, body_of(text, sections), sections)
+    return FrontMatter(text, header, _body_of(text, sections), sections)
 
 
 class _Header:

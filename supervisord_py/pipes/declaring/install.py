@@ -99,23 +99,13 @@ async def install(
     knows_agent: Callable[[str], bool] = lambda _agent: True,
     default_agent: str = DEFAULT_AGENT,
 ) -> Installed:
-    """Add a pipe.
+    """Add a pipe: from a folder with a `pipe.md`, one Markdown file, `https://...`, or `example:NAME`.
 
-    Args:
-        source: Path of a folder with a `pipe.md` or of one Markdown file, `https://...`, or `example:NAME`.
-        pipes_dir: Where it goes; made if need be.
-        examples_dir: Where the examples of the package lie.
-        name: What it is called from now on; None takes the name of its folder, file or address.
-        limit_bytes: Of `pipe.md`.
-        knows_agent: Whether there is an agent of that name; an unknown one is only a warning.
-        default_agent: Of a pipe that names none.
+    `limit_bytes` is of `pipe.md`; an agent that nobody knows is only a warning.
 
     Raises:
-        BadRequestError: The source is none, or no name can be made of it.
-        UnknownUnitError: There is no such example.
-        ConflictError: There is a pipe of that name.
-        ConfigError: It is broken; nothing was added.
-        PxError: It cannot be fetched, or not be written; nothing was added.
+        PxError: The source is none, or broken, or cannot be read; there is a pipe of that name; the disk refuses.
+            Nothing was added.
     """
     scheme, is_url, _ = source.partition("://")
     if is_url and scheme.isalnum():
@@ -135,13 +125,7 @@ async def install(
 
 
 def scaffold(name: str, pipes_dir: Path) -> Path:
-    """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking.
-
-    Raises:
-        BadRequestError: The name cannot be a pipe's.
-        ConflictError: There is something of that name already.
-        DiskError: The directory cannot be written.
-    """
+    """Write a new pipe to start from, and return its folder; it runs by hand only. Blocking."""
     folder = _place_for(pipes_dir, name, "pxctl pipe new my-pipe")
     with _placed(folder) as draft:
         os.mkdir(draft, 0o700)

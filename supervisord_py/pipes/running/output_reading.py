@@ -2,7 +2,7 @@
 
 Law: the files are the truth, a bell only says "look"; any number of followers, each at its own speed, none of which
 holds anything up. Offsets are those of the files: a follower that was cut off goes on where it was. Where the files
-are gone (retention) the row's text stands for them. What neither has is told (`not_kept`), with the last page as well.
+are gone (retention) the row's text stands for them. A page says where not all was kept (`truncated`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from supervisord_py.errors import InterruptedRunError, UnknownUnitError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running import row_text, spool
-from supervisord_py.pipes.running.not_kept import OF_FILES, OF_ROWS, not_kept, sentence
+from supervisord_py.pipes.running import spool
 from supervisord_py.pipes.views import FollowDone, FollowItem, FollowOutput, FollowStart, FollowStatus, OutputPage
 
 if TYPE_CHECKING:
@@ -105,14 +104,7 @@ class OutputReading:
             async for piece in self._rest(number, stream, offsets):
                 yield piece
         final = await self.execution(number, blobs=False) if live is None else self._view(live.execution)
-        yield FollowDone(final, await self._notice(final, streams))
-
-    async def _notice(self, final: Execution, streams: Sequence[OutputStream]) -> str | None:
-        """Return what is to be said of output that was not kept."""
-        if not final.lost_bytes:
-            return None
-        pages = [await self.page(final.id, stream, 0, 0) for stream in streams]
-        return "; ".join(page.notice for page in pages if page.notice) or None
+        yield FollowDone(final)
 
     async def _pieces(
         self, number: int, stream: OutputStream, offsets: dict[OutputStream, int]
@@ -171,27 +163,26 @@ def _cut_off(number: int) -> InterruptedRunError:
 
 def _page(known: Execution, folder: Path, stream: OutputStream, offset: int, limit: int) -> OutputPage | None:
     """Return what is there of a stream; None where there is no file. Blocking."""
-    sizes = {each: size for each in OutputStream if (size := spool.size(folder, each)) is not None}
-    if stream not in sizes:
+    size = spool.size(folder, stream)
+    if size is None:
         return None
     data = spool.read(folder, stream, offset, limit)
-    missing = not_kept(known, stream, sizes)
-    total = sizes[stream] + missing
     if not known.status.is_final:  # its files still grow, and after a restart they lag behind its row
-        return OutputPage(data, offset, total, complete=False)
-    notice = sentence(stream, missing, total, OF_FILES)
-    return OutputPage(data, offset, total, _is_all(data, offset, total, missing), missing, notice)
+        return OutputPage(data, offset, size, complete=False)
+    truncated = known.truncated if stream is OutputStream.EVENTS else _said(known, stream) > size
+    total = max(size, _said(known, stream))
+    return OutputPage(data, offset, total, not truncated and offset + len(data) >= total, truncated)
 
 
-def _is_all(data: bytes, offset: int, total: int, lost: int) -> bool:
-    return not lost and offset + len(data) >= total
+def _page_of_row(known: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
+    text = {OutputStream.STDOUT: known.stdout, OutputStream.STDERR: known.stderr}.get(stream) or ""
+    whole, said = text.encode("utf-8", "surrogateescape"), _said(known, stream)
+    truncated = said > len(whole) or (said != len(whole) and not known.invalid_utf8)
+    total = max(said, len(whole)) if truncated else len(whole)
+    data = whole[offset : offset + limit]
+    return OutputPage(data, offset, total, not truncated and offset + len(data) >= total, truncated)
 
 
-def _page_of_row(execution: Execution, stream: OutputStream, offset: int, limit: int) -> OutputPage:
-    text = {OutputStream.STDOUT: execution.stdout, OutputStream.STDERR: execution.stderr}.get(stream) or ""
-    whole = text.encode("utf-8", "surrogateescape")
-    said = {OutputStream.STDOUT: execution.stdout_bytes, OutputStream.STDERR: execution.stderr_bytes}.get(stream, 0)
-    lost = 0 if len(whole) == said else row_text.left_out(text)
-    total = max(said, len(whole)) if lost else len(whole)
-    data, notice = whole[offset : offset + limit], sentence(stream, lost, total, OF_ROWS)
-    return OutputPage(data, offset, total, _is_all(data, offset, total, lost), lost, notice)
+def _said(execution: Execution, stream: OutputStream) -> int:
+    """Return how many bytes of a stream there were; 0 for the agent's own events, which nobody counts."""
+    return {OutputStream.STDOUT: execution.stdout_bytes, OutputStream.STDERR: execution.stderr_bytes}.get(stream, 0)

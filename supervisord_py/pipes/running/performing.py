@@ -169,7 +169,6 @@ class Performing:
         """Read what is left, and learn what it came to."""
         following.take_the_rest(close)
         await asyncio.wait((reading,))
-        self._house.lost_bytes += following.transcript.lost_bytes
         if (error := reading.exception()) is not None:
             _log.error("pipe_output_not_read", unit=live.execution.unit, execution=live.id, exc_info=error)
         elif (closed := reading.result()) is not None:

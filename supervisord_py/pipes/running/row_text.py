@@ -6,13 +6,10 @@ What the file does not have either is told in a last line.
 
 from __future__ import annotations
 
-import re
-
 HEAD_SHARE = 4
 """One fourth of the room is for the beginning: the end tells more."""
 _CONTINUES = range(0x80, 0xC0)
 _CHARACTER_BYTES = 4
-_LEFT_OUT = re.compile(r"^\[\.\.\. (\d{1,18}) bytes (?:left out|not kept) \.\.\.\]$", re.MULTILINE)
 
 
 def split(total: int, limit: int) -> tuple[int, int]:
@@ -23,29 +20,21 @@ def split(total: int, limit: int) -> tuple[int, int]:
     return head, limit - head
 
 
-def joined(head: bytes, tail: bytes, total: int) -> str:
+def joined(head: bytes, tail: bytes, kept: int, total: int) -> str:
     """Return the text of a row from the two pieces that `split` named.
 
     Args:
         head: The first bytes.
         tail: The last ones; empty when the head is all.
-        total: Of all that they are the ends of.
+        kept: Bytes of the file that they are the ends of.
+        total: Bytes of the stream; what is more than `kept` is in no file.
     """
+    last = f"\n[... {total - kept} bytes not kept ...]\n" if total > kept else ""
     if not tail:
-        return head.decode("utf-8", "replace")
+        return head.decode("utf-8", "replace") + last
     head, tail = _without_cut_end(head), _without_cut_start(tail)
-    missing = total - len(head) - len(tail)
-    return f"{head.decode('utf-8', 'replace')}\n[... {missing} bytes left out ...]\n{tail.decode('utf-8', 'replace')}"
-
-
-def over_cap(count: int) -> str:
-    """Return the last line of a stream of which so many bytes are in no file; empty where none are."""
-    return f"\n[... {count} bytes not kept ...]\n" if count else ""
-
-
-def left_out(text: str) -> int:
-    """Return how many bytes a row's text says that it does not have."""
-    return sum(map(int, _LEFT_OUT.findall(text)))
+    missing = f"\n[... {kept - len(head) - len(tail)} bytes left out ...]\n"
+    return f"{head.decode('utf-8', 'replace')}{missing}{tail.decode('utf-8', 'replace')}{last}"
 
 
 def _without_cut_start(data: bytes) -> bytes:

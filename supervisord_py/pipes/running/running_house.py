@@ -39,7 +39,6 @@ class RunningHouse:
         shelf: Agents, presets and the means to start them.
         own: Variables of ours that every agent gets.
         is_ending: Nothing new is taken in.
-        lost_bytes: Output that could not be kept.
     """
 
     placement: Placement
@@ -52,7 +51,6 @@ class RunningHouse:
     shelf: AgentShelf
     clocks: Clocks = field(default_factory=Clocks)
     is_ending: bool = False
-    lost_bytes: int = 0
     roster: Roster = field(default_factory=Roster)
     states: PipeStates = field(init=False)
     chronicle: PipeChronicle = field(init=False)

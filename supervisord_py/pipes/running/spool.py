@@ -118,7 +118,7 @@ class Spool:
         head, tail = row_text.split(size, limit)
         first = read(self.folder, stream, 0, head) if head else b""
         last = read(self.folder, stream, size - tail, tail) if tail else b""
-        return row_text.joined(first, last, size) + row_text.over_cap(self.totals[stream] - size)
+        return row_text.joined(first, last, size, self.totals[stream])
 
     def output(self, row_bytes: int, *, lost_bytes: int, invalid_utf8: bool, usage: Usage) -> Output:
         """Return what the row is to say of the output so far, with what a file cannot know of it."""

@@ -140,15 +140,7 @@ def decide(
     run_on_enable: bool = True,
     delay: float = 0.0,
 ) -> Decision:
-    """Say whether a pipe is due.
-
-    Args:
-        schedule: As it was read.
-        progress: Settled or not.
-        now: The clocks.
-        limits: The settings.
-        run_on_enable: Whether an interval is due at once when it is enabled.
-        delay: So long after a resume or start a run that was missed is put off (`stagger`).
+    """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or start (`stagger`).
 
     Raises:
         zoneinfo.ZoneInfoNotFoundError: The schedule's zone is gone from the machine.

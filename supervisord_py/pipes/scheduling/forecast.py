@@ -37,14 +37,7 @@ def upcoming(
 ) -> tuple[float, ...]:
     """Return the next due instants, ascending, at most `count`; one that is due is now.
 
-    Args:
-        schedule: As it was read.
-        progress: What is remembered of the pipe.
-        now: The clocks.
-        limits: The settings.
-        count: How many.
-        run_on_enable: Whether an interval is due at once when it is enabled.
-        decided: What the scheduler has decided; None to decide here.
+    `decided` is what the scheduler has decided; None to decide here.
     """
     decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     if isinstance(decision, Never):
@@ -91,16 +84,8 @@ def explain(
 ) -> tuple[str, ...]:
     """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
 
-    Args:
-        schedule: As it was read.
-        progress: What is remembered of the pipe.
-        now: The clocks.
-        limits: The settings.
-        count: Of the next runs.
-        run_on_enable: Whether an interval is due at once when it is enabled.
-        average_seconds: What a run takes.
-        decided: What the scheduler has decided; None to decide here.
-        is_on: Whether it runs by itself at present.
+    `average_seconds` is what a run takes, `decided` what the scheduler has decided (None to decide here), `is_on`
+    whether the pipe runs by itself at present.
     """
     decision = decided or decide(schedule, progress, now, limits, run_on_enable=run_on_enable)
     zone = display_zone(schedule, now.zone)

@@ -32,7 +32,7 @@ _EXECUTION_FACTS = (
     "id", "pipe_name", "status", "position", "error_type", "error_message", "trigger", "trigger_event", "retry_of",
     "retry_count", "queued_at", "not_before", "started_at", "finished_at", "duration_ms", "pid", "exit_code", "signal",
     "agent", "agent_version", "preset_id", "provider", "model", "tokens", "cost", "timeout_seconds", "context_start",
-    "context_end", "output_dir", "session_path", "stdout_bytes", "stderr_bytes", "lost_bytes",
+    "context_end", "output_dir", "session_path", "stdout_bytes", "stderr_bytes", "truncated",
 )  # fmt: skip
 _MOMENTS = frozenset({
     "next_run", "last_run", "last_success", "queued_at", "not_before", "started_at", "finished_at", "context_start",

@@ -68,12 +68,12 @@ def _show_now(invocation: Invocation, client: Client, found: dict[str, Any]) -> 
         invocation.document_as_it_came(client.get(execution_route(found)).raw)
         return
     last = show(invocation, pages(client, route, [("stream", "stdout")], 0, None))
-    notices = [last.notice if last is not None else None]
+    is_cut = last is not None and last.truncated
     with ExecutionView(invocation, found) as view:
         for page in pages(client, route, [("stream", "stderr")], 0, None):
             view.show({"event": "output", "stream": "stderr", "bytes": page.content})
-            notices[1:] = [page.notice]
-    for notice in filter(None, notices):
-        invocation.warn(f"pxctl: {notice}")
+            is_cut = is_cut or page.truncated
+    if is_cut:
+        invocation.warn("pxctl: not all of its output was kept (pipes.output_file_bytes)")
     if found.get("status") not in FINAL:
         invocation.notice(f"pxctl: {sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
