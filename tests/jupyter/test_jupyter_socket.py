@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.jupyter import control_socket
-from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
-from supervisord_py.jupyter.page_error import shown_by
+from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
