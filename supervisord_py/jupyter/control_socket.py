@@ -28,6 +28,7 @@ ASK_SECONDS = 60.0
 START_SECONDS = 30.0
 NO_AUTOSTART = "0"
 _REFUSED = 400
+_UNAVAILABLE = 503
 _NOT_OURS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY", "CACHE_DIRECTORY")
 """What a service manager grants belongs to Jupyter's service here, not to the daemon."""
 
@@ -178,3 +179,15 @@ def _refusal(status: int, problem: Any) -> DaemonError:
     hint = problem.get("hint")
     end = "" if detail.endswith((".", "!", "?")) or not hint else "."
     return DaemonError(f"{detail}{end}" + (f" {hint}" if hint else ""), status, str(problem.get("kind", "")))
+
+
+def shown_by(error: DaemonError, program: str = "jupyter_server") -> Exception:
+    """Return the error to raise in this process: the very one, or in `program` one that its pages are told of.
+
+    jupyter_server sends only tornado's own errors to its pages; of any other they learn "Unhandled error".
+    """
+    if program not in sys.modules:
+        return error
+    from tornado.web import HTTPError  # noqa: PLC0415 - there already in that program, and not needed in any other
+
+    return HTTPError(error.status or _UNAVAILABLE, str(error))

@@ -22,9 +22,8 @@ from urllib.parse import quote
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Unicode
 
-from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
+from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
 from supervisord_py.jupyter.launch_order import FrontEnd, order_of
-from supervisord_py.jupyter.page_error import shown_by
 
 if TYPE_CHECKING:
     from jupyter_client.connect import KernelConnectionInfo

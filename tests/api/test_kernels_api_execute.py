@@ -104,11 +104,6 @@ async def test_the_callers_instance_is_read_from_its_process(rig: Rig, monkeypat
         assert request_of(rig).caller_instance == "00000000.Y", "a kernel that was started ahead bears another mark"
 
 
-async def test_a_script_is_split_at_its_marks(rig: Rig) -> None:
-    await rig.ask("POST", PATH, {"script": "a = 1\n# %% second\na\n"})
-    assert [cell.code.strip().splitlines()[-1] for cell in request_of(rig).cells] == ["a = 1", "a"]
-
-
 def notebook(*sources: str, spec: str | None = None, language: str = "python") -> str:
     kernelspec = {"name": spec, "display_name": "x", "language": language} if spec else None
     cells = [
@@ -151,11 +146,6 @@ async def test_a_shell_cell_takes_no_python(rig: Rig, named: str, shell: dict[st
     status, problem, _ = await rig.ask("POST", PATH, {"code": "ls", named: "/p", **shell})
     assert (status, problem["errors"][0]["pointer"], problem["exit_code"]) == (422, f"/{named}", 2)
     assert rig.kernels.asked == []
-
-
-async def test_a_negative_timeout_reaches_the_room_which_clamps_it(rig: Rig) -> None:
-    await rig.ask("POST", PATH, {"code": "1", "timeout": -5})
-    assert request_of(rig).timeout_seconds == -5.0
 
 
 async def test_a_picture_is_whole_in_the_executed_notebook_however_large(rig: Rig) -> None:
@@ -209,11 +199,6 @@ async def test_a_body_that_does_not_fit_is_refused_before_anything_runs(
     status, problem, _ = await rig.ask("POST", PATH, body)
     assert (status, problem["kind"], problem["errors"][0]["pointer"]) == (422, "invalid_input", pointer)
     assert rig.kernels.asked == []
-
-
-async def test_empty_code_is_code(rig: Rig) -> None:
-    assert (await rig.ask("POST", PATH, {"code": ""}))[0] == 200
-    assert request_of(rig).cells == (Cell(""),)
 
 
 # -- one document ------------------------------------------------------------------------------------------------
@@ -295,16 +280,6 @@ async def test_a_call_is_replayed_under_its_key(rig: Rig) -> None:
     assert first[1] == second[1]
     assert second[2]["Idempotent-Replayed"] == "true"
     assert len(rig.kernels.asked) == 1
-
-
-async def test_a_client_that_goes_away_cancels_its_call(rig: Rig) -> None:
-    rig.kernels.gate = asyncio.Event()
-    body = b'{"code": "1"}'
-    _, sender = await rig.connect()
-    sender.write(b"POST %s HTTP/1.1\r\nHost: px\r\nContent-Length: %d\r\n\r\n%s" % (PATH.encode(), len(body), body))
-    await until(lambda: rig.kernels.asked)
-    sender.close()
-    await until(lambda: rig.kernels.cancelled == 1)
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -402,29 +377,6 @@ async def test_silence_is_broken_so_that_a_lost_client_is_noticed(short_tmp: Pat
                     seen.set()
                     break
             assert b"event: done" in await answer.content.read()
-
-
-async def test_output_comes_while_the_cell_runs(rig: Rig) -> None:
-    seen = asyncio.Event()
-
-    async def script(_: CallRequest, tell: Tell) -> CallResult:
-        cell = writer(rig, "c1")
-        cell.begin("code")
-        tell(CellStarted(0, "c1", None, SESSION))
-        cell.write("stdout", b"early\n")
-        tell(CellNews("c1"))
-        await seen.wait()
-        cell.end("ok", execution_count=1, duration=0.1)
-        cell.close()
-        tell(CellDone(ok("c1")))
-        return result(ok("c1"))
-
-    rig.kernels.script = script
-    async with asyncio.timeout(DEADLINE), rig.client.post(PATH, json={"code": "1"}, headers=NDJSON) as answer:
-        assert json.loads(await answer.content.readline())["event"] == "cell_started"
-        assert json.loads(await answer.content.readline())["text"] == "early\n"
-        seen.set()
-        assert lines(await answer.content.read())[-1]["event"] == "done"
 
 
 async def test_a_failure_after_the_beginning_is_the_last_line_and_breaks_off(rig: Rig) -> None:

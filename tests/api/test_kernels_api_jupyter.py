@@ -10,6 +10,7 @@ import socket
 import sys
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -18,7 +19,7 @@ import pytest
 from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
 from lean_module import lean_module
-from supervisord_py.api.jupyter_wire import V1, Message, decode, encode
+from supervisord_py.kernels.gateway.wire import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,7 +42,7 @@ def request(kind: str, channel: str = "shell", **content: Any) -> Message:
         "date": "",
         "version": "5.3",
     }
-    return Message(channel, {"header": header, "parent_header": {}, "metadata": {}, "content": content})
+    return Message(channel, header, content=content)
 
 
 def run(code: str) -> Message:
@@ -51,7 +52,7 @@ def run(code: str) -> Message:
 
 
 async def say(ws: aiohttp.ClientWebSocketResponse, message: Message) -> None:
-    framed = encode(message, ws.protocol)
+    framed = pack_v1(message) if ws.protocol == V1 else pack_json(message)
     await (ws.send_str(framed) if isinstance(framed, str) else ws.send_bytes(framed))
 
 
@@ -62,7 +63,7 @@ async def hear(ws: aiohttp.ClientWebSocketResponse, stop: Callable[[Message], bo
         while not heard or not stop(heard[-1]):
             item = await ws.receive()
             assert item.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}, (item, heard)
-            heard.append(decode(item.data, ws.protocol))
+            heard.append(unpack_v1(item.data) if ws.protocol == V1 else unpack_json(item.data))
     return heard
 
 
@@ -77,20 +78,20 @@ async def hear_all(ws: aiohttp.ClientWebSocketResponse, asked: Message) -> list[
 
 def belongs(heard: Message, asked: Message) -> bool:
     """Say whether a message came of a request."""
-    return bool(heard.parts["parent_header"].get("msg_id") == asked.parts["header"]["msg_id"])
+    return bool(heard.parent_id == asked.header["msg_id"])
 
 
 def is_kind(kind: str) -> Callable[[Message], bool]:
-    return lambda message: message.parts["header"]["msg_type"] == kind
+    return lambda message: message.type == kind
 
 
 def said(heard: list[Message]) -> str:
     """Return the text of all streams, in however many pieces it came."""
-    return "".join(one.parts["content"]["text"] for one in heard if is_kind("stream")(one))
+    return "".join(one.content["text"] for one in heard if is_kind("stream")(one))
 
 
 def is_state(state: str) -> Callable[[Message], bool]:
-    return lambda message: message.parts["content"].get("execution_state") == state
+    return lambda message: message.content.get("execution_state") == state
 
 
 async def begin(api: KernelsApi, **body: Any) -> dict[str, Any]:
@@ -190,7 +191,7 @@ async def test_a_cell_runs_through_the_websocket(api: KernelsApi, protocols: tup
         message = run("import os\nprint(os.getcwd())\n40 + 2")
         await say(ws, message)
         ours = [one for one in await hear_all(ws, message) if belongs(one, message)]
-        kinds = [one.parts["header"]["msg_type"] for one in ours]
+        kinds = [one.type for one in ours]
         assert {"status", "execute_input", "stream", "execute_result", "execute_reply"} == set(kinds)
         assert said(ours) == f"{api.cwd}\n"
         assert {one.channel for one in ours} == {"iopub", "shell"}
@@ -234,9 +235,9 @@ get_ipython().kernel.comm_manager.register_target("echo", on_open)
         await say(ws, request("comm_open", comm_id="c1", target_name="echo", data={}))
         payload = bytes(range(256)) * 1000
         message = request("comm_msg", comm_id="c1", data={})
-        await say(ws, Message("shell", message.parts, (payload,)))
+        await say(ws, replace(message, buffers=(payload,)))
         heard = await hear(ws, is_kind("comm_msg"))
-        assert heard[-1].parts["content"]["data"] == {"size": len(payload)}
+        assert heard[-1].content["data"] == {"size": len(payload)}
         assert bytes(heard[-1].buffers[0]) == payload[::-1]
 
 
@@ -249,7 +250,7 @@ async def test_a_restart_is_told_and_the_same_socket_goes_on(api: KernelsApi) ->
         await hear(ws, is_state("restarting"))
         await say(ws, run("x"))  # while it comes again, perhaps
         reply = (await hear(ws, is_kind("execute_reply")))[-1]
-        assert reply.parts["content"]["ename"] == "NameError"
+        assert reply.content["ename"] == "NameError"
         assert await restarting == 200
 
 

@@ -154,8 +154,8 @@ async def test_each_event_has_an_id_and_whoever_has_it_is_told_what_came_after(s
     assert len({identifier for identifier, _, _ in begun}) == 3
     stays = asyncio.ensure_future(story.told(begun[0][0]))
     story.step.set()
-    middle = await story.told(begun[2][0], 3)
-    assert sorted(name for _, name, _ in middle) == ["display", "display", "notice"]
+    middle = await story.told(begun[2][0], 4)  # the half of a character is told as a byte before the other stream
+    assert sorted(name for _, name, _ in middle) == ["display", "display", "notice", "output"]
     await until(lambda: story.followers() == 1)
     branches = [asyncio.ensure_future(story.told(identifier)) for identifier, _, _ in [*begun, *middle]]
     await until(lambda: story.followers() == 1 + len(branches))  # whoever came after the end would be told nothing

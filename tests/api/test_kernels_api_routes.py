@@ -12,7 +12,7 @@ from api.kernel_fakes import key_of
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.cell import Step
-from supervisord_py.kernels.room_requests import Owner, StartRequest
+from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger.kernel_cells import KernelCellRow
 from supervisord_py.process.spec import TreeStat
@@ -107,17 +107,6 @@ async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
         )
     ]
     assert (await rig.ask("POST", "/api/kernels", body))[0] == 200
-
-
-async def test_a_start_without_a_body_is_the_default_session(rig: Rig) -> None:
-    status, document, _ = await rig.ask("POST", "/api/kernels")
-    assert (status, document["name"], document["owner"]) == (201, "default", "session")
-
-
-async def test_an_explanation_starts_nothing(rig: Rig) -> None:
-    status, document, _ = await rig.ask("POST", "/api/kernels", {"explain": True})
-    assert (status, document["schema"], document["candidates"]) == (200, "px.kernel-explanation/1", [])
-    assert [what for what, _ in rig.kernels.asked] == ["explain"]
 
 
 @pytest.mark.parametrize(
@@ -286,9 +275,3 @@ async def test_capabilities_and_kernelspecs(rig: Rig) -> None:
     status, document, _ = await rig.get("/api/kernelspecs")
     assert (status, document["default"], set(document["kernelspecs"])) == (200, "python3", {"python3", "ir"})
     assert "resource_dir" not in document["kernelspecs"]["ir"]["spec"]
-
-
-async def test_the_prefix_px_means_the_same(rig: Rig) -> None:
-    rig.kernels.put("work", owner=Owner.JUPYTER)
-    assert (await rig.get("/px/api/kernels/work"))[1]["owner"] == "jupyter"
-    assert (await rig.get("/px/kernels"))[1]["kind"] == "unknown_route"

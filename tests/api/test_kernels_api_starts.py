@@ -54,11 +54,6 @@ async def test_the_same_comes_as_events_and_a_kernel_that_runs_has_nothing_to_te
     assert (name, json.loads(content.removeprefix("data: "))["result"]["id"]) == ("event: done", SESSION)
 
 
-async def test_an_explanation_is_one_document_whatever_is_accepted(rig: Rig) -> None:
-    _, document, headers = await rig.ask("POST", PATH, {"explain": True}, headers=NDJSON)
-    assert (headers["Content-Type"][:16], document["schema"]) == ("application/json", "px.kernel-explanation/1")
-
-
 async def test_a_start_that_fails_before_anything_happened_has_its_own_status(rig: Rig) -> None:
     rig.kernels.failure = StartFailedError("no python", hint="do this")
     status, problem, headers = await rig.ask("POST", PATH, {}, headers=NDJSON)

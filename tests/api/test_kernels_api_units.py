@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from api.api_rig import Output, until
+from api.api_rig import Output
 from api.kernel_fakes import key_of
-from supervisord_py.api.counts import UnitCounts
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.reasons import KERNEL_MEANINGS, meaning_of
 from supervisord_py.errors import AmbiguousNameError
@@ -78,15 +77,6 @@ async def test_wait_knows_the_states_of_kernels(rig: Rig, state: SessionState, g
     assert (status, document["state"], document["ok"]) == (200, state.value, ok)
 
 
-async def test_a_wait_ends_with_the_start(rig: Rig) -> None:
-    view = rig.kernels.put("work", state=SessionState.STARTING)
-    waiting = asyncio.create_task(rig.get("/api/units/work/wait?for=ready"))
-    await until(lambda: len(rig.context.events._subscriptions) > 1)
-    rig.kernels.put("work")
-    rig.context.events.publish("ready", view.unit)
-    assert (await waiting)[1]["ok"]
-
-
 async def test_why_speaks_of_kernels(rig: Rig) -> None:
     view = rig.kernels.put("work", **GONE, reason=Reason.EVICTED_TTL)
     rig.context.events.publish("stopped", view.unit, Reason.EVICTED_TTL, instance="00000000.K")
@@ -95,14 +85,6 @@ async def test_why_speaks_of_kernels(rig: Rig) -> None:
     assert "kernels.idle_seconds" in document["summary"]
     assert document["next_step"] == "raise kernels.idle_seconds"
     assert [event["event"] for event in document["chain"]] == ["stopped"]
-
-
-async def test_why_of_a_hard_failure_is_the_failure(rig: Rig) -> None:
-    rig.kernels.put(
-        "work", **{**GONE, "state": SessionState.FAILED}, failure={"detail": "it died twice", "hint": "ask"}
-    )
-    document = (await rig.get("/api/units/work/why"))[1]
-    assert (document["summary"].endswith("it died twice"), document["next_step"]) == (True, "ask")
 
 
 def test_no_reason_of_a_kernel_speaks_of_tools() -> None:
@@ -140,10 +122,6 @@ async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
         "pxd_starts_total 1",
     ):
         assert f"\n{line}\n" in page, line
-
-
-def test_counts_begin_at_nothing() -> None:
-    assert UnitCounts().starts == 0
 
 
 async def test_doctor_says_what_is_offered_and_what_failed(rig: Rig) -> None:

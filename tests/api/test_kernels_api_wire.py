@@ -15,7 +15,6 @@ from supervisord_py.api.members import Members
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import (
     CellDone,
-    CellNews,
     CellStarted,
     KernelStarting,
     Notice,
@@ -89,21 +88,6 @@ def test_members_are_read_by_their_types() -> None:
     assert "a" in members.objects("objects", ("a",))[0]
 
 
-@pytest.mark.parametrize("wrong", ["5", True, float("nan"), float("inf"), 10**400])
-def test_a_signed_number_is_one_that_can_be_counted_with(wrong: Any) -> None:
-    assert Members({"signed": -5}, KNOWN).signed("signed") == -5.0
-    assert Members({"signed": None}, KNOWN).signed("signed") is None
-    with pytest.raises(InvalidInputError):
-        Members({"signed": wrong}, KNOWN).signed("signed")
-
-
-def test_null_is_absent() -> None:
-    members = Members(dict.fromkeys(KNOWN), KNOWN)
-    assert (members.text("text"), members.number("number"), members.flag("flag")) == (None, None, False)
-    assert (members.texts("texts"), members.objects("objects", ()), members.source("source")) == ({}, (), None)
-    assert members.choice("choice", ("x",)) is None
-
-
 @given(VALUES, st.sampled_from(["text", "number", "signed", "flag", "texts", "objects", "choice", "source"]))
 def test_a_wrong_value_is_told_by_pointer_and_nothing_else_is_raised(value: Any, name: str) -> None:
     members = Members({name: value}, KNOWN, "/at")
@@ -152,7 +136,3 @@ def test_every_event_has_its_word(event: Any, word: str) -> None:
     document = event_document(event)
     assert document is not None
     assert document["event"] == word
-
-
-def test_news_are_found_in_the_files() -> None:
-    assert event_document(CellNews("c")) is None

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.daemon import kernel_wiring, wiring
-from supervisord_py.daemon.kernel_wiring import GatewayToken, gateway_token, kernels_config
+from supervisord_py.daemon import wiring
+from supervisord_py.daemon.kernel_wiring import gateway_token, kernels_config
 from supervisord_py.daemon.paths import resolve_paths
 from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings, shown, typed
 from supervisord_py.daemon.settings import Loaded, load_settings
@@ -158,10 +158,6 @@ def test_no_memory_limit_is_zero() -> None:
     assert (limits.soft_memory_bytes, limits.hard_memory_bytes) == (None, None)
 
 
-def test_a_change_needs_no_restart() -> None:
-    assert {wiring.restart_needed(f"kernels.{name}") for section, name in KEYS if section == "kernels"} == {None}
-
-
 # -- what contradicts itself -------------------------------------------------------------------------------------
 
 
@@ -204,10 +200,6 @@ def test_of_two_that_contradict_each_other_the_stronger_is_blamed_and_the_other_
     assert told.endswith("pxd.toml:2)")
 
 
-def test_memory_limits_may_be_off_one_by_one(load: Load) -> None:
-    assert load("[kernels]\nhard_memory_mb = 0\n").settings.kernels.hard_memory_mb == 0
-
-
 # -- secrets -----------------------------------------------------------------------------------------------------
 
 
@@ -222,11 +214,6 @@ def test_the_token_arrives_and_is_shown_nowhere(load: Load, tmp_path: Path) -> N
     for text in (repr(loaded), repr(token), repr(config), repr(views), str(loaded.settings), repr(loaded.effective)):
         assert SECRET not in text
     assert ("kernels", "gateway_token") in SECRETS
-
-
-def test_a_changed_token_is_a_change(load: Load) -> None:
-    before, after = load(PX_KERNELS__GATEWAY_TOKEN=SECRET), load(PX_KERNELS__GATEWAY_TOKEN=SECRET + "x")
-    assert wiring.changed_keys(before, after) == ("kernels.gateway_token",)
 
 
 def test_no_mistake_quotes_a_secret(load: Load) -> None:
@@ -259,11 +246,6 @@ def test_the_token_may_lie_in_a_file(load: Load, tmp_path: Path) -> None:
     assert "chmod 600" in str(caught.value.hint)
 
 
-def test_without_a_token_the_place_is_where_it_belongs(load: Load) -> None:
-    assert gateway_token(load(), PATHS) == GatewayToken("kernels.gateway_token")
-    assert kernel_wiring.kernels_config(Settings(), PATHS).gateway.token_setting == "kernels.gateway_token"
-
-
 # -- names of the environment ------------------------------------------------------------------------------------
 
 
@@ -294,21 +276,6 @@ def test_our_names_win_over_theirs_and_both_over_files(load: Load) -> None:
     assert (loaded.settings.kernels.expose, origin(loaded, "expose")) == ("both", "env PX_KERNELS__EXPOSE")
     loaded = load(text, flags=("kernels.expose=bash",), PX_PY="1")
     assert (loaded.settings.kernels.expose, origin(loaded, "expose")) == ("bash", "flag --set kernels.expose")
-
-
-def test_words_that_they_do_not_know_are_a_warning(load: Load) -> None:
-    loaded = load(PI_PY="perl")
-    assert loaded.settings.kernels.expose == "both"
-    assert "PI_PY='perl' is ignored" in loaded.warnings[0]
-
-
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("yes", True), ("OFF", False), ("0", False)])
-def test_switches_of_the_environment(load: Load, text: str, *, value: bool) -> None:
-    assert load(PX_KERNELS__TRACE=text).settings.kernels.trace is value
-
-
-def test_a_switch_that_is_none_is_refused(load: Load) -> None:
-    assert "kernels.trace: expected a valid boolean, got 'maybe'" in mistakes(load, PX_KERNELS__TRACE="maybe")
 
 
 @given(st.sampled_from(KEYS), st.text())

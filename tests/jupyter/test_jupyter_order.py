@@ -27,10 +27,6 @@ def test_the_name_of_a_session_is_one_that_the_daemon_takes_and_is_always_the_sa
     assert session_name(kernel_id) == name
 
 
-def test_ids_that_begin_alike_and_are_no_uuids_have_different_names() -> None:
-    assert session_name("notebook-1") != session_name("notebook-2")
-
-
 def test_a_uuid_is_known_by_its_beginning() -> None:
     assert session_name("5B0A5F1E-0000-4000-8000-000000000000") == "jupyter-5b0a5f1e"
 

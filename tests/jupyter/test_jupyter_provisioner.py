@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a program of one's own, whatever other tests have imported into this process (see page_error)."""
+    """Be a program of one's own, whatever other tests have imported into this process (see shown_by)."""
     monkeypatch.delitem(sys.modules, "jupyter_server", raising=False)
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.jupyter import control_socket
-from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError
-from supervisord_py.jupyter.page_error import shown_by
+from supervisord_py.jupyter.control_socket import ControlSocket, DaemonError, shown_by
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -48,19 +47,6 @@ async def daemon(folder: Path, *answers: bytes | None) -> AsyncIterator[tuple[Co
     async with server:
         yield ControlSocket(str(folder / "s")), heard
         over.set()
-
-
-async def test_an_answer_is_its_document(short_tmp: Path) -> None:
-    async with daemon(short_tmp, answer(200, {"a": 1})) as (way, heard):
-        assert await way.ask("POST", "/api/x", {"b": "é"}) == {"a": 1}
-        assert heard[0].startswith(b"POST /api/x HTTP/1.1\r\n")
-        assert b"Connection: close" in heard[0]
-
-
-async def test_a_chunked_answer_is_read_too(short_tmp: Path) -> None:
-    chunked = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{"a":1}\r\n0\r\n\r\n'
-    async with daemon(short_tmp, chunked) as (way, _):
-        assert await way.ask("GET", "/") == {"a": 1}
 
 
 @pytest.mark.parametrize(

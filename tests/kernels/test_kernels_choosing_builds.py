@@ -90,13 +90,6 @@ async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(hou
     assert house.built() == []
 
 
-async def test_interpreters_of_one_abi_share_an_overlay(house: ChoosingHouse, bare: Path) -> None:
-    other = fake_python(house.folder / "other" / "bin" / "python", ipykernel=None)
-    first = await house.choose()
-    assert (await house.choose(interpreter=str(other))).overlay == first.overlay
-    assert len(house.built()) == 1
-
-
 async def test_nothing_is_built_where_it_may_not_be(house: ChoosingHouse, bare: Path) -> None:
     remedy = f"{bare} -m pip install ipykernel"
     for allowed in (True, False):
@@ -131,20 +124,6 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
     assert f"({bare} -m pip install ipykernel)" in notice
 
 
-async def test_an_installer_that_cannot_be_started_is_a_failed_build(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(selection, "find_installers", lambda _path: Installers("/base/python", uv="/nowhere/uv"))
-    with pytest.raises(StartFailedError, match="/nowhere/uv cannot be started"):
-        await house.choose()
-
-
-async def test_a_disk_that_refuses_is_a_failed_build(house: ChoosingHouse, bare: Path) -> None:
-    (house.folder / "data" / "overlays").write_text("no folder")
-    with pytest.raises(StartFailedError, match="cannot build an overlay"):
-        await house.choose()
-
-
 async def test_a_build_that_takes_too_long_is_given_up(
     house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,12 +150,6 @@ async def test_an_overlay_that_does_not_fit_is_told_and_not_built_again(house: C
         with pytest.raises(StartFailedError, match=r"does not fit \(ImportError: traitlets is too old\)"):
             await house.choose()
     assert len(house.built()) == 1
-
-
-async def test_an_interpreter_that_dies_after_the_build_is_told(house: ChoosingHouse, bare: Path) -> None:
-    script(bare, f'[ -d "$3/{TAG}" ] && exit 9\n' + bare.read_text())
-    with pytest.raises(StartFailedError, match="exits with 9"):
-        await house.choose()
 
 
 async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
@@ -311,14 +284,6 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 # -- what is offered ---------------------------------------------------------------------------------------------------
 
 
-async def test_python_cells_are_offered_with_the_interpreter_that_would_be_taken(house: ChoosingHouse) -> None:
-    python = fake_python(house.proj / ".venv" / "bin" / "python")
-    found = await house.choosing.capabilities(house.config, well, cwd=str(house.proj))
-    assert found.expose is Expose.BOTH
-    assert found.python.program == str(python)
-    assert found.bash.program
-
-
 async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ChoosingHouse, bare: Path) -> None:
     found = await house.choosing.capabilities(house.config, well, cwd=str(house.proj))
     assert found.python.offered
@@ -345,12 +310,6 @@ async def test_an_external_gateway_offers_python_where_it_answers(house: Choosin
     found = await house.choosing.capabilities(config, gone)
     assert (found.expose, found.bash.offered) == (Expose.BASH, True)
     assert found.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
-
-
-async def test_python_is_not_asked_for_where_it_is_not_wanted(house: ChoosingHouse, bare: Path) -> None:
-    found = await house.choosing.capabilities(replace(house.config, expose=Expose.BASH), well, cwd=str(house.proj))
-    assert found.expose is Expose.BASH
-    assert house.placement.spawned == []
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

@@ -62,20 +62,6 @@ def test_what_is_named_decides_alone(around: dict[str, Any], source: Source, pat
     assert only.paths[: len(paths)] == paths
 
 
-def test_people_are_told_the_name_that_they_know() -> None:
-    assert order(request="python3.12")[0].shown == "python3.12"
-    assert order(request="/x/python")[0].shown == "/x/python"
-
-
-def test_one_interpreter_is_not_tried_twice() -> None:
-    found = order(environ={"VIRTUAL_ENV": "/proj/.venv"})
-    assert [each.source for each in found][:2] == [Source.VIRTUAL_ENV, Source.VENV]
-
-
-def test_without_a_managed_environment_it_is_no_candidate() -> None:
-    assert Source.MANAGED not in [each.source for each in order()]
-
-
 def test_shell_cells_look_only_at_environments_of_the_project() -> None:
     around = Surroundings("/proj", {"VIRTUAL_ENV": "v"}, managed="/data/python")
     assert [each.root for each in environments(around)] == ["/proj/v", "/proj/.venv", "/proj/venv"]

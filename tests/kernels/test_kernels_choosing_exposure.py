@@ -77,15 +77,6 @@ def test_the_report_says_why() -> None:
     assert nothing.bash.reason == "there is no bash on PATH"
 
 
-@given(wanted=st.sampled_from(Expose), python=st.booleans(), shell=st.sampled_from([None, "/bin/bash"]))
-def test_what_is_exposed_is_what_is_offered(*, wanted: Expose, python: bool, shell: str | None) -> None:
-    made = report(wanted, Offer(offered=python, reason=None if python else "no"), shell, BackendName.DIRECT)
-    assert made.python.offered == (made.expose is not None and made.expose.python)
-    assert made.bash.offered == (made.expose is not None and made.expose.bash)
-    for offer in (made.python, made.bash):
-        assert offer.offered or offer.reason
-
-
 # -- the variables of the original ---------------------------------------------------------------------------------
 
 
@@ -179,9 +170,3 @@ def test_only_what_is_there_counts_as_passed_over(verdict: Verdict) -> None:
     assert attempt.passed_over == (
         verdict not in {Verdict.TAKEN, Verdict.MISSING, Verdict.NOT_BUILT, Verdict.NOT_NEEDED}
     )
-
-
-def test_sources_are_named_or_environments_or_programs() -> None:
-    assert [each for each in Source if each.decisive and each.environment] == []
-    assert not Source.PATH.decisive
-    assert not Source.PATH.environment

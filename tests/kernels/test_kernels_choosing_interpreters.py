@@ -120,19 +120,6 @@ async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
     assert list(await house.placement.list("kernel-env:")) == []
 
 
-async def test_d3_each_project_has_its_own_environment(house: ChoosingHouse) -> None:
-    """D3: the first directory's environment must not serve the others."""
-    other = house.folder / "other"
-    for project in (house.proj, other):
-        fake_python(project / ".venv" / "bin" / "python")
-    choices = [await house.choose(cwd=str(cwd)) for cwd in (house.proj, other, house.proj)]
-    assert [each.interpreter for each in choices] == [
-        str(cwd / ".venv" / "bin" / "python") for cwd in (house.proj, other, house.proj)
-    ]
-    assert choices[0].key != choices[1].key
-    assert choices[1].env["VIRTUAL_ENV"] == str(other / ".venv")
-
-
 async def test_d3_what_was_active_where_the_daemon_was_started_serves_nobody(house: ChoosingHouse) -> None:
     theirs = house.folder / "theirs"
     fake_python(theirs / "bin" / "python3")
@@ -169,14 +156,6 @@ async def test_a_failure_is_not_remembered(house: ChoosingHouse) -> None:
     assert (await house.choose()).interpreter == str(python)
 
 
-async def test_only_so_many_answers_are_remembered(house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "MAX_REMEMBERED", 1)
-    one, two = (fake_python(house.folder / name / "bin" / "python") for name in ("one", "two"))
-    for python in (one, two, two, one):
-        await house.choose(interpreter=str(python))
-    assert house.placement.spawned == [str(one), str(two), str(one)]
-
-
 async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: ChoosingHouse) -> None:
     real = fake_python(house.folder / "versions" / "3" / "bin" / "python3")
     shim = script(house.bin / "python3", f'exec {real} "$@"')
@@ -209,23 +188,6 @@ async def test_callers_that_ask_at_once_share_one_question(
     choices = await asyncio.gather(*(house.choose() for _ in range(8)))
     assert len({each.interpreter for each in choices}) == 1
     assert len(house.placement.spawned) == 1
-
-
-async def test_who_looked_before_somebody_else_had_the_answer_does_not_ask_again(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = fake_python(house.proj / ".venv" / "bin" / "python")
-    await house.choose()
-    looks, recall = list[str](), probe.Probe.recall
-
-    def outdated(self: probe.Probe, path: str, question: probe.Question, now: float) -> probe.Interpreter | None:
-        looks.append(path)
-        return None if looks == [path] else recall(self, path, question, now)
-
-    monkeypatch.setattr(probe.Probe, "recall", outdated)
-    assert (await house.choose()).interpreter == str(python)
-    assert looks == [str(python), str(python)]
-    assert house.placement.spawned == [str(python)]
 
 
 async def test_skip_check_takes_the_first_that_exists_without_asking(house: ChoosingHouse) -> None:
@@ -316,25 +278,12 @@ async def test_a_working_directory_that_is_none_is_refused(house: ChoosingHouse,
         assert caught.value.extra["errors"][0]["pointer"] == "/cwd"
 
 
-def test_a_directory_that_is_closed_to_us_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places.os, "access", lambda *_: False)
-    with pytest.raises(InvalidInputError, match="cannot be entered"):
-        places.real_cwd(str(tmp_path), "/")
-
-
 def test_a_directory_whose_name_could_not_be_told_is_refused_also_behind_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(places.os.path, "realpath", lambda _: os.fsdecode(b"/caf\xe9"))
     with pytest.raises(InvalidInputError, match="no UTF-8"):
         places.real_cwd(str(tmp_path), "/")
-
-
-async def test_an_interpreter_that_is_no_path_is_not_repeated_at_length(house: ChoosingHouse) -> None:
-    with pytest.raises(InvalidInputError, match="longer than a path can be") as caught:
-        await house.choose(interpreter="/" + "x" * 5000)
-    assert caught.value.extra["errors"][0]["pointer"] == "/interpreter"
-    assert len(str(caught.value.problem())) < 1500
 
 
 @pytest.mark.parametrize("name", ["python3", "python3.11", "python"])
@@ -346,14 +295,6 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
     assert places.session_path(str(tmp_path / "link" / name)) == str(real / "python")
-
-
-def test_another_interpreter_beside_python_is_a_session_of_its_own(tmp_path: Path) -> None:
-    for name in ("python", "python3", "pypy"):
-        (tmp_path / name).touch()
-    (tmp_path / "my-python").symlink_to("python")
-    for name in ("python3", "pypy", "my-python", "gone"):
-        assert places.session_path(str(tmp_path / name)) == str(tmp_path / name)
 
 
 async def test_the_home_directory_is_where_nothing_is_said(house: ChoosingHouse) -> None:

@@ -110,14 +110,6 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Choosi
     assert house.placement.spawned == []
 
 
-async def test_deny_beats_what_a_kernelspec_sets(house: ChoosingHouse) -> None:
-    script(house.bin / "xkernel", "")
-    install(house, "x", ["xkernel"], language="x", env={"OPENAI_API_KEY": "k", "PX_HOME": "/x", "OK": "1"})
-    env = (await house.choose(kernelspec="x")).env
-    assert env["OK"] == "1"
-    assert not {"OPENAI_API_KEY", "PX_HOME"} & set(env)
-
-
 async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_installed_in(house: ChoosingHouse) -> None:
     python = script(house.folder / "bin" / "python", "")
     install(house, "bash", ["python", "-m", "bash_kernel", "-f", "{connection_file}"], language="bash")
@@ -192,13 +184,6 @@ async def test_the_list_has_what_jupyter_shows_and_always_python3(house: Choosin
         "kernel_protocol_version": "5.5",
         "resource_dir": str(file.parent),
     }
-
-
-@pytest.mark.parametrize("metadata", [None, [], {"kernel_provisioner": None}, {"kernel_provisioner": {}}])
-async def test_metadata_of_any_shape_means_a_local_kernel(house: ChoosingHouse, metadata: Any) -> None:
-    script(house.bin / "xkernel", "")
-    install(house, "x", ["xkernel"], language="x", metadata=metadata)
-    assert (await house.choose(kernelspec="x")).kernelspec == "x"
 
 
 def test_jupyter_s_own_folders_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

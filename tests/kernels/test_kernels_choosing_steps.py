@@ -42,12 +42,6 @@ async def test_an_answer_has_both_streams_and_the_end(house: ChoosingHouse) -> N
     assert Answer(0, None).last_line == ""
 
 
-async def test_programs_that_run_at_once_do_not_mix(house: ChoosingHouse) -> None:
-    runner = steps(house)
-    answers = await asyncio.gather(*(runner.ask(python(f"print('{number}' * 9)")) for number in range(4)))
-    assert [answer.stdout for answer in answers] == [f"{number}" * 9 + "\n" for number in range(4)]
-
-
 async def test_every_line_of_a_build_is_told(house: ChoosingHouse) -> None:
     lines: list[str] = []
     text = "import sys; print('one\\rtwo\\r\\n\\n  \\nthree'); sys.stderr.write('grü\\n'); print('x' * 5000); "

@@ -88,37 +88,6 @@ async def ours(short_tmp: Path) -> AsyncIterator[House]:
         yield await made(rig, "ours")
 
 
-async def test_variables_outlive_the_control_plane(house: House) -> None:
-    await house.check("kept = 'yes'")
-    pid = house.handle.started.child.identity.pid if house.handle.started.child else None
-    assert await house.replace() is not None
-    assert house.handle.started.child is not None
-    assert house.handle.started.child.identity.pid == pid
-    await house.check("assert kept == 'yes'")
-    assert await house.handle.shutdown(10.0, "stopped") == ()
-
-
-async def test_a_cell_in_flight_is_followed_to_its_end(house: House) -> None:
-    request, running = await house.begin(WAITS + "print('over')\nkept = 1\n1 / 0")
-    assert await house.replace() is not None
-    with pytest.raises(InterruptedRunError):
-        await running
-    woken = asyncio.Event()
-    following = asyncio.ensure_future(house.handle.follow(request, woken.set))
-    assert not await answers(house.handle, 0.2)
-    await house.heard()
-    house.go()
-    async with asyncio.timeout(PATIENCE):
-        reply = await following
-    assert reply.status is CellStatus.ERROR
-    assert reply.error is not None
-    assert reply.error.name == "ZeroDivisionError"
-    assert house.rig.out(request) == b"begun\nover\n"
-    assert len(house.rig.records(request, "begin")) == len(house.rig.records(request, "end")) == 1
-    assert reply.lossy is not house.handle.capabilities.kernel_spool
-    await house.check("assert kept == 1")
-
-
 async def test_a_cell_that_ended_in_between_gives_its_result(ours: House) -> None:
     request, running = await ours.begin(WAITS + "print('over')")
     await ours.rig.replace()

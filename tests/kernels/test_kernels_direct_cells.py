@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import uuid
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import cell_end, handle
+from supervisord_py.kernels.direct import cell_end
 from supervisord_py.kernels.direct.backend import DirectBackend
 from supervisord_py.kernels.direct.channels import open_channels
 from supervisord_py.kernels.direct.message import Message
@@ -63,54 +62,6 @@ async def kernel(
         yield Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
 
 
-async def test_cells_end_ok_or_with_their_error_and_keep_state(kernel: Kernel) -> None:
-    reply, request = await kernel.run("x = 20\nprint('hello')\nx + 1")
-    assert (reply.status, reply.error, reply.execution_count) == (CellStatus.OK, None, 1)
-    assert kernel.rig.out(request) == b"hello\n"
-    (result,) = kernel.rig.records(request, "result")
-    assert result["data"]["text/plain"] == "21"
-    (end,) = kernel.rig.records(request, "end")
-    assert (end["status"], end["execution_count"], end["ask_exit"]) == ("ok", 1, False)
-    reply, request = await kernel.run("1 / 0")
-    assert reply.status is CellStatus.ERROR
-    assert reply.error is not None
-    assert (reply.error.name, reply.error.value) == ("ZeroDivisionError", "division by zero")
-    assert reply.error.traceback
-    (end,) = kernel.rig.records(request, "end")
-    assert end["error"]["name"] == "ZeroDivisionError"
-    reply, _ = await kernel.run("assert x == 20")
-    assert reply.status is CellStatus.OK
-
-
-async def test_input_is_answered_with_an_error(kernel: Kernel) -> None:
-    """Nobody could answer: stdin is not connected, and the kernel is told so."""
-    reply, _ = await kernel.run("input('who? ')")
-    assert reply.error is not None
-    assert reply.error.name == "StdinNotImplementedError"
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("way", ["lines", "one-print", "fd", "child"])
-async def test_fifty_megabytes_are_complete(kernel: Kernel, way: str) -> None:
-    """The output matrix: the hash of what is on disk is that of what was printed."""
-    line = b"0123456789abcdef" * 624 + b"0123456789abcde\n"
-    whole = line * 5243
-    program = {
-        "lines": f"for _ in range(5243): print('{line.decode().rstrip()}')",
-        "one-print": f"print(('{line.decode().rstrip()}' + chr(10)) * 5243, end='')",
-        "fd": f"import os\nfor _ in range(5243):\n data = b'{line.decode().rstrip()}' + bytes([10])\n"
-        " while data: data = data[os.write(1, data):]",
-        "child": "import subprocess, sys\nsubprocess.run([sys.executable, '-c', "
-        f"\"for _ in range(5243): print('{line.decode().rstrip()}')\"], check=True)",
-    }[way]
-    assert len(whole) > 50 * 1024 * 1024
-    reply, request = await kernel.run(program)
-    assert reply.status is CellStatus.OK, reply
-    assert not reply.lossy
-    await eventually(lambda: len(kernel.rig.out(request)) >= len(whole), "the last of the output")
-    assert hashlib.sha256(kernel.rig.out(request)).digest() == hashlib.sha256(whole).digest()
-
-
 async def test_whoever_waits_is_woken_while_the_cell_runs(kernel: Kernel) -> None:
     """News are in the files when the waker is called."""
     seen: list[int] = []
@@ -130,21 +81,6 @@ async def test_whoever_waits_is_woken_while_the_cell_runs(kernel: Kernel) -> Non
     Path(kernel.launch.cwd, "go").touch()
     async with asyncio.timeout(PATIENCE):
         assert (await running).status is CellStatus.OK
-
-
-async def test_a_cell_that_calls_exit_says_so_and_the_process_ends(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D11: not a crash. The news of the death may overtake the reply, which takes another way."""
-    for patience in ("LAST_WORDS_SECONDS", "UNHEARD_WORDS_SECONDS"):
-        monkeypatch.setattr(cell_end, patience, PATIENCE)
-    monkeypatch.setattr(handle, "LINGER_SECONDS", PATIENCE)
-    reply, _ = await kernel.run("exit()")
-    assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
-    async with asyncio.timeout(PATIENCE):
-        record = await asyncio.shield(kernel.handle.died)
-    assert record is not None
-    assert (record.code, record.signal) == (0, None)
 
 
 async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_news_of_its_end(

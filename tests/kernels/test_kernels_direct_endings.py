@@ -12,11 +12,9 @@ import psutil
 import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
-from process.real_keeper import alive
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.direct import handle
 from supervisord_py.kernels.direct.backend import DirectBackend
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
     assert (record.code, record.signal) == (exit_code, signum)
     assert (caught.value.extra["code"], caught.value.extra["signal"]) == (exit_code, signum)
     assert kernel.handle.died.result() is record
-    if kernel.handle.capabilities.kernel_spool:
+    if kernel.launch.interpreter is not None:
         assert kernel.rig.out(kernel.request) == b"begun\n"
     with pytest.raises(KernelGoneError):
         await kernel.handle.execute(kernel.rig.request(kernel.launch, "1"), no_news)
@@ -111,25 +109,6 @@ async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
     assert await kernel.handle.interrupt() == "gone"
     assert await kernel.handle.terminate() == "gone"
     assert await kernel.handle.shutdown(5.0, "stopped") == ()
-
-
-async def test_the_death_of_an_idle_kernel_is_told(kernel: Kernel) -> None:
-    child = kernel.handle.started.child
-    assert child is not None
-    os.kill(child.identity.pid, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE):
-        record = await asyncio.shield(kernel.handle.died)
-    assert record is not None
-    assert record.signal == signal.SIGKILL
-
-
-async def test_the_loss_of_the_keeper_is_the_end_of_its_kernels(kernel: Kernel) -> None:
-    """How they ended is not to be had, and nobody waits for it."""
-    running = await kernel.begin("import time; time.sleep(600)")
-    os.kill(kernel.rig.keeper.process.pid, signal.SIGKILL)
-    with pytest.raises(KernelGoneError, match="not known"):
-        await ended(running)
-    assert kernel.handle.died.result() is None
 
 
 # -- interrupts: the matrix of the notes, as far as one rung goes ---------------------------------------------------
@@ -148,18 +127,6 @@ BEFORE = {"numpy": "import numpy\na = numpy.ones(10)\n"}
 """An interrupt in an import may be lost: Python drops what is raised in a callback of a weak reference."""
 
 
-@pytest.mark.parametrize("name", list(YIELDING))
-async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(kernel: Kernel, name: str) -> None:
-    running = await kernel.begin(YIELDING[name], BEFORE.get(name, ""))
-    assert await kernel.handle.interrupt() == "sigint+nudge"
-    reply = await ended(running)
-    assert reply.status is CellStatus.ERROR
-    assert reply.error is not None
-    assert reply.error.name in {"KeyboardInterrupt", "CancelledError"}
-    after = kernel.rig.request(kernel.launch, "assert kept == 42")
-    assert (await ended(asyncio.ensure_future(kernel.handle.execute(after, no_news)))).status is CellStatus.OK
-
-
 @pytest.fixture
 def only_rung(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next rung of the ladder is far away."""
@@ -172,7 +139,7 @@ async def interrupted(kernel: Kernel, running: asyncio.Future[Reply]) -> None:
     A stock kernel says that it has begun a moment before the code runs, and IPython drops the interrupt where it hits
     one of its callbacks in between (1 of 200 was seen): there the second rung ends the cell, as in a call.
     """
-    if not kernel.handle.capabilities.kernel_spool:
+    if kernel.launch.interpreter is None:
         await asyncio.wait({running}, timeout=5.0)
         if not running.done():
             assert await kernel.handle.interrupt() == "sigint+nudge"
@@ -208,19 +175,6 @@ async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Ker
     await interrupted(kernel, running)
 
 
-async def test_a_loop_in_c_never_yields_and_is_terminated(kernel: Kernel) -> None:
-    running = await kernel.begin("sum(range(10**14))")
-    await kernel.works()
-    assert await kernel.handle.interrupt() == "sigint+nudge"
-    done, _ = await asyncio.wait({running}, timeout=0.3)
-    assert not done
-    assert await kernel.handle.terminate() == "sigterm"
-    with pytest.raises(KernelGoneError) as caught:
-        await ended(running)
-    assert caught.value.record is not None
-    assert caught.value.record.signal == signal.SIGTERM
-
-
 async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
     for _ in range(3):
         await kernel.idle()  # a stock one that just answers the last nudge is not, and may end by the next signal
@@ -228,36 +182,6 @@ async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
     assert await answers(kernel.handle, PATIENCE)
     running = await kernel.begin("1")
     assert (await ended(running)).status is CellStatus.OK
-
-
-@pytest.mark.parametrize("reason", ["cancelled", None])
-async def test_who_swallows_everything_is_killed_with_all_that_it_started(
-    kernel: Kernel, reason: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Escapees included: a daemon in a session of its own, that bears the mark."""
-    monkeypatch.setattr(handle, "RECORD_SECONDS", PATIENCE)  # after which a kill without a reason has one
-    code = """
-import os, signal, subprocess, sys
-for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
-child = subprocess.Popen(['sh', '-c', 'trap "" TERM INT; sleep 600; sleep 600'], start_new_session=True)
-print(child.pid, flush=True)
-while True: pass
-"""
-    running = await kernel.begin(code)
-    (text,) = await kernel.said()
-    escapee = int(text)
-    await kernel.handle.interrupt()
-    await kernel.handle.terminate()
-    done, _ = await asyncio.wait({running}, timeout=0.3)
-    assert not done
-    assert await kernel.handle.kill(reason) == "sigkill"
-    with pytest.raises(KernelGoneError) as caught:
-        await ended(running)
-    record = caught.value.record
-    assert record is not None
-    assert record.signal == signal.SIGKILL
-    assert (record.verdict.reason if record.verdict else None) == reason
-    assert not alive(escapee)
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(short_tmp: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ import pytest
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.direct import place, startup
+from supervisord_py.kernels.direct import place
 from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
 from supervisord_py.process.output import OutputReader, Stream
 
@@ -83,13 +82,6 @@ async def test_a_start_tells_its_process_first_and_how_long_each_phase_took(rig:
     assert set(started.phases) == {"place", "spawn", "told", "connect", "ready"}
 
 
-async def test_an_interpreter_that_is_not_there(rig: KernelRig) -> None:
-    error = await failing(rig, rig.launch(interpreter="/nowhere/python"))
-    assert isinstance(error, StartFailedError)
-    assert (error.extra["reason"], error.extra["stage"]) == ("spawn_failed", "exec")
-    assert rig.spawned == []
-
-
 async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
     python = program(rig, "bare python", f'exec {sys.executable} -S "$@"')
     error = await failing(rig, rig.launch(interpreter=python))
@@ -118,23 +110,6 @@ async def test_a_program_that_ends_before_it_answers_tells_its_last_words(rig: K
     assert "two" in error.detail
     assert error.extra["stderr_tail"] == "one\ntwo\n"
     assert (error.extra["reason"], error.extra["code"], error.extra["signal"]) == ("early_exit", 3, None)
-
-
-async def test_a_log_that_cannot_be_read_hides_nothing(rig: KernelRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_args: object) -> bytes:
-        raise OSError("the disk is broken")
-
-    monkeypatch.setattr(OutputReader, "tail_bytes", broken)
-    monkeypatch.setattr(startup, "LAST_WORDS_SECONDS", 0.0)
-    error = await failing(rig, rig.stock(kernelspec_argv=(program(rig, "dies", "exit 3"), "{connection_file}")))
-    assert (error.extra["code"], error.extra["stderr_tail"]) == (3, "")
-
-
-async def test_a_program_that_is_killed_before_it_answers(rig: KernelRig) -> None:
-    argv = (program(rig, "dies", "kill -SEGV $$"), "{connection_file}")
-    error = await failing(rig, rig.stock(kernelspec_argv=argv))
-    assert (error.extra["signal"], error.extra["code"]) == (signal.SIGSEGV, None)
-    assert "wrote nothing" in error.detail
 
 
 async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(rig: KernelRig) -> None:
@@ -203,13 +178,6 @@ async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: 
     room = int(error.hint.split("at most ")[1].split()[0])
     fitting = Path("/" + "d" * (room - 1))
     assert len(os.fsencode(place.folder_of(fitting, rig.launch().session_id) / "s-1")) == place.SOCKET_PATH_MAX
-
-
-async def test_a_run_folder_that_cannot_be_made(rig: KernelRig) -> None:
-    (rig.config.run_dir / place.FOLDER).write_text("in the way")
-    error = await failing(rig, rig.launch())
-    assert isinstance(error, StartFailedError)
-    assert error.extra["stage"] == "connection_file"
 
 
 async def test_a_connection_file_that_cannot_be_written_leaves_no_folder(

@@ -11,16 +11,14 @@ import pytest
 import zmq.asyncio
 from structlog.testing import capture_logs
 
-from kernels.kernel_rig import PATIENCE, eventually, no_news
-from supervisord_py.errors import InterruptedRunError
-from supervisord_py.kernels.backend import ExecuteRequest, KernelGoneError
+from kernels.kernel_rig import PATIENCE, eventually
+from supervisord_py.kernels.backend import ExecuteRequest
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.direct import cell_end, message, place, wire
 from supervisord_py.kernels.direct.conversation import Conversation
 from supervisord_py.kernels.direct.line import Line, NotSentError, Readiness
-from supervisord_py.kernels.direct.recording import CELLS_KEPT, Recording
+from supervisord_py.kernels.direct.recording import Recording
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -101,16 +99,6 @@ async def test_what_others_do_is_told_apart_from_what_is_ours() -> None:
     assert talk.welcome.done()
 
 
-async def test_giving_up_tells_whoever_waits() -> None:
-    talk = Conversation("px-k")
-    exchange = talk.open("c", "shell")
-    talk.give_up()
-    with pytest.raises(InterruptedRunError):
-        exchange.reply.result()
-    talk.give_up()
-    assert talk.new_id() != talk.new_id()
-
-
 @pytest.mark.parametrize("has_files", [True, False])
 @pytest.mark.parametrize("replied", [True, False])
 async def test_who_lets_go_of_a_kernel_waits_for_no_end_of_output(
@@ -139,15 +127,6 @@ async def test_who_lets_go_of_a_kernel_waits_for_no_end_of_output(
 # -- ends of cells --------------------------------------------------------------------------------------------------
 
 
-async def test_an_end_of_output_that_never_comes_is_told(tmp_path: Path, hurried: None) -> None:
-    talk = Conversation("px-k")
-    exchange, died = talk.open("c", "shell"), never()
-    talk.hear("shell", said("execute_reply", "c", **OK))
-    await cell_end.wait_for_end(exchange, died)
-    reply = await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
-    assert (reply.status, reply.iopub_lost) == (CellStatus.OK, True)
-
-
 async def test_an_end_of_output_is_waited_for_while_output_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood that a slow machine still reads is not lossy: its end comes behind it, however long that takes."""
     talk, patience = Conversation("px-k"), list[float | None]()
@@ -172,16 +151,6 @@ async def test_an_end_of_output_is_waited_for_while_output_comes(monkeypatch: py
     assert not exchange.idle.done()
 
 
-async def test_a_kernel_that_is_idle_without_an_answer_is_not_waited_for(tmp_path: Path, hurried: None) -> None:
-    talk = Conversation("px-k")
-    exchange, died = talk.open("c", "shell"), never()
-    talk.hear("iopub", idle("c"))
-    await cell_end.wait_for_end(exchange, died)
-    reply = await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
-    assert reply.error is not None
-    assert (reply.status, reply.error.name, reply.lossy) == (CellStatus.ERROR, "NoReply", True)
-
-
 async def test_the_files_speak_for_a_kernel_that_did_not_answer(tmp_path: Path, hurried: None) -> None:
     """Idle without reply, and death right after the end: in both the `end` is on disk."""
     CellWriter(str(tmp_path), "c", 100).end("ok", execution_count=4, duration=1.0, ask_exit=True)
@@ -191,16 +160,6 @@ async def test_the_files_speak_for_a_kernel_that_did_not_answer(tmp_path: Path, 
     await cell_end.wait_for_end(exchange, died)
     reply = await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
     assert (reply.status, reply.execution_count, reply.asked_exit) == (CellStatus.OK, 4, True)
-
-
-async def test_a_death_of_which_nothing_is_known_is_a_death(tmp_path: Path, hurried: None) -> None:
-    talk, died = Conversation("px-k"), never()
-    exchange = talk.open("c", "shell")
-    died.set_result(None)
-    await cell_end.wait_for_end(exchange, died)
-    with pytest.raises(KernelGoneError, match="not known") as caught:
-        await cell_end.conclude(exchange, died, request(tmp_path), "kernel:k")
-    assert caught.value.record is None
 
 
 async def test_a_reply_that_came_right_before_the_death_counts(tmp_path: Path, hurried: None) -> None:
@@ -240,38 +199,6 @@ async def test_what_waits_for_the_disk_is_bounded_and_what_is_left_out_is_counte
     assert dropped >= 3000 - len(kept)
     assert woken.is_set()
     await recording.close()
-
-
-async def test_late_output_is_taken_for_the_newest_cells_only(tmp_path: Path) -> None:
-    recording = Recording()
-    for number in range(CELLS_KEPT + 1):
-        await recording.open(request(tmp_path, f"c{number}"), no_news, begin=True, pid=None)
-        await recording.end(f"c{number}", OK)
-    for number in (0, CELLS_KEPT):
-        recording.take(said("stream", f"c{number}", name="stdout", text="late"))
-    await recording.close()
-    assert (tmp_path / f"c{CELLS_KEPT}.out").read_bytes() == b"late"
-    assert not (tmp_path / "c0.out").exists()
-
-
-async def test_a_message_that_cannot_be_recorded_does_not_end_the_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_self: CellRecorder, _kind: str, content: dict[str, Any]) -> bool:
-        raise ValueError(content)
-
-    recording = Recording()
-    await recording.open(request(tmp_path), no_news, begin=True, pid=None)
-    with capture_logs() as logs:
-        with monkeypatch.context() as broken:
-            broken.setattr(CellRecorder, "take", refuse)
-            recording.take(said("stream", "c", name="stdout", text="before"))
-            await recording.open(request(tmp_path, "other"), no_news, begin=True, pid=None)
-        recording.take(said("stream", "c", name="stdout", text="after"))
-        await recording.end("c", OK)
-    await recording.close()
-    assert [it["event"] for it in logs] == ["cell_not_recorded"]
-    assert (tmp_path / "c.out").read_bytes() == b"after"
 
 
 # -- the wire -------------------------------------------------------------------------------------------------------
@@ -369,18 +296,6 @@ async def test_messages_with_a_wrong_signature_or_no_sense_are_dropped(short_tmp
             await eventually(lambda: len(heard) == 2, "the good one, after one that its hearer could not take")
         events = [it["event"] for it in logs]
         assert events == ["kernel_message_dropped"] * 3 + ["kernel_message_not_taken"]
-
-
-async def test_a_flood_lets_the_loop_run(short_tmp: Path) -> None:
-    """Messages that are there already are read without a pause; somebody else must get a turn all the same."""
-    async with pair(short_tmp) as (_, kernel, heard):
-        for number in range(4000):
-            await kernel.publish("stream", {"text": str(number)})
-        turns = 0
-        while len(heard) < 4000:
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns > 4000 / wire.MESSAGES_A_TURN / 2
 
 
 async def test_a_kernel_that_reads_nothing_refuses_in_the_end(short_tmp: Path) -> None:

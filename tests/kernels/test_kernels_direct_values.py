@@ -22,7 +22,6 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.direct import channels, message
 from supervisord_py.kernels.direct.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.direct.message import Message
-from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.output import end_record, replies
 from supervisord_py.process.spec import Reason
@@ -64,23 +63,9 @@ def test_a_message_is_read_as_far_as_it_is_needed() -> None:
     assert status.size == sum(map(len, status.parts))
 
 
-@given(st.lists(st.binary(max_size=20), max_size=6))
-def test_what_is_no_message_is_none_and_never_an_error(pieces: list[bytes]) -> None:
-    assert message.read(pieces) is None
-    assert message.load(b"".join(pieces)) == {} or isinstance(message.load(b"".join(pieces)), dict)
-
-
 def test_a_reply_with_the_bytes_of_an_undecodable_name_is_read_all_the_same() -> None:
     content = message.load(b'{"status":"error","evalue":"no file caf\xe9"}')
     assert content == {"status": "error", "evalue": os.fsdecode(b"no file caf\xe9")}
-
-
-def test_odd_content_is_empty() -> None:
-    for text in (b"[1]", b"{", b"\xff", b"[" * 100_000):
-        assert message.load(text) == {}
-    nobody = message.read([b'{"msg_type": "status"}', b"{}", b"{}", b"{}"])
-    assert nobody is not None
-    assert (nobody.parent_id, nobody.parent_session) == ("", "")
 
 
 # -- mailboxes ------------------------------------------------------------------------------------------------------
@@ -140,19 +125,6 @@ def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_requ
 # -- foreign requests -----------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.tuples(st.sampled_from(["busy", "idle", "starting"]), st.sampled_from("abc"))))
-def test_foreign_use_lasts_from_busy_to_idle(steps: list[tuple[str, str]]) -> None:
-    use, open_ = ForeignRequests(), set[str]()
-    assert use.used_at is None
-    for number, (state, request) in enumerate(steps):
-        use.note(state, request, float(number))
-        open_ = open_ | {request} if state == "busy" else open_ - {request} if state == "idle" else open_
-        assert use.busy is bool(open_)
-        assert use.used_at == number
-    use.settle()
-    assert not use.busy
-
-
 # -- command lines --------------------------------------------------------------------------------------------------
 
 
@@ -206,12 +178,6 @@ def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
     assert error.extra["reason"] == "early_exit"
 
 
-def test_a_launcher_that_said_nothing_that_can_be_read() -> None:
-    for text in ("", "px-launch: {", "px-launch: 3", "no px-launch: {}"):
-        assert start_failure.launcher_said(text) == {}
-    assert start_failure.launcher_said(tail(error="a") + tail(error="b"))["error"] == "b"
-
-
 def test_a_start_that_took_too_long_says_what_was_seen() -> None:
     error = start_failure.not_ready(LAUNCH, 2.0, "it does not answer", "last words")
     assert isinstance(error, ReadinessTimeoutError)
@@ -234,12 +200,6 @@ def test_a_reply_and_an_end_record_say_the_same() -> None:
     stay = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": True}, {"source": "page"}, 3]}
     assert not replies.reply_of(stay).asked_exit
     assert replies.reply_of({"status": "aborted"}).status is CellStatus.ABORTED
-
-
-@given(st.dictionaries(st.sampled_from(["status", "traceback", "payload", "execution_count", "error"]), st.integers()))
-def test_odd_replies_are_read_all_the_same(content: dict[str, Any]) -> None:
-    assert replies.reply_of(content).status is CellStatus.ABORTED
-    assert replies.reply_of_end(content).status is CellStatus.ABORTED
 
 
 LINES = st.lists(
@@ -273,9 +233,3 @@ def test_the_last_whole_end_is_found_from_behind(
         assert end_record.find(folder, "c") == expected
     finally:
         end_record.BLOCK_BYTES = before
-
-
-def test_a_cell_without_files_has_no_end(tmp_path: Path) -> None:
-    assert end_record.find(tmp_path, "none") is None
-    (tmp_path / "folder.jsonl").mkdir()
-    assert end_record.find(tmp_path, "folder") is None

@@ -21,7 +21,7 @@ from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway.cells import CellProgress, outcome_of, outcome_unknown, rate_limited, state_lost
 from supervisord_py.kernels.gateway.client import Place, message_of, refused, shown_url, unreachable
 from supervisord_py.kernels.gateway.gateway_command import gateway_argv, gateway_env, kernel_argv, kernelspec
-from supervisord_py.kernels.gateway.init_code import fact, harmless, init_code, kernel_variables
+from supervisord_py.kernels.gateway.init_code import harmless, init_code, kernel_variables
 from supervisord_py.kernels.gateway.wire import Message
 from supervisord_py.kernels.launch_command import LAUNCHER
 from supervisord_py.process.spec import ResourceLimit
@@ -109,11 +109,6 @@ def over(**changes: Any) -> CellProgress:
     return CellProgress(**{"msg_id": "c1", "reply": {"status": "ok"}, "idle": True, **changes})
 
 
-def test_a_whole_cell_is_not_lossy() -> None:
-    reply = outcome_of(over(), spool=False, broken=False)
-    assert (reply.status, reply.lossy, reply.iopub_lost, reply.notice) == (CellStatus.OK, False, False, None)
-
-
 @pytest.mark.parametrize(
     ("progress", "broken", "words"),
     [
@@ -152,22 +147,6 @@ PLACE = Place(URL, "kernels.gateway_token")
 
 def test_an_address_is_shown_without_secrets() -> None:
     assert shown_url(URL) == "http://h:1/base"
-
-
-@pytest.mark.parametrize(
-    ("status", "body"), [(401, ""), (403, '{"message": "Forbidden"}'), (403, "<html>"), (302, "/login?next=x")]
-)
-def test_a_refusal_without_a_token_names_the_setting(status: int, body: str) -> None:
-    error = refused(PLACE, status, body, "start a kernel")
-    assert isinstance(error, ConfigError)
-    assert "requires authentication" in error.detail
-    for name in ("kernels.gateway_token", "PX_KERNELS__GATEWAY_TOKEN", "PI_PYTHON_GATEWAY_TOKEN"):
-        assert name in str(error.hint)
-
-
-def test_a_refused_token_is_told_from_a_missing_one() -> None:
-    error = refused(replace(PLACE, has_token=True), 401, "", "start a kernel")
-    assert "does not accept the token of kernels.gateway_token" in error.detail
 
 
 def test_our_own_gateway_never_asks_the_user_for_a_token() -> None:
@@ -240,11 +219,6 @@ def test_nothing_that_looks_like_a_secret_leaves_this_machine(env: dict[str, str
     assert set(harmless(env)) <= set(env)
 
 
-def test_the_harmless_part_is_chosen_by_name() -> None:
-    env = {"LANG": "C", "TZ": "UTC", "LC_ALL": "C", "PI_MODE": "x", "PI_API_KEY": "s", "PATH": "/bin", "HOME": "/root"}
-    assert set(harmless(env)) == {"LANG", "TZ", "LC_ALL", "PI_MODE"}
-
-
 def test_what_enterprise_gateway_would_refuse_is_left_out() -> None:
     env = {
         "KERNEL_A": "a$b",
@@ -273,31 +247,10 @@ def test_first_code_goes_where_it_is_told_and_leaves_no_name(tmp_path: Path, mon
         monkeypatch.setenv(name, "before")
     names: dict[str, Any] = {}
     exec(init_code(str(tmp_path), {"LANG": "xx"}, "d.1", "kernel:s"), names)  # noqa: S102 - what a kernel would do
-    import sys
 
     assert (os.getcwd(), sys.path[0]) == (str(tmp_path), str(tmp_path))
     assert (os.environ["LANG"], os.environ["PX_INSTANCE"]) == ("xx", "d.1")
     assert set(names) == {"__builtins__"}
-
-
-def test_first_code_survives_a_directory_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.path", ["/x"])
-    monkeypatch.setenv("PX_INSTANCE", "before")
-    monkeypatch.setenv("PX_UNIT", "before")
-    exec(init_code("/nowhere/at/all", {}, "d.1", "kernel:s"), {})  # noqa: S102
-
-    assert sys.path == ["/x"]
-
-
-@pytest.mark.parametrize(
-    "told", [{}, {"pid": 5}, {"pid": {"status": "error"}}, {"pid": {"data": []}}, {"pid": {"data": {"text/plain": 5}}}]
-)
-def test_an_answer_that_is_none_is_none(told: dict[str, object]) -> None:
-    assert fact(told, "pid") is None
-
-
-def test_an_answer_is_given_as_python_wrote_it() -> None:
-    assert fact({"pid": {"data": {"text/plain": "17"}}}, "pid") == "17"
 
 
 # -- command lines -----------------------------------------------------------------------------------------------------
@@ -342,12 +295,6 @@ def test_a_kernelspec_names_the_projects_interpreter_and_its_own_environment() -
     assert (spec["language"], spec["interrupt_mode"]) == ("python", "message")
     assert (spec["env"]["PX_INSTANCE"], spec["env"]["PX_UNIT"]) == ("d.1", "kernel:s-000000")
     assert Template(spec["env"]["PRICE"]).safe_substitute({"HOME": "/root"}) == "5$HOME"
-
-
-def test_every_option_of_a_launch_reaches_the_launcher() -> None:
-    made = launch(overlay="/o", modules=("/u", "/p"), prelude=False)
-    options = ("--px-overlay", "/o", "--px-modules", "/u", "--px-modules", "/p", "--px-no-prelude")
-    assert kernel_argv(made)[4:] == options
 
 
 def test_limits_are_set_before_the_kernel_is_there() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
@@ -58,13 +57,6 @@ def test_a_file_that_makes_no_sense_counts_as_none(files: GatewayFiles, text: st
     assert files.read() is None
 
 
-@pytest.mark.parametrize(("key", "value"), [("url", "http://h"), ("url", "http://h:0"), ("pid", -1), ("pid", "x")])
-def test_a_file_with_impossible_values_counts_as_none(files: GatewayFiles, key: str, value: object) -> None:
-    files.write(RECORD)
-    files.metadata.write_text(json.dumps({**json.loads(files.metadata.read_text()), key: value}))
-    assert files.read() is None
-
-
 def test_a_gateways_end_removes_its_own_files_only(files: GatewayFiles) -> None:
     files.write(replace(RECORD, instance="other.one"))
     token = files.write_token(RECORD.instance, "secret")
@@ -84,28 +76,7 @@ def test_a_token_is_read_only_where_it_is_private(files: GatewayFiles) -> None:
     assert files.read_token(replace(record, token_file="/nowhere")) is None  # noqa: S106
 
 
-def test_a_draft_that_cannot_be_placed_is_removed(files: GatewayFiles) -> None:
-    files.metadata.mkdir()
-    (files.metadata / "in the way").touch()
-    with pytest.raises(OSError, match=r"gateway\.json"):
-        files.write(RECORD)
-    assert os.listdir(files.folder) == ["gateway.json"]
-
-
 # -- the lock ----------------------------------------------------------------------------------------------------------
-
-
-async def test_one_holds_the_lock_at_a_time(files: GatewayFiles) -> None:
-    order: list[str] = []
-
-    async def hold(name: str) -> None:
-        async with files.locked(60):
-            order.append(name)
-            await asyncio.sleep(0)
-            order.append(name)
-
-    await asyncio.gather(*(hold(name) for name in "abc"))
-    assert [order[0::2], order[1::2]] == [order[0::2]] * 2
 
 
 async def test_who_waits_too_long_for_the_lock_is_told(files: GatewayFiles) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
@@ -14,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import psutil
 import pytest
 
@@ -22,7 +20,7 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS
 from kernels.kernel_rig import eventually, kernel_house
-from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway import roster, shared
@@ -76,36 +74,6 @@ def lives(pid: int) -> bool:
 # -- what was wrong with the first design ------------------------------------------------------------------------------
 
 
-async def test_d1_output_that_nobody_reads_stops_no_kernel(short_tmp: Path) -> None:
-    """Children write far more than a pipe holds, to the descriptors that they inherit from the gateway."""
-    async with local_house(short_tmp) as house:
-        await house.open()
-        code = "import os, subprocess\nfor n in range(4): subprocess.run(['head', '-c', '200000', '/dev/zero'])"
-        ran = await house.run(code)
-        assert (ran.reply.status, len(ran.out)) == (CellStatus.OK, 800_000)
-        assert (await house.run("1 + 1")).reply.status is CellStatus.OK
-
-
-async def test_d2_without_the_token_or_from_a_foreign_origin_nobody_gets_in(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        handle = await house.open()
-        record = record_of(house)
-        token = Path(record.token_file).read_text()
-        channels = f"{record.url}/api/kernels/{handle.plan.held.kernel}/channels"
-        ours, foreign = {"Authorization": f"token {token}"}, {"Origin": "http://evil.example"}
-        async with aiohttp.ClientSession() as http:
-            for headers in ({}, foreign, {"Authorization": "token wrong"}):
-                async with http.post(f"{record.url}/api/kernels", json={"name": "python3"}, headers=headers) as answer:
-                    assert answer.status == 401
-                    assert answer.headers.get("Access-Control-Allow-Origin") in (None, "")
-                with pytest.raises(aiohttp.WSServerHandshakeError):
-                    await http.ws_connect(channels, headers=headers)
-            with pytest.raises(aiohttp.WSServerHandshakeError):
-                await http.ws_connect(channels, headers={**ours, **foreign})
-            async with http.get(f"{record.url}/api/kernels", headers=ours) as answer:
-                assert len(await answer.json()) == 1, "nobody made another one"
-
-
 async def test_d2_the_token_is_in_no_argv_no_log_and_no_kernel(short_tmp: Path) -> None:
     async with local_house(short_tmp) as house:
         await house.open()
@@ -135,18 +103,6 @@ async def test_d3_each_session_has_the_interpreter_of_its_project(short_tmp: Pat
         assert new.out.decode().split() == [sys.prefix, "7"]
         assert old.out.decode().split() == [str(OLD_KERNEL.parents[1]), "6"]
         assert len(await gateways_of(house.rig)) == 1
-
-
-async def test_d6_a_start_that_fails_touches_no_other_sessions_kernel(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        other = await house.open()
-        await house.run("kept = 1")
-        theirs, before = house.launch, await gateways_of(house.rig)
-        with pytest.raises(StartFailedError, match="status 500"):
-            await house.open("bad-000000", interpreter="/nowhere/python")
-        house.handle, house.launch = other, theirs
-        assert (await house.run("kept")).records[-2]["data"] == {"text/plain": "1"}
-        assert await gateways_of(house.rig) == before
 
 
 async def test_d9_the_token_goes_to_nobody_but_the_gateways_own_process(short_tmp: Path) -> None:
@@ -186,14 +142,6 @@ async def test_d10_no_other_user_can_listen_to_a_kernel(short_tmp: Path) -> None
 
 
 # -- one gateway for all -----------------------------------------------------------------------------------------------
-
-
-async def test_all_sessions_of_a_daemon_use_one_gateway_also_when_they_start_at_once(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        launches = [house.rig.launch(f"s{number}-000000") for number in range(3)]
-        handles = await asyncio.gather(*(house.rig.start(house.backend, each) for each in launches))
-        assert len(await gateways_of(house.rig)) == 1
-        assert len({each.plan.held.facts[0] for each in handles}) == 3
 
 
 @pytest.mark.deep
@@ -363,18 +311,6 @@ async def test_a_call_that_cannot_wait_leaves_the_start_of_the_gateway_to_the_ne
             await house.backend.start(launch, deadline=house.rig.deadline(0.0), on_spawned=_ignore)
         await house.open("t-000000")
         assert len(await gateways_of(house.rig)) == 1
-
-
-async def test_a_lock_that_another_daemon_holds_is_told(short_tmp: Path) -> None:
-    async with local_house(short_tmp, lock_seconds=0.05) as house:
-        folder = house.rig.config.gateway.dir
-        folder.mkdir(mode=0o700)
-        fd = os.open(folder / "gateway.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        with pytest.raises(TimedOutError, match="Timed out waiting for shared gateway lock"):
-            await house.open()
-        os.close(fd)
-        await house.open()
 
 
 async def test_a_runtime_directory_that_is_too_long_for_sockets_is_told(short_tmp: Path) -> None:
