@@ -31,6 +31,7 @@ _NOT_DAMAGE = frozenset(
         sqlite3.SQLITE_NOMEM,
         sqlite3.SQLITE_PERM,
         sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_PROTOCOL,
     )
 )
 """What passes, or is put right, without another file."""
