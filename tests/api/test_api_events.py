@@ -90,15 +90,6 @@ async def test_one_unit_only_also_one_that_is_gone_from_the_catalog(rig: Rig) ->
     assert (status, problem["kind"]) == (404, "unknown_unit")
 
 
-async def test_following_gives_what_was_missed_and_then_what_comes(rig: Rig) -> None:
-    first = rig.context.events.publish("before")
-    second = rig.context.events.publish("missed")
-    async with rig.client.get(f"/api/events?follow=1&after={first}") as answer:
-        assert (await next_line(answer))["id"] == second
-        third = rig.context.events.publish("live")
-        assert (await next_line(answer))["id"] == third
-
-
 async def test_following_without_after_is_live_only(rig: Rig) -> None:
     rig.context.events.publish("before")
     async with rig.client.get("/api/events?follow=1") as answer:
@@ -130,13 +121,6 @@ async def test_sse_is_resumed_by_the_last_event_id(rig: Rig) -> None:
     missed = rig.context.events.publish("two")
     async with rig.client.get("/api/events?follow=1", headers={**headers, "Last-Event-ID": str(seen)}) as answer:
         assert (await next_frame(answer))["id"] == str(missed)
-
-
-async def test_the_past_as_sse(rig: Rig) -> None:
-    rig.context.events.publish("one")
-    _, content, _ = await rig.get("/api/events", Accept="text/event-stream")
-    assert b"event: one\n" in content
-    assert content.endswith(b"\n\n")
 
 
 @pytest.mark.parametrize("wrong", ["abc", "-1", "1.5", "9" * 40])

@@ -19,32 +19,6 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
-async def test_the_catalog_lists_broken_tools_too(rig: Rig) -> None:
-    rig.add_tool("good", description="does good")
-    (rig.add_tool("broken") / "tool.json").write_text('{"name": "broken",}')
-    document = (await rig.get("/api/tools"))[1]
-    assert document["schema"] == "px.tools/1"
-    broken, good = document["tools"]
-    assert (good["name"], good["dialect"], good["state"], good["config_error"]) == ("good", "plain", "cold", None)
-    assert good["description"] == "does good"
-    assert (broken["name"], broken["dialect"]) == ("broken", None)
-    assert broken["config_error"]
-    assert set(good) == set(broken)
-    assert set(good) >= {
-        "name", "title", "version", "description", "dialect", "state", "pinned", "config_error", "warnings"
-    }  # fmt: skip
-
-
-async def test_one_tool_with_its_declaration(rig: Rig) -> None:
-    rig.add_tool("x", input={"type": "object"}, max_memory_mb=64)
-    for name in ("x", "tool:x"):
-        document = (await rig.get(f"/api/tools/{name}"))[1]
-        assert (document["schema"], document["name"]) == ("px.tool/1", "x")
-    assert document["manifest"]["max_memory_mb"] == 64
-    assert document["input_schema"]["type"] == "object"
-    assert document["limits"]["max_memory_mb"] == 64
-
-
 async def test_a_broken_tool_can_be_looked_at(rig: Rig) -> None:
     (rig.add_tool("x") / "tool.json").write_text("{")
     document = (await rig.get("/api/tools/x"))[1]
@@ -54,13 +28,6 @@ async def test_a_broken_tool_can_be_looked_at(rig: Rig) -> None:
 async def test_a_tool_that_is_held_though_its_folder_is_gone(rig: Rig) -> None:
     rig.launcher.put("gone", pid=7)
     assert (await rig.get("/api/tools/gone"))[1]["state"] == "ready"
-
-
-@pytest.mark.parametrize("name", ["nope", "..%2Fx", "tool:nope", "kernel:x"])
-async def test_a_tool_that_is_not_there(rig: Rig, name: str) -> None:
-    for method, path in (("GET", ""), ("POST", "/run"), ("POST", "/start"), ("PUT", "/pin"), ("GET", "/lease")):
-        status, problem, _ = await rig.ask(method, f"/api/tools/{name}{path}")
-        assert (status, problem["kind"], problem["exit_code"]) == (404, "unknown_unit", 4), path
 
 
 async def test_the_warm_set_by_tool(rig: Rig) -> None:
@@ -132,19 +99,6 @@ async def test_a_stop_that_takes_too_long_goes_on(rig: Rig) -> None:
     status, problem, _ = await rig.ask("POST", "/api/tools/x/stop?timeout=0.05")
     assert (status, problem["kind"]) == (504, "timed_out")
     assert "goes on" in problem["detail"]
-
-
-async def test_pins(rig: Rig) -> None:
-    rig.add_tool("x")
-    assert (await rig.ask("PUT", "/api/tools/x/pin"))[1] == {
-        "schema": "px.pin/1",
-        "unit": "tool:x",
-        "pinned": True,
-        "forever": False,
-    }
-    assert (await rig.ask("PUT", "/api/tools/x/pin?forever=1"))[1]["forever"]
-    assert not (await rig.ask("DELETE", "/api/tools/x/pin"))[1]["pinned"]
-    assert rig.launcher.calls == [("pin", "x", "False"), ("pin", "x", "True"), ("unpin", "x")]
 
 
 async def test_run_and_stream_reach_the_proxy_with_the_right_wish(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,12 +183,6 @@ async def test_a_tool_that_runs_is_removed_only_by_force(rig: Rig) -> None:
     assert (status, document["schema"], document["folder"]) == (200, "px.removed/1", str(folder))
     assert not folder.exists()
     assert [call[0] for call in rig.launcher.calls] == ["stop", "refresh"]
-
-
-async def test_a_cold_tool_is_removed(rig: Rig) -> None:
-    rig.add_tool("x")
-    assert (await rig.ask("DELETE", "/api/tools/x"))[0] == 200
-    assert (await rig.ask("DELETE", "/api/tools/x"))[0] == 404
 
 
 def progress(*lines: str | Exception) -> Any:

@@ -46,19 +46,6 @@ class Pool:
         self.send(ev.Gone(tool, start.serial))
 
 
-def test_a_cold_tool_is_started_once_for_all_who_ask() -> None:
-    pool = Pool()
-    assert pool.ask(rules=ev.Rules("v1", 2, 100.0)) == (ev.Start("a", 1),)
-    assert pool.ask(rules=ev.Rules("v1", 2, 100.0)) == ()
-    assert pool.send(ev.BecameReady("a", 1)) == (ev.Grant(1, "a", 1, cold=True), ev.Grant(2, "a", 1, cold=True))
-
-
-def test_a_warm_tool_is_granted_at_once() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    assert pool.ask() == (ev.Grant(2, "a", serial, cold=False),)
-
-
 def test_age_is_exact_and_counts_from_the_last_end() -> None:
     pool = Pool()
     serial = pool.warm()
@@ -111,13 +98,6 @@ def test_keep_alive_zero_waits_for_those_in_line() -> None:
     pool.ask(keep=0.0)
     pool.ask()
     assert pool.send(ev.Released(2)) == (ev.Grant(3, "a", serial, cold=False),)
-
-
-def test_the_victim_is_the_least_recently_used() -> None:
-    pool = Pool(warm_keep_max=2)
-    first, _ = pool.warm("a"), pool.warm("b")
-    pool.now += 1
-    assert pool.ask("c") == (ev.Stop("a", first, Reason.EVICTED_LRU), ev.Start("c", 3))
 
 
 def test_a_start_that_lost_its_waiters_is_left_alone_until_its_place_is_needed() -> None:
@@ -185,13 +165,6 @@ def test_a_granted_request_has_no_deadline_here() -> None:
     pool.ask(patience=1.0)
     pool.send(ev.BecameReady("a", 1))
     assert pool.set.next_deadline() is None
-
-
-def test_a_pool_full_of_pins_refuses_at_once() -> None:
-    pool = Pool(warm_keep_max=1)
-    pool.send(ev.PinSet("a", Pin.LRU))
-    pool.warm("a")
-    assert pool.ask("b") == (ev.Refuse(2, "b", Refusal.ALL_PINNED, 1.0),)
 
 
 def test_a_failure_reaches_all_who_wait_and_the_next_request_tries_again() -> None:
@@ -328,16 +301,6 @@ def test_removal_refuses_who_waits() -> None:
     assert pool.send(ev.Forgotten("a")) == (ev.Refuse(1, "a", Refusal.REMOVED, 1.0),)
 
 
-def test_a_stale_instance_is_drained_and_replaced() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    pool.ask()
-    new = ev.Rules("v2", 1, 100.0)
-    assert pool.ask(rules=new) == ()
-    assert pool.send(ev.Released(2)) == (ev.Stop("a", serial, Reason.REPLACED),)
-    assert pool.send(ev.Gone("a", serial)) == (ev.Start("a", 2),)
-
-
 def test_a_new_declaration_replaces_the_idle_one_and_its_age() -> None:
     pool = Pool()
     pool.warm()
@@ -372,14 +335,6 @@ def test_the_memory_budget_evicts_the_oldest_idle_ones_that_have_a_size() -> Non
     assert pool.send(ev.Released(pool.ticket)) == (ev.Stop("b", two, Reason.EVICTED_LRU),)
 
 
-def test_a_lower_cap_evicts_at_once() -> None:
-    pool = Pool()
-    one = pool.warm("a")
-    pool.now += 1
-    pool.warm("b")
-    assert pool.send(ev.Bounded(ev.PoolBounds(warm_keep_max=1))) == (ev.Stop("a", one, Reason.EVICTED_LRU),)
-
-
 def test_adopted_instances_count_and_age() -> None:
     pool = Pool()
     serial = pool.set.reserve_serial()
@@ -410,13 +365,3 @@ def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
     assert pool.send(ev.Released(77)) == ()
     for event in (ev.BecameReady("a", 1), ev.StartFailed("a", 1), ev.Died("a", 1), ev.Doomed("a", 1), ev.Gone("a", 1)):
         assert pool.send(event) == ()
-
-
-def test_a_stop_loses_the_requests_in_flight() -> None:
-    pool = Pool()
-    serial = pool.warm()
-    pool.ask()
-    assert pool.send(ev.StopAsked("a", Reason.STOPPED)) == (ev.Stop("a", serial, Reason.STOPPED),)
-    assert pool.send(ev.Released(pool.ticket)) == ()
-    pool.send(ev.StopAsked("a", Reason.STOPPED))
-    assert pool.send(ev.Gone("a", serial)) == ()

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.errors import InterruptedRunError, KeeperLostError, PxError, SurvivorsError
+from supervisord_py.errors import (
+    ConfigError,
+    InterruptedRunError,
+    KeeperLostError,
+    PxError,
+    SurvivorsError,
+    UnknownUnitError,
+)
 from supervisord_py.ledger import pins
 from supervisord_py.process import clock
 from supervisord_py.process.spec import Reason, StopReport
@@ -28,7 +35,6 @@ from supervisord_py.tools.serving.listeners import Listeners
 from supervisord_py.tools.serving.lives import Lives
 from supervisord_py.tools.serving.startup import StderrTails, Surroundings
 from supervisord_py.tools.serving.tool_state import ToolState, tool_state
-from supervisord_py.tools.serving.upkeep import Upkeep
 from supervisord_py.tools.serving.warm_events import Pin
 from supervisord_py.tools.serving.warm_set import WarmSet
 
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.declaring.catalog import Catalog, Entry
     from supervisord_py.tools.spec import ToolSpec
 
+PERIOD_SECONDS = 2.0
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the pool's does not: look at it again after that at the latest."""
 _log = structlog.get_logger(__name__)
@@ -74,7 +81,6 @@ class Launcher:
         )
         self._lives = Lives(self.around, self)
         self._adoption = Adoption(self.around, self._lives, self)
-        self._upkeep = Upkeep(placement, self)
         self._instances: dict[int, Instance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
         self._specs: dict[str, ToolSpec] = {}
@@ -96,7 +102,7 @@ class Launcher:
                 pin = Pin.FOREVER if row.forever else Pin.LRU
                 self.report(ev.PinSet(row.unit.removeprefix("tool:"), pin))
         await self._adoption.adopt_all()
-        self.run_task(self._upkeep.keep_up())
+        self.run_task(self._keep_up())
 
     async def _hold_group(self, grouped: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as self._group:
@@ -336,7 +342,44 @@ class Launcher:
 
     async def refresh(self) -> None:
         """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
-        await self._upkeep.compare()
+        for slot in self.warm_set.slots():
+            try:
+                rules = rules_of(self.catalog.get(slot.tool))
+            except ConfigError:
+                continue  # a file that is being edited takes nothing down
+            except UnknownUnitError:
+                self.report(ev.Forgotten(slot.tool))
+                continue
+            if rules != slot.rules or not slot.is_known:  # each report looks at every slot: tell only what is new
+                self.report(ev.Declared(slot.tool, rules))
+        for tool in self.listeners.tools():
+            if self.warm_set.slot(tool) is None and not self._is_known(tool):
+                await self.listeners.drop(tool)
+
+    def _is_known(self, tool: str) -> bool:
+        try:
+            self.catalog.entry(tool)
+        except UnknownUnitError:
+            return False
+        return True
+
+    async def _keep_up(self) -> None:
+        """Look around every two seconds while something is warm; measure it where a memory budget is set."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            if self._instances:
+                await self.refresh()
+                if self.warm_set.bounds.memory_budget_bytes is not None:
+                    await self._measure()
+
+    async def _measure(self) -> None:
+        """Tell the warm set how large the trees are."""
+        keys = {instance.key: instance.spec.name for instance in self.instances()}
+        try:
+            stats = await self._placement.stat(tuple(keys))
+        except KeeperLostError:
+            return
+        self.report(ev.Measured(tuple((keys[key], stat.rss_bytes) for key, stat in stats.items())))
 
     def reconfigure(self, config: ToolsConfig) -> None:
         """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
