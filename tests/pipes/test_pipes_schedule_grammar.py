@@ -10,9 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.config import SchedulerLimits
-from supervisord_py.pipes.scheduling.describe import describe
 from supervisord_py.pipes.scheduling.due import Never, Now, Progress, decide
-from supervisord_py.pipes.scheduling.forecast import upcoming
+from supervisord_py.pipes.scheduling.forecast import describe, upcoming
 from supervisord_py.pipes.scheduling.grammar import ParsedSchedule, ScheduleError, parse_schedule
 from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
 

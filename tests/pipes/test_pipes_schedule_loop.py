@@ -15,7 +15,7 @@ from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.scheduling.clock_watch import ClockWatch
 from supervisord_py.pipes.scheduling.due import Decision, Due, Never, Progress, Wait
 from supervisord_py.pipes.scheduling.schedule import At, Cron, Every, Manual, Schedule
-from supervisord_py.pipes.scheduling.scheduler import Candidate, Note, Scheduler, Skipped, Trouble
+from supervisord_py.pipes.scheduling.scheduler import Candidate, Note, Scheduler, Skipped
 from supervisord_py.process.backoff import BackoffPolicy
 
 if TYPE_CHECKING:
@@ -156,9 +156,9 @@ async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again() ->
     assert await room.scheduler.turn() == pytest.approx(5, abs=0.01)
     assert room.runs == [("b", NOON)]
     trouble = room.told("a")[-1]
-    assert isinstance(trouble, Trouble)
+    assert isinstance(trouble, Skipped)
     assert trouble.why == "could not be decided or started: OSError: disk full; tried again in 5 s"
-    assert isinstance(room.told("gone")[-1], Trouble)
+    assert isinstance(room.told("gone")[-1], Skipped)
     room.broken.clear()
     await room.scheduler.turn()
     assert len(room.runs) == 1

@@ -202,28 +202,22 @@ class Fields:
         """Read a program with its arguments: a line split as a shell splits words, or a list as it is."""
         node = self.node(key)
         if isinstance(node, Items):
-            return self._listed_argv(key, node)
-        if not isinstance(node, Scalar):
+            wrong = next((each for each in node.items if not isinstance(each, Scalar)), None)
+            if wrong is not None:
+                hint = "write a list of texts: [prog, arg]"
+                self.complain(key, f"must be a list of words, but holds {kind_of(wrong)}", hint, wrong)
+                return ()
+            words = tuple(each.text for each in node.items if isinstance(each, Scalar))
+        elif not isinstance(node, Scalar):
             self.text(key)
             return ()
-        try:
-            words = tuple(shlex.split(node.text))
-        except ValueError as error:
-            self.complain(key, f"cannot be split into words: {error}", "close the quote, or write a list: [prog, arg]")
-            return ()
-        return self._checked_argv(key, words)
-
-    def _listed_argv(self, key: str, node: Items) -> tuple[str, ...]:
-        words = []
-        for each in node.items:
-            if not isinstance(each, Scalar):
-                hint = "write a list of texts: [prog, arg]"
-                self.complain(key, f"must be a list of words, but holds {kind_of(each)}", hint, each)
+        else:
+            try:
+                words = tuple(shlex.split(node.text))
+            except ValueError as error:
+                hint = "close the quote, or write a list: [prog, arg]"
+                self.complain(key, f"cannot be split into words: {error}", hint)
                 return ()
-            words.append(each.text)
-        return self._checked_argv(key, tuple(words))
-
-    def _checked_argv(self, key: str, words: tuple[str, ...]) -> tuple[str, ...]:
         if not words or not words[0]:
             self.complain(key, "names no program", f"write {self._path}{key}: ./program --flag")
             return ()

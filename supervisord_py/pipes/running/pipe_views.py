@@ -12,7 +12,6 @@ from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
 from supervisord_py.pipes.execution import Execution, Group, Status
 from supervisord_py.pipes.running.freezing import timeout_doubts
 from supervisord_py.pipes.scheduling import events, forecast
-from supervisord_py.pipes.scheduling.describe import describe
 from supervisord_py.pipes.scheduling.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.scheduling.grammar import parse_schedule
 from supervisord_py.pipes.scheduling.schedule import Calendar, ScheduleError
@@ -288,7 +287,7 @@ class PipeViews:
             name=name,
             enabled=view.enabled,
             schedule=declared.schedule_text,
-            summary=describe(declared.schedule, self._house.config.default_timezone),
+            summary=forecast.describe(declared.schedule, self._house.config.default_timezone),
             upcoming=self._upcoming(declared, row, count) if is_on else (),
             sentences=sentences,
             timezone=declared.timezone or self._house.config.default_timezone or self._house.shelf.zone,
@@ -318,7 +317,7 @@ class PipeViews:
         due = forecast.upcoming(parsed.schedule, Progress(anchor_at=now.wall), now, limits, count=count)
         return {
             "valid": True,
-            "summary": describe(parsed.schedule),
+            "summary": forecast.describe(parsed.schedule),
             "error": None,
             "hint": None,
             "warnings": list(parsed.warnings),

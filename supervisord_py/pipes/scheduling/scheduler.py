@@ -156,21 +156,13 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A due instant passed without a run: the room said why."""
+    """A due instant passed without a run (the room said why), or could not be decided or started: it is tried again."""
 
     at: float
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """A pipe could not be decided or started; it is tried again."""
-
-    at: float
-    why: str
-
-
-Note = Decision | Skipped | Trouble
+Note = Decision | Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +298,7 @@ class Scheduler:
         seconds = self._agenda.failed(entry, now)
         _log.warning("schedule_failed", unit=f"pipe:{name}", retry_seconds=seconds, exc_info=error)
         what = f"could not be decided or started: {type(error).__name__}: {error}"
-        self._tell(entry, Trouble(now.wall, f"{what}; tried again in {seconds:.0f} s"))
+        self._tell(entry, Skipped(now.wall, f"{what}; tried again in {seconds:.0f} s"))
 
     def _tell(self, entry: Entry, note: Note) -> None:
         if note != entry.told:
