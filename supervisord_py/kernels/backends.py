@@ -1,4 +1,4 @@
-"""Who runs kernels, made when first asked for: importing ZMQ or a client of gateways costs more than some daemons need."""
+"""Who runs kernels, made when first asked for: importing ZMQ or a client of gateways costs more than some need."""
 
 from __future__ import annotations
 
