@@ -1,7 +1,4 @@
-"""Who runs kernels, made when first asked for: importing ZMQ or a client of gateways costs what not every daemon needs.
-
-Law: each backend is made once; its module is imported in a thread, because the control plane serves meanwhile.
-"""
+"""Who runs kernels, made when first asked for: importing ZMQ or a client of gateways costs more than some need."""
 
 from __future__ import annotations
 

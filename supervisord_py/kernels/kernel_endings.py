@@ -1,7 +1,4 @@
-"""How a kernel ended, in words: for the cell it died in, for whoever waits for it, for the log. Pure.
-
-Law: a limit is named only where its enforcer said so; what is merely likely is called possible.
-"""
+"""How a kernel ended, in words: for the cell it died in, for whoever waits for it, for the log. Pure."""
 
 from __future__ import annotations
 

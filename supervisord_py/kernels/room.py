@@ -1,8 +1,4 @@
-"""The room of kernels: everything that the daemon asks of it. One per daemon.
-
-Law: asks nobody's permission twice: the set of sessions decides, the lives and calls perform, and what is told is what
-happened. A session's next call waits until its kernel is free again or gone.
-"""
+"""The room of kernels: everything that the daemon asks of it. One per daemon."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Why a kernel did not come up, in words: what its launcher said, how it ended, the end of its log. Pure.
-
-Law: the launcher's own word (one line `px-launch: {…}` on stderr) goes before the exit code, and each kind of trouble
-has its one next step.
-"""
+"""Why a kernel did not come up, in words: what its launcher said, how it ended, the end of its log. Pure."""
 
 from __future__ import annotations
 

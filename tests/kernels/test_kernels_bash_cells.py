@@ -16,7 +16,7 @@ from kernels.kernel_rig import eventually, kernel_house, no_news
 from process.real_keeper import alive
 from supervisord_py.errors import ConflictError, KeeperLostError, StartFailedError
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.bash import cell_files, session
+from supervisord_py.kernels.bash import session, shell_cell
 from supervisord_py.kernels.bash.backend import BashBackend, find_shell
 from supervisord_py.kernels.bash.shell_cell import outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
@@ -373,7 +373,7 @@ async def test_an_end_that_is_written_already_stands(shell: Shell) -> None:
     request, reply = await shell.run("exit 3")
     later = await shell.rig.start(shell.backend(), shell.launch)
     assert await later.follow(request, no_news) == reply
-    cell_files.CellFiles(request).end(CellStatus.OK, None, 1.0)
+    shell_cell.CellFiles(request).end(CellStatus.OK, None, 1.0)
     assert [record["status"] for record in shell.rig.records(request, "end")] == ["error"]
 
 
@@ -410,7 +410,7 @@ async def test_a_disk_that_takes_no_code_fails_the_cell(shell: Shell, monkeypatc
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cell_files.CellFiles, "prepare", full)
+    monkeypatch.setattr(shell_cell.CellFiles, "prepare", full)
     _, reply = await shell.run("true")
     assert reply.error == CellError("StartFailed", "[Errno 28] No space left on device")
 

@@ -1,9 +1,4 @@
-"""One session of shell cells: a process a cell, one after the other, each seen out to the last of its tree.
-
-Law: a cell ends when nothing of it is left. What it leaves in the background is given a moment to end by itself (a
-`>(tee …)` has its last line still to write), then it is ended, and the answer tells so. Abandoning the wait for a cell
-leaves the cell, and whoever asks again finds it.
-"""
+"""One session of shell cells: a process a cell, one after the other, each seen out to the last of its tree."""
 
 from __future__ import annotations
 
@@ -16,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostError, PxError
 from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
-from supervisord_py.kernels.bash.cell_files import CellFiles
-from supervisord_py.kernels.bash.shell_cell import child_spec, outcome
+from supervisord_py.kernels.bash.shell_cell import CellFiles, child_spec, outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.process import identity
 

@@ -1,8 +1,4 @@
-"""What a call may ask for, and the sentences that it is answered with. Pure: no clock, no I/O.
-
-Laws: a number that is no time is refused and the field named; one outside the bounds is clamped, and that is told.
-A sentence says what is true now: which cell, what became of the variables, what was not run.
-"""
+"""What a call may ask for, and the sentences that it is answered with. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One call: its wait for the kernel, its cells in order, its answer. Run by a task of the room, never by the client's.
-
-Law: one deadline for everything, from the arrival. A cell that was sent is never sent again. What a client is told
-while it waits carries no output, and a client that is gone changes nothing but that nobody is told.
-"""
+"""One call: its wait for the kernel, its cells in order, its answer. Run by a task of the room."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One cell from its dispatch to its result: sent, followed or ended, judged, measured, written down.
-
-Law: the same for a cell of a call and for one that an earlier control plane sent. While a session has a cell under way
-it is the session's `run`, which is what an interrupt finds.
-"""
+"""One cell from its dispatch to its result: sent, followed or ended, judged, measured, written down."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Where cells are kept: their rows in the ledger, their files, and how both become an answer or a history.
-
-Law: a row is written before the cell is sent and closed once; the files tell what it gave, whoever reads them later.
-Code may remove any file of its own user, ours too: each cell finds its folder there, whatever the one before it did,
-and a cell whose end is told but not on disk has lost output, and says so.
-"""
+"""Where cells are kept: their rows in the ledger, their files, and how both become an answer or a history."""
 
 from __future__ import annotations
 

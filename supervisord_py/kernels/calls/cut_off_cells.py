@@ -1,8 +1,4 @@
-"""Cells that an earlier control plane sent and nobody follows: closed by what their files and their kernel's end tell.
-
-Law: `aborted` means that a cell was not run. One that ended says so in its files, whoever was there to hear it; one
-that had begun ended with its kernel, as it would have before our eyes; only one that never began was not run.
-"""
+"""Cells of an earlier control plane that nobody follows: closed by what their files and their kernel's end tell."""
 
 from __future__ import annotations
 

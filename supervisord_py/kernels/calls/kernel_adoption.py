@@ -1,9 +1,4 @@
-"""Taking over what an earlier control plane left: same process, same variables, and the cell that it was at.
-
-Law: a kernel whose note is understood and that answers is gone on with, and a cell in flight keeps the deadline of its
-call, though nobody waits for it any more. What ended meanwhile is recorded; everything else of ours is stopped, never
-left behind and never started a second time beside.
-"""
+"""Taking over what an earlier control plane left: same process, same variables, and the cell that it was at."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The set of sessions at work: takes events to it and performs what it decides. One per daemon.
-
-Law: decisions are made in `session_set` and nowhere here. Every task belongs to one group that the end of the room
-ends; who waits always hears something: a kernel, a refusal, or why the start failed.
-"""
+"""The set of sessions at work: takes events to it and performs what it decides. One per daemon."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One session as the room knows it: living, or remembered with nothing running.
-
-Law: a session outlives its kernels. What its kernel is started from is the last choice that was made for it; without
-one (remembered, adopted) the choice is made again from the key.
-"""
+"""One session as the room knows it: living, or remembered with nothing running."""
 
 from __future__ import annotations
 

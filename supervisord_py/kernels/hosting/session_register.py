@@ -1,9 +1,4 @@
-"""Every session that is known: living ones, and those that are remembered from before.
-
-Law: a session is found by its id, or by its name where that means one only; what it last was is in the ledger, and
-nothing there decides anything. Sessions that belong to one call are forgotten with it, and those that a front end of
-Jupyter has ended are soon: it will never name them again, and there is nothing in them to look at.
-"""
+"""Every session that is known: living ones, and those that are remembered from before."""
 
 from __future__ import annotations
 

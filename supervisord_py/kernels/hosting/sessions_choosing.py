@@ -1,8 +1,4 @@
-"""Between what is asked of the room and the choosing of interpreters: requests in, sessions with a choice out.
-
-Law: a kind of cells that the settings turn off is refused here. A session whose choice is gone (remembered, adopted)
-has it made again from its key, never from what somebody else was given.
-"""
+"""Between what is asked of the room and the choosing of interpreters: requests in, sessions with a choice out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the room has to do with kernels that are started ahead: shows them, begins with one, and ends leftovers.
-
-Law: a spare is no session: it is in no list of them, takes nobody's place, and whatever becomes of it is nobody's loss.
-Which one is made and who gets it is the direct backend's business.
-"""
+"""What the room has to do with kernels that are started ahead: shows them, begins with one, and ends leftovers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Gate:
         shell.showtraceback = show_without_ours
         called: tuple[Any, ...] = (run_user_code, type(shell.events).trigger, type(shell).user_expressions)
         self._user_code = {each.__code__ for each in called}
-        self._run, self._trigger = run_user_code.__code__, called[1].__code__
+        self._run, self._trigger = called[0].__code__, called[1].__code__
 
     def arm(self) -> Any:
         """Take SIGINT over for a cell of ours; return the handler that was in force."""

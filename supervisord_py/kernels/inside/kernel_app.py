@@ -1,8 +1,4 @@
-"""ipykernel's application, kernel and session, with what cells of ours need. Nothing differs for other requests.
-
-Law: everything that a cell publishes goes through `Session.send`; there it is recorded first. A request of ours always
-gets a reply, and its `end` is on disk before that.
-"""
+"""ipykernel's application, kernel and session, with what cells of ours need. Nothing differs for other requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Gathers the names that user code finds in its namespace: the prelude's, and those of user and project modules.
-
-Law: modules are imported, never run as cells; a later folder's file stands in the place of an earlier one's of the same
-name; a module that cannot be imported is told of with its file and line, and nothing starts.
-"""
+"""Gathers the names that user code finds in its namespace: the prelude's, and those of user and project modules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the prelude's helpers give back and tell: texts that show themselves as they are, and status events.
-
-Law: a status event is small, whatever it is about: texts up to 500 characters, lists up to 20 entries.
-"""
+"""What the prelude's helpers give back and tell: texts that show themselves as they are, and status events."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One cell on one kernel, from its dispatch until it has ended, by itself or by the ladder.
-
-Law: whoever runs a cell waits until the kernel is free again or gone, however little time is left; nothing else frees
-it for the next one. The ladder is climbed here, by the room's own task: that the client went away changes nothing.
-"""
+"""One cell on one kernel, from its dispatch until it has ended, by itself or by the ladder."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the room writes down of kernels: their lives, and events with their causes.
-
-Law: the row of a life exists before its process does; its end is in the ledger before the keeper forgets it. The start
-that follows an end which nobody asked for has that end as its cause: who misses variables finds where they went.
-"""
+"""What the room writes down of kernels: their lives, and events with their causes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""One kernel's life: a session's process from the decision to start it until nothing of it is left.
-
-Law: a life is never restarted, only followed by another one; its key is the placement's. What is wanted of it and what
-was observed are two fields.
-"""
+"""One kernel's life: a session's process from the decision to start it until nothing of it is left."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Large rich outputs as files beside the cell's own: `<cell id>.<n>.<extension>`, 0600.
-
-Law: a name comes from the place of its record, so that making the same artifact again changes nothing; a file is there
-whole or not at all; no id that a client sends leads out of the session's folder.
-"""
+"""Large rich outputs as files beside the cell's own: `<cell id>.<n>.<extension>`, 0600."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Writes the files of a cell from the iopub messages of a kernel that does not write them by itself.
-
-Law: the same file format, by the same writer, as a kernel of ours. Nothing here raises for what a kernel sends, and a
-full disk is the writer's to count. All of it is blocking file I/O: call it on a thread, one call at a time for a cell.
-"""
+"""Writes the files of a cell from the iopub messages of a kernel that does not write them by itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a line of a cell's record file says. Pure: bytes in, frozen values out.
-
-Law: a line that cannot be understood is an `Unreadable` record, never an error: the file is written by a process that
-may be killed in the middle of a line, and by newer versions of it.
-"""
+"""What a line of a cell's record file says. Pure: bytes in, frozen values out."""
 
 from __future__ import annotations
 

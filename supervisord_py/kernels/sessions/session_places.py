@@ -1,8 +1,4 @@
-"""Who gets a place among sessions, and who must go for it. Pure: looks at slots, changes none.
-
-Laws: places go to whoever came first, and nobody overtakes; one that waits for the end of its own old kernel keeps its
-turn. Only idle kernels go, the least recently used first. Stopping ones are bounded apart.
-"""
+"""Who gets a place among sessions, and who must go for it. Pure: looks at slots, changes none."""
 
 from __future__ import annotations
 

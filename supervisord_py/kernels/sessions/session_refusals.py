@@ -1,7 +1,4 @@
-"""A refusal of the set of sessions, in words. Pure.
-
-Law: whoever is refused learns what stood in the way and the command that clears it.
-"""
+"""A refusal of the set of sessions, in words. Pure."""
 
 from __future__ import annotations
 

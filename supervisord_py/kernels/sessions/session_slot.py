@@ -1,8 +1,4 @@
-"""What the set knows of one session. Values and what follows from them; the set alone changes them.
-
-Law: a hard failure stands until somebody asks; deaths count only while no cell has succeeded between them, failed
-starts only within their window and while none succeeded.
-"""
+"""What the set knows of one session. Values and what follows from them; the set alone changes them."""
 
 from __future__ import annotations
 
