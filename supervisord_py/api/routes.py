@@ -158,6 +158,19 @@ ROUTES: tuple[Route, ...] = (
         (_json("px.units/1", "units"),),
         (Parameter("name", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True),),
     ),
+    *(
+        Route(
+            "POST",
+            f"/api/units/{verb}",
+            answer,
+            Access.CHANGE,
+            f"{verb.capitalize()} several units; 200 with an answer or a problem for each of them.",
+            (_json(f"px.{verb}-units/1", "what became of each"),),
+            (Parameter("unit", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True), _TIMEOUT, _WAIT),
+            ends=Ends.BY_ITSELF,
+        )
+        for verb, answer in (("start", units.start), ("stop", units.stop), ("restart", units.restart))
+    ),
     Route(
         "GET",
         "/api/units/{u}/logs",
