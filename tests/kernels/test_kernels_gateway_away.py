@@ -13,7 +13,7 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
 from kernels.room_house import RoomHouse
-from pxctl.cell_view import failure_of
+from pxctl.cells import failure_of
 from supervisord_py.api.kernel_documents import call_document
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import KernelGivenUpError, KernelGoneError
