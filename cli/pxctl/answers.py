@@ -9,23 +9,24 @@ import contextlib
 import json
 import os
 
-from pxctl.failure import USAGE, Failure, Problem
-from pxctl.invocation import json_text
-from pxctl.streams import split_events, split_lines
-from pxctl.table import clean
+from pxctl.app import json_text
+from pxctl.client import split_events, split_lines
+from pxctl.failure import USAGE, Failure
+from pxctl.follow import raise_problem
+from pxctl.output import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from pxctl.http1 import Exchange
-    from pxctl.invocation import Invocation
+    from pxctl.app import Invocation
+    from pxctl.client import Exchange
 
 _HELD_BYTES = 8 * 1024 * 1024
 """A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _SSE, _NDJSON = "text/event-stream", "application/x-ndjson"
-_PROBLEM_PREFIX = "urn:px:problem:"
+_PROBLEM_PREFIX = b"urn:px:problem:"
 
 
 def is_json(content_type: str) -> bool:
@@ -91,12 +92,10 @@ def print_items(invocation: Invocation, exchange: Exchange, before: Callable[[],
     """
     content_type = exchange.head.content_type
     if content_type == _SSE:
-        for event in split_events(exchange.chunks()):
-            if event.name in {"error", "problem"}:
-                _raise_problem(event.payload, named=True)
-            _raise_problem(event.payload, named=False)
+        for name, payload in split_events(exchange.chunks()):
+            _raise_problem(payload, named=name in {"error", "problem"})
             before()
-            invocation.write(event.payload + b"\n")
+            invocation.write(payload + b"\n")
     elif content_type in {_NDJSON, "application/ndjson", "application/jsonl", "application/json-lines"}:
         for line in split_lines(exchange.chunks()):
             if line.strip():
@@ -109,15 +108,14 @@ def print_items(invocation: Invocation, exchange: Exchange, before: Callable[[],
 
 def _raise_problem(payload: bytes, *, named: bool) -> None:
     """Raise the problem document that a stream ended with; whatever else an item holds is the tool's own business."""
-    if not named and _PROBLEM_PREFIX.encode() not in payload[:200]:
+    if not named and _PROBLEM_PREFIX not in payload[:200]:
         return
     try:
         members = json.loads(payload)
     except ValueError:
         return
-    if isinstance(members, dict) and str(members.get("type", "")).startswith(_PROBLEM_PREFIX):
-        status = members.get("status")
-        raise Problem(status if isinstance(status, int) else 500, members)
+    if isinstance(members, dict):
+        raise_problem(members)
 
 
 class Saved:

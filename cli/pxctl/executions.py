@@ -1,23 +1,24 @@
-"""Executions as users name them, and how one ended, in a sentence, a hint and an exit code."""
+"""Executions of pipes: found, listed page after page; and how one ended, in a sentence, a hint and an exit code."""
 
 from __future__ import annotations
 
 import time
 
-from pxctl import wording
-from pxctl.client import query, quote
-from pxctl.failure import FAILED, OK, TIMED_OUT, UNKNOWN_UNIT, USAGE, Failure, Interrupted, Problem, Unreachable
-from pxctl.following import Patience
-from pxctl.pipes import PREFIX, pipe_name
+from pxctl import output
+from pxctl.client import bare_name, query, quote
+from pxctl.failure import FAILED, OK, TIMED_OUT, UNKNOWN_UNIT, Failure, Interrupted, Problem, Unreachable, usage
+from pxctl.follow import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from pxctl.client import Client
 
     Execution = dict[str, Any]
 
+PREFIX = "pipe:"
 STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
 FINAL = frozenset(STATUSES[2:])
 _EXIT = {"completed": OK, "timed_out": TIMED_OUT}
@@ -67,9 +68,7 @@ def required_id(text: str) -> str:
         Failure: It is none.
     """
     if not is_execution_id(text):
-        raise Failure(
-            f"{text!r} is no id of an execution", kind="usage", hint="pxctl pipe runs shows the ids", exit_code=USAGE
-        )
+        raise usage(f"{text!r} is no id of an execution", "pxctl pipe runs shows the ids")
     return text
 
 
@@ -88,7 +87,7 @@ def find_execution(client: Client, text: str) -> Execution:
     if is_execution_id(text):
         found: Execution = client.get(f"/api/executions/{int(text)}").document
         return found
-    name = pipe_name(text)
+    name = bare_name("pipe", text)
     newest = newest_of(client, name)
     if newest is None:
         raise Failure(
@@ -122,8 +121,7 @@ def await_execution(client: Client, execution: Execution, timeout: float | None 
     Raises:
         Failure: The time is over (`timed_out`), or the daemon is away for too long.
     """
-    patience = Patience()
-    patience.met()
+    patience = Patience(met=True)
     deadline = None if timeout is None else time.monotonic() + timeout
     target = query(f"/api/executions/{execution.get('id')}", [("wait", True)])
     while True:
@@ -179,13 +177,13 @@ def took(execution: Execution) -> str:
     milliseconds = execution.get("duration_ms")
     if not isinstance(milliseconds, int):
         return ""
-    return f"{milliseconds}ms" if milliseconds < _TENTH_MS else wording.duration(milliseconds / 1000)
+    return f"{milliseconds}ms" if milliseconds < _TENTH_MS else output.duration(milliseconds / 1000)
 
 
 def money(cost: object) -> str:
     """Return US dollars: "$1.25", below a dollar with four digits."""
     if not isinstance(cost, int | float) or isinstance(cost, bool):
-        return wording.ABSENT
+        return output.ABSENT
     return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
 
 
@@ -252,3 +250,52 @@ def successor_of(client: Client, execution: Execution) -> Execution | None:
     except Failure:
         return None
     return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
+
+
+# -- listed -----------------------------------------------------------------------------------------------------------
+
+_PAGE = 500
+"""The longest page that the daemon gives."""
+
+
+def read_pages(
+    client: Client,
+    filters: Sequence[tuple[str, object]],
+    pipes: list[str],
+    most: int | None,
+    cursor: int | None = None,
+) -> tuple[list[Execution], int | None]:
+    """Return the newest executions and the cursor behind them; None where there are no more.
+
+    Args:
+        client: Of the daemon.
+        filters: Of the query: status, since, until.
+        pipes: Bare names; none are all.
+        most: At most so many; None for all.
+        cursor: Begin behind it.
+    """
+    routes = [f"/api/pipes/{quote(pipe)}/executions" for pipe in pipes] or ["/api/executions"]
+    sources = [_rows(client, route, filters, most, cursor) for route in routes]
+    found: list[Execution] = []
+    # Ids grow with time: those of several pipes are merged by them.
+    heads = [(head, source) for source in sources if (head := next(source, None)) is not None]
+    while heads and (most is None or len(found) < most):
+        at = max(range(len(heads)), key=lambda index: int(heads[index][0]["id"]))
+        head, source = heads.pop(at)
+        found.append(head)
+        if (following := next(source, None)) is not None:
+            heads.append((following, source))
+    return found, int(found[-1]["id"]) if heads and found else None
+
+
+def _rows(
+    client: Client, route: str, filters: Sequence[tuple[str, object]], most: int | None, cursor: int | None
+) -> Iterator[Execution]:
+    """Yield the executions of one source; a page is asked for when its first row is wanted."""
+    size = _PAGE if most is None else min(most + 1, _PAGE)
+    while True:
+        page = client.get(query(route, [*filters, ("limit", size), ("cursor", cursor)])).document
+        yield from page.get("executions", [])
+        cursor = page.get("next_cursor")
+        if cursor is None:
+            return

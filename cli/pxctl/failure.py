@@ -126,6 +126,11 @@ class Silent(Exception):
         self.exit_code = exit_code
 
 
+def usage(detail: str, hint: str) -> Failure:
+    """Return the failure of a call that cannot be meant so."""
+    return Failure(detail, kind="usage", hint=hint, exit_code=USAGE)
+
+
 def exit_code_for(status: int) -> int:
     """Map an HTTP status to an exit code, for documents that do not say it themselves."""
     return _EXIT_BY_STATUS.get(status, FAILED)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from pxctl.client import bare_name, expand, is_glob, query, route
 from pxctl.failure import INACTIVE, UNKNOWN_UNIT, Failure, Problem
-from pxctl.naming import expand, kernel_name, kernel_route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from pxctl.client import Answer, Client
 
-_GLOB_SIGNS = frozenset("*?[")
+BACKENDS = ("direct", "gateway-local", "gateway-external")
+CALLER_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
+"""What decides between interpreters; nothing else of the caller's environment is sent."""
 
 
 def find_kernel(client: Client, name: str, *, cwd: str | None = None) -> Answer:
@@ -29,17 +31,16 @@ def find_kernel(client: Client, name: str, *, cwd: str | None = None) -> Answer:
         Failure: There is none, or several between which the folder does not decide.
     """
     try:
-        if cwd is None:
-            return client.get(kernel_route(name))
-        return client.get(kernel_route(name, cwd=os.path.realpath(cwd)))
+        folder = None if cwd is None else os.path.realpath(cwd)
+        return client.get(query(route("kernel", name), [("cwd", folder)]))
     except Problem as problem:
         if problem.kind != "ambiguous_name":
             raise
         kernels = client.get("/api/kernels").document.get("kernels", [])
-        chosen = choose(kernels, kernel_name(name), os.path.realpath(cwd or "."))
+        chosen = choose(kernels, bare_name("kernel", name), os.path.realpath(cwd or "."))
         if chosen is None:
             raise
-        return client.get(kernel_route(chosen))
+        return client.get(route("kernel", chosen))
 
 
 def choose(kernels: Sequence[dict[str, Any]], name: str, cwd: str) -> str | None:
@@ -68,18 +69,13 @@ def kernel_units(client: Client, names: Sequence[str], *, cwd: str | None = None
     """
     found: list[str] = []
     for name in names:
-        bare = kernel_name(name)
+        bare = bare_name("kernel", name)
         if not is_glob(bare):
             found.append(f"kernel:{kernel_id(client, bare, cwd=cwd)}")
         else:
             units = expand(client, [f"kernel:{bare}"])
             found += units if cwd is None else _of_folder(client, units, cwd)
     return list(dict.fromkeys(found))
-
-
-def is_glob(name: str) -> bool:
-    """Say whether a name is a pattern for names."""
-    return not _GLOB_SIGNS.isdisjoint(name)
 
 
 def _of_folder(client: Client, units: Sequence[str], cwd: str) -> list[str]:
@@ -101,7 +97,7 @@ def _of_folder(client: Client, units: Sequence[str], cwd: str) -> list[str]:
     )
 
 
-def failure_of(kernel: Mapping[str, Any]) -> str:
+def failure_words(kernel: Mapping[str, Any]) -> str:
     """Return why a session failed, in a sentence; its document has a whole problem. Empty where it did not."""
     failure = kernel.get("failure")
     return str(failure.get("detail") or "") if isinstance(failure, dict) else str(failure or "")
@@ -116,7 +112,7 @@ def own_session(client: Client, env: Mapping[str, str], name: str, cwd: str, lan
     if kind != "kernel" or name != own.rpartition("-")[0]:
         return None
     try:
-        kernel = client.get(kernel_route(own)).document
+        kernel = client.get(route("kernel", own)).document
     except Problem:
         return None
     same = kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language

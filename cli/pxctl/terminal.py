@@ -1,6 +1,6 @@
-"""The two streams that people and programs read: results on stdout, everything else on stderr.
+"""The streams that people and programs read: results on stdout, everything else on stderr; and the spinner.
 
-Law: stdout carries the result and nothing but the result; when its reader goes away the command ends without a word.
+stdout carries the result and nothing else; when its reader goes away the command ends without a word.
 """
 
 from __future__ import annotations
@@ -8,19 +8,29 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
-
-from pxctl import interrupts
+import time
+from _thread import allocate_lock, start_new_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+    from typing import Self
+
 
 _STDIN = 0
 _STDOUT = 1
 _STDERR = 2
 _FALLBACK_WIDTH = 80
 _READ_BYTES = 64 * 1024
+
+
+def interrupt(number: int, frame: object) -> None:
+    """Let Ctrl-C end the command, and the next one the process at once, whatever it does."""
+    del number, frame
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise KeyboardInterrupt
 
 
 class ReaderGone(Exception):
@@ -98,27 +108,27 @@ def write_error(piece: str | bytes) -> None:
 
 
 def _write_all(fd: int, piece: bytes) -> None:
-    """Write it in pieces that a pipe takes at once if it takes any (select.PIPE_BUF): nothing blocks but the wait."""
     view = memoryview(piece)
     while view:
-        interrupts.wait_writable(fd)
-        # Whoever shares this terminal or pipe may have made it non-blocking (node does).
-        with contextlib.suppress(BlockingIOError):
-            view = view[os.write(fd, view[: select.PIPE_BUF]) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            # Whoever shares this terminal or pipe may have made it non-blocking (node does).
+            select.select([], [fd], [])
 
 
 def read_input() -> bytes:
     """Return all of stdin."""
-    pieces = []
-    while interrupts.wait_readable(_STDIN) and (piece := os.read(_STDIN, _READ_BYTES)):
+    pieces: list[bytes] = []
+    while True:
+        try:
+            piece = os.read(_STDIN, _READ_BYTES)
+        except BlockingIOError:
+            select.select([_STDIN], [], [])
+            continue
+        if not piece:
+            return b"".join(pieces)
         pieces.append(piece)
-    return b"".join(pieces)
-
-
-def read_answer() -> str:
-    """Return the line that a person types."""
-    interrupts.wait_readable(_STDIN)
-    return sys.stdin.readline()
 
 
 def forget_stdout() -> None:
@@ -126,3 +136,66 @@ def forget_stdout() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, _STDOUT)
     os.close(nothing)
+
+
+DELAY_SECONDS = 0.3
+_FRAME_SECONDS = 0.1
+_ASK_SECONDS = 0.5
+_LEAVE_SECONDS = 2.0
+"""How long the last stroke may take: whoever reads stderr may have stopped reading."""
+_ROUND = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_PLAIN = "|/-\\"
+
+
+class Spinner:
+    """Says on stderr what is waited for and for how long, after 0.3 s, while its block runs; leaves nothing behind.
+
+    Bare locks and no Event: Ctrl-C may cut an Event's own code in two while it holds its lock.
+
+    Args:
+        label: What is waited for ("tool:x").
+        phase: Says what is going on, in a word or two; asked about twice a second, may block briefly.
+        on: False draws nothing.
+    """
+
+    def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
+        self._label = label
+        self._phase = phase
+        self._on = on
+        self._going = allocate_lock()
+        """Held until it is to stop."""
+        self._drawing = allocate_lock()
+        """Held while something may still be drawn."""
+
+    def __enter__(self) -> Self:
+        if self._on:
+            self._going.acquire()
+            self._drawing.acquire()
+            start_new_thread(self._draw, ())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Erase the line; may be called twice."""
+        with contextlib.suppress(RuntimeError):  # it was told already
+            self._going.release()
+        if self._drawing.acquire(timeout=_LEAVE_SECONDS):
+            self._drawing.release()
+
+    def _draw(self) -> None:
+        frames = _ROUND if (sys.stderr.encoding or "").lower().startswith("utf") else _PLAIN
+        began = time.monotonic()
+        phase, asked, turn, pause = "", float("-inf"), 0, DELAY_SECONDS
+        try:
+            while not self._going.acquire(timeout=pause):
+                now = time.monotonic()
+                if now - asked >= _ASK_SECONDS:
+                    phase, asked = self._phase(), now
+                write_error(f"\r\x1b[K{frames[turn % len(frames)]} {self._label}: {phase} {now - began:.1f}s")
+                turn, pause = turn + 1, _FRAME_SECONDS
+            if turn:
+                write_error("\r\x1b[K")
+        finally:
+            self._drawing.release()

@@ -133,6 +133,18 @@ ROUTES: tuple[Route, ...] = (
         "px.units/1 units",
         [Parameter("name", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True)],
     ),
+    *(
+        _route(
+            f"POST /api/units/{verb}",
+            answer,
+            CHANGE,
+            f"{verb.capitalize()} several units; 200 with an answer or a problem for each of them.",
+            f"px.{verb}-units/1 what became of each",
+            [Parameter("unit", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True), _TIMEOUT, _WAIT],
+            ends=ALONE,
+        )
+        for verb, answer in (("start", units.start), ("stop", units.stop), ("restart", units.restart))
+    ),
     _route(
         "GET /api/units/{u}/logs",
         logs.unit_logs,

@@ -1,28 +1,127 @@
-"""`/api/units/{u}/…`: waiting for a state, and why a unit is as it is."""
+"""`/api/units/…`: starting, stopping and restarting several units, waiting for a state, why a unit is as it is."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing, closing
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
-from supervisord_py.api.call import json_answer
+from aiohttp import web
+
+from supervisord_py.api import kernels, pipes, tools
+from supervisord_py.api.call import Call, json_answer
+from supervisord_py.api.names import kind_of, name_of
+from supervisord_py.api.parameters import Arguments
 from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.api.streams import until_closing
 from supervisord_py.api.why import explain
-from supervisord_py.errors import ShuttingDownError, TimedOutError
+from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
 
 if TYPE_CHECKING:
-    from aiohttp import web
+    from collections.abc import Awaitable, Callable
 
-    from supervisord_py.api.call import Call, UnitState
+    from supervisord_py.api.call import UnitState
 
 _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
 _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
 _ENDED = frozenset({"failed"}) | _OFF
+
+
+@dataclass(frozen=True, slots=True)
+class _OneUnit(Call):
+    """One unit's part of a request for several: the routes of its kind find its name in the path."""
+
+    name: str = ""
+
+    def path(self, name: str) -> str:
+        """Return the unit's name, whatever its kind calls it."""
+        del name
+        return self.name
+
+
+async def start(call: Call) -> web.StreamResponse:
+    """Start every unit that the names mean; `results` has one member a unit."""
+    return await _each(call, "px.start-units/1", _start)
+
+
+async def stop(call: Call) -> web.StreamResponse:
+    """Stop every unit that the names mean; `results` has one member a unit."""
+    return await _each(call, "px.stop-units/1", _stop)
+
+
+async def restart(call: Call) -> web.StreamResponse:
+    """Restart every unit that the names mean; `results` has one member a unit."""
+    return await _each(call, "px.restart-units/1", _restart)
+
+
+async def _each(call: Call, schema: str, act: Callable[[_OneUnit, str], Awaitable[Any]]) -> web.StreamResponse:
+    """Do it to all of them at the same time; one that fails has its problem where the others have their answer."""
+    if not call.arguments.texts("unit"):
+        raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
+    units = call.named_units("unit")
+    parts = [_OneUnit(call.request, call.context, call.live, call.arguments, name=name_of(unit)) for unit in units]
+    answers = await asyncio.gather(*map(act, parts, map(kind_of, units)), return_exceptions=True)
+    return json_answer({"schema": schema, "results": list(map(_result, units, answers))})
+
+
+def _result(unit: str, answer: web.StreamResponse | BaseException) -> dict[str, Any]:
+    if isinstance(answer, web.Response):
+        return {"unit": unit, "answer": json.loads(answer.text or "null"), "problem": None}
+    if isinstance(answer, PxError):
+        return {"unit": unit, "answer": None, "problem": answer.problem()}
+    assert isinstance(answer, BaseException)
+    raise answer
+
+
+async def _start(call: _OneUnit, kind: str) -> web.StreamResponse:
+    match kind:
+        case "tool":
+            return await tools.start(call)
+        case "kernel":
+            return await kernels.start(call)
+        case _:
+            return await pipes.run_pipe(call)
+
+
+async def _stop(call: _OneUnit, kind: str) -> web.StreamResponse:
+    match kind:
+        case "tool":
+            return await tools.stop(call)
+        case "kernel":
+            return await kernels.stop(call)
+        case _:
+            return await _within(call, f"pipe:{call.name}", pipes.cancel_pipe(call))
+
+
+async def _restart(call: _OneUnit, kind: str) -> web.StreamResponse:
+    """Replace what runs. The stop is always waited for; a kernel's calls in line are kept where the start is, too."""
+    if kind == "pipe":
+        unit = f"pipe:{call.name}"
+        raise BadRequestError(
+            "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
+            hint=f"pxctl stop {unit} && pxctl start {unit}; the last one again: pxctl pipe retry ID",
+            unit=unit,
+        )
+    if kind == "kernel" and call.arguments.flag("wait", absent=True):
+        return await _within(call, f"kernel:{call.name}", kernels.restart(call))
+    values = {name: given for name, given in call.arguments.values.items() if name != "wait"}
+    await _stop(replace(call, arguments=Arguments(values)), kind)
+    return await _start(call, kind)
+
+
+async def _within(call: Call, unit: str, work: Awaitable[web.StreamResponse]) -> web.StreamResponse:
+    """Wait for work that goes on when the time is over."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=call.arguments.number("timeout"))
+    if not done:
+        call.live.leave(task)
+        raise TimedOutError(f"{unit} is not done in time; it goes on.", hint=f"pxctl why {unit}", unit=unit)
+    return task.result()
 
 
 class Goal(StrEnum):

@@ -51,10 +51,27 @@ def document(value: Any, **settings: Any) -> bytes:
 
 def problem(status: int, kind: str, exit_code: int | None = None, **members: Any) -> bytes:
     """Return a problem document."""
+    value = problem_of(status, kind, exit_code, **members)
+    return document(value, status=f"{status} Whatever", content_type="application/problem+json")
+
+
+def problem_of(status: int, kind: str, exit_code: int | None = None, **members: Any) -> dict[str, Any]:
+    """Return the members of a problem document."""
     value = {"type": f"urn:px:problem:{kind}", "title": kind, "status": status, "kind": kind, "detail": f"it is {kind}"}
     if exit_code is not None:
         value["exit_code"] = exit_code
-    return document(value | members, status=f"{status} Whatever", content_type="application/problem+json")
+    return value | members
+
+
+def results(**answers: Any) -> bytes:
+    """Return the answer to a request for several units, by name (`kind__x` is `kind:x`): a document or a problem."""
+    each = []
+    for name, answer in answers.items():
+        unit = name.replace("__", ":").replace("_", "-") if "__" in name else f"tool:{name}"
+        is_problem = str(answer.get("type", "")).startswith("urn:px:problem:")
+        told = {"answer": None, "problem": answer} if is_problem else {"answer": answer, "problem": None}
+        each.append({"unit": unit, **told})
+    return document({"schema": "px.some-units/1", "results": each})
 
 
 def chunked(*pieces: bytes, content_type: str = "application/json", ended: bool = True) -> bytes:

@@ -17,8 +17,8 @@ import pytest
 from cli.bin_house import House
 from cli.fake_daemon import FakeDaemon, document, until_client_leaves
 from cli.px import DEADLINE, until
-from pxctl.command_line import command as root
-from pxctl.completing import LIMIT_SECONDS
+from pxctl.app import command as root
+from pxctl.completion import LIMIT_SECONDS
 
 if TYPE_CHECKING:
     import socket
@@ -77,7 +77,7 @@ def test_pipes_executions_and_statuses(px: Px, daemon: FakeDaemon) -> None:
     assert offers(px, ["digest"], "pipe", "tail", "dig")
     assert offers(px, ["9"], "pipe", "output", "9")
     assert complete(px, "pipe", "runs", "--status", "c") == ["completed", "cancelled"]
-    assert complete(px, "pipe", "un") == ["unmute"]
+    assert complete(px, "pipe", "en") == ["enable"]
 
 
 def test_nobody_there_is_no_error_and_starts_nothing(px: Px) -> None:

@@ -6,19 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import until
-from pxctl import proc, terminal
+from pxctl import daemon_process, terminal
 from pxctl.answers import write_whole
 from pxctl.failure import Failure
-from pxctl.following import Patience
-from pxctl.invocation import Invocation
-from pxctl.spinner import Spinner
+from pxctl.follow import Patience
+from pxctl.terminal import Spinner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,29 +82,29 @@ def test_the_width_comes_from_columns_then_the_terminal_then_is_80(monkeypatch: 
 
 def test_a_process_is_known_by_more_than_its_pid() -> None:
     child = subprocess.Popen(["sleep", "60"])
-    sighting = proc.Sighting(child.pid, "x")
+    sighting = daemon_process.Sighting(child.pid, "x")
     assert sighting.alive
     child.kill()
     # Dead and not yet waited for: gone all the same.
     until(lambda: not sighting.alive, "a zombie counts as gone")
     child.wait()
     assert not sighting.alive
-    assert not proc.Sighting(2**22 + 7, "never").alive
+    assert not daemon_process.Sighting(2**22 + 7, "never").alive
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    sighting = proc.Sighting(os.getpid(), "x")
-    monkeypatch.setattr(proc, "start_mark", lambda _: "another")
+    sighting = daemon_process.Sighting(os.getpid(), "x")
+    monkeypatch.setattr(daemon_process, "start_mark", lambda _: "another")
     assert not sighting.alive
 
 
 def test_the_mark_by_ps_for_platforms_without_proc(require: Callable[[object, str], None]) -> None:
     require(shutil.which("ps"), "needs ps")
-    assert proc._mark_from_ps(os.getpid()) == proc._mark_from_ps(os.getpid())
-    assert proc._mark_from_ps(os.getpid()) is not None
-    assert proc._mark_from_ps(2**22 + 7) is None
+    assert daemon_process._mark_from_ps(os.getpid()) == daemon_process._mark_from_ps(os.getpid())
+    assert daemon_process._mark_from_ps(os.getpid()) is not None
+    assert daemon_process._mark_from_ps(2**22 + 7) is None
     child = subprocess.Popen(["true"])
-    until(lambda: proc._mark_from_ps(child.pid) is None, "a zombie counts as gone")
+    until(lambda: daemon_process._mark_from_ps(child.pid) is None, "a zombie counts as gone")
     child.wait()
 
 
@@ -138,12 +137,6 @@ def test_a_spinner_bears_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with Spinner("x", phase, on=True):
         until(lambda: asked, "it begins to draw")
-
-
-@pytest.mark.parametrize(("value", "may"), [("0", False), ("off", False), ("No", False), ("1", True), ("", True)])
-def test_autostart_words(value: str, may: Any) -> None:
-    assert Invocation({"PX_AUTOSTART": value}).may_autostart is may
-    assert Invocation({}).may_autostart
 
 
 def test_a_queue_that_is_not_a_socket_path_is_reported_once(px: Px) -> None:

@@ -354,20 +354,6 @@ def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daem
     assert "later cells were not run" in ended_call.err
 
 
-@pytest.mark.parametrize("running", [CELL, None])
-def test_a_session_that_nobody_named_yet_is_found_by_its_cell(px: Px, daemon: FakeDaemon, running: str | None) -> None:
-    daemon.on(ROUTE, ndjson({**started(), "kernel": None}, whole=False))
-    others = [{"id": "x-1", "name": "x"}, {"id": "default-2", "name": "default"}]
-    daemon.on(
-        "GET /api/kernels", document({"kernels": [*others, {"id": KERNEL, "name": "default", "running": running}]})
-    )
-    daemon.on("GET /api/kernels/default-2/cells", document({"cells": [{"id": "another"}]}))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells", history("error"))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b"rest"))
-    ended_call = px("exec", "1")
-    assert (ended_call.code, ended_call.out) == (1, b"rest")
-
-
 def test_a_connection_lost_before_the_first_cell_is_the_outcome(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(ROUTE, ndjson({"event": "starting", "kernel": KERNEL}, whole=False))
     ended_call = px("exec", "1")

@@ -116,7 +116,7 @@ def test_the_machine_s_unit_has_its_own_place(house: House) -> None:
     )
     assert ended.code in {0, 2}
     code = (
-        "from pxctl.invocation import Invocation; from pxctl.installing import unit_path; "
+        "from pxctl.app import Invocation; from pxctl.service import unit_path; "
         "i = Invocation({}); i.system = True; print(unit_path(i, 'systemd', ''))"
     )
     assert house.px(argv=[sys.executable, "-c", code]).text == "/etc/systemd/system/pxd.service\n"

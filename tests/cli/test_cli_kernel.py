@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, problem
+from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results
 from cli.px import until
-from pxctl.commands.kernel.attach import find_console
+from pxctl.commands.kernel import find_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cli.px import Px
 
+STOP = "POST /api/units/stop"
 ID = "default-3fa9c1"
 
 
@@ -153,15 +154,17 @@ def test_a_session_that_failed_says_why_in_a_sentence(px: Px, daemon: FakeDaemon
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
+def stopped(name: str) -> dict[str, Any]:
+    return {"units": [{"unit": f"kernel:{name}", "state": "stopped"}], "survivors": []}
+
+
 def test_stop_takes_names_and_globs(px: Px, daemon: FakeDaemon) -> None:
     on_kernel(daemon)
     daemon.on("GET /api/units", document({"units": [{"unit": "kernel:work-a"}, {"unit": f"kernel:{ID}"}]}))
-    for name in (ID, "work-a"):
-        stopped = {"units": [{"unit": f"kernel:{name}", "state": "stopped"}], "survivors": []}
-        daemon.on(f"POST /api/kernels/{name}/stop", document(stopped))
-    ended = px("kernel", "stop", "default", "w*")
-    assert ended.lines == [f"kernel:{ID} stopped", "kernel:work-a stopped"]
+    daemon.on(STOP, results(kernel__default=stopped("default"), kernel__work_a=stopped("work-a")))
+    assert px("kernel", "stop", "default", "w*").lines == ["kernel:default stopped", "kernel:work-a stopped"]
     assert daemon.asked("GET /api/units")[0].query == [("name", "kernel:w*")]
+    assert daemon.asked(STOP)[0].query == [("unit", f"kernel:{ID}"), ("unit", "kernel:work-a")]
 
 
 @pytest.mark.parametrize("verb", ["stop", "restart"])
@@ -170,40 +173,30 @@ def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: Fa
     here, there = kernel("default-a", cwd=os.path.realpath(px.folder)), kernel("default-b", cwd="/")
     several(daemon, here, there)
     daemon.on("GET /api/units", document({"units": [{"unit": here["unit"]}, {"unit": there["unit"]}]}))
-    done = there if verb == "restart" else {"units": [{"unit": there["unit"], "state": "stopped"}], "survivors": []}
-    daemon.on(f"POST /api/kernels/default-b/{verb}", document(done))
+    daemon.on(f"POST /api/units/{verb}", results(kernel__default_b=there | {"state": "stopped"}))
     for name in ("default", "def*"):
         ended = px("kernel", verb, name, "--cwd", "/")
         assert (ended.code, len(ended.lines)) == (0, 1)
         assert ended.text.startswith("kernel:default-b ")
+        assert daemon.seen[-1].query == [("unit", "kernel:default-b")]
     ended = px("kernel", verb, "def*", "--cwd", "/nowhere")
     assert (ended.code, "no session of /nowhere" in ended.err) == (4, True)
 
 
 def test_what_survives_a_stop_is_named(px: Px, daemon: FakeDaemon) -> None:
     on_kernel(daemon)
-    daemon.on(f"POST /api/kernels/{ID}/stop", problem(409, "survivors", 8, survivors=[{"pid": 5}]))
+    daemon.on(STOP, results(kernel__default=problem_of(409, "survivors", 8, survivors=[{"pid": 5}])))
     ended = px("kernel", "stop", "default")
     assert ended.code == 8
     assert "survived: pid 5" in ended.err
 
 
-def test_restart_replaces_the_kernel_in_one_go(px: Px, daemon: FakeDaemon) -> None:
+def test_restart_tells_the_new_kernel(px: Px, daemon: FakeDaemon) -> None:
     on_kernel(daemon)
-    daemon.on(f"POST /api/kernels/{ID}/restart", document(kernel(pid=18)))
-    daemon.on("GET /api/units", document({"units": [{"unit": f"kernel:{ID}"}]}))
-    assert px("kernel", "restart", "default").text == f"kernel:{ID} idle (pid 18)\n"
-    assert px("restart", f"kernel:{ID}").text == f"kernel:{ID} idle (pid 18)\n"
+    daemon.on("POST /api/units/restart", results(kernel__default=kernel(pid=18)))
+    assert px("kernel", "restart", "default").text == "kernel:default idle (pid 18)\n"
+    assert px("restart", f"kernel:{ID}").text == "kernel:default idle (pid 18)\n"
     assert px("kernel", "restart", "default", "--json").json()["units"][0]["pid"] == 18
-
-
-def test_general_commands_steer_kernels(px: Px, daemon: FakeDaemon) -> None:
-    unit = {"unit": f"kernel:{ID}", "state": "idle", "pid": 17}
-    daemon.on("GET /api/units", document({"units": [unit]}))
-    daemon.on(f"POST /api/kernels/{ID}/start", document({"units": [unit]}))
-    daemon.on(f"POST /api/kernels/{ID}/stop", document({"units": [unit | {"state": "stopped"}], "survivors": []}))
-    assert px("start", "kernel:default").text == f"kernel:{ID} idle (pid 17)\n"
-    assert px("stop", "kernel:default").text == f"kernel:{ID} stopped\n"
 
 
 @pytest.mark.parametrize(

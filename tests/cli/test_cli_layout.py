@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl import wording
-from pxctl.style import Paint, wants_colour
-from pxctl.table import Cell, Column, clean, cut, lay_out, width_of
+from pxctl import output
+from pxctl.output import Cell, Column, Paint, clean, cut, lay_out, wants_colour, width_of
 
 COLUMNS = [
     Column("UNIT", minimum=6),
@@ -25,7 +24,7 @@ rows = st.lists(st.lists(st.text(max_size=30), min_size=4, max_size=4), max_size
 
 def table(texts: list[list[str]], width: int | None, columns: list[Column] = COLUMNS) -> list[str]:
     laid_out = lay_out(columns, [[Cell(text) for text in row] for row in texts], width)
-    return ["".join(part.text for part in line) for line in laid_out]
+    return ["".join(text for text, _ in line) for line in laid_out]
 
 
 @given(rows, st.integers(1, 90), st.sampled_from([COLUMNS, STIFF]))
@@ -115,40 +114,40 @@ def test_a_cut_text_fits(text: str, width: int) -> None:
     ],
 )
 def test_durations(seconds: object, words: str) -> None:
-    assert wording.duration(seconds) == words
+    assert output.duration(seconds) == words
 
 
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "0B"), (812, "812B"), (12_897_485, "12.3M"), (2**62, "4096.0P"), (None, "-"), (True, "-")]
 )
 def test_sizes(count: object, words: str) -> None:
-    assert wording.size(count) == words
+    assert output.size(count) == words
 
 
 def test_percents_and_counts() -> None:
-    assert [wording.percent(value) for value in (3.14, None, True)] == ["3.1%", "-", "-"]
-    assert [wording.counted(count, "unit") for count in (0, 1, 2)] == ["0 units", "1 unit", "2 units"]
+    assert [output.percent(value) for value in (3.14, None, True)] == ["3.1%", "-", "-"]
+    assert [output.counted(count, "unit") for count in (0, 1, 2)] == ["0 units", "1 unit", "2 units"]
 
 
 @given(st.integers(-11_000_000_000, 13_000_000_000), st.integers(0, 999_999), st.integers(-14 * 60, 14 * 60))
 def test_times_are_read_as_datetime_reads_them(seconds: int, micros: int, minutes: int) -> None:
     utc = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds, microseconds=micros)
     aware = utc.astimezone(dt.timezone(dt.timedelta(minutes=minutes)))
-    assert wording.epoch(aware.isoformat()) == pytest.approx(seconds + micros / 1e6, abs=1e-3)
-    assert wording.epoch(f"{utc:%Y-%m-%dT%H:%M:%S}Z") == seconds
+    assert output.epoch(aware.isoformat()) == pytest.approx(seconds + micros / 1e6, abs=1e-3)
+    assert output.epoch(f"{utc:%Y-%m-%dT%H:%M:%S}Z") == seconds
 
 
 @pytest.mark.parametrize(
     "text", [None, 5, "", "yesterday at noon or so", "2026-01-01T00:00:00", "2026-01-01T00:00:00?05"]
 )
 def test_what_is_no_time_is_none(text: object) -> None:
-    assert wording.epoch(text) is None
-    assert wording.ago(text, 0.0) == "-"
+    assert output.epoch(text) is None
+    assert output.ago(text, 0.0) == "-"
 
 
 def test_ages() -> None:
-    assert wording.ago("1970-01-01T00:00:10Z", 22.5) == "12s ago"
-    assert wording.ago("1970-01-01T00:10:00Z", 0.0) == "in 10m00s"
+    assert output.ago("1970-01-01T00:00:10Z", 22.5) == "12s ago"
+    assert output.ago("1970-01-01T00:10:00Z", 0.0) == "in 10m00s"
 
 
 @pytest.mark.parametrize(

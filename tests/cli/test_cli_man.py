@@ -12,8 +12,8 @@ import pytest
 
 from cli.px import REPOSITORY
 from pxctl import failure
-from pxctl.command_line import command as root
-from pxctl.commanding import LazyGroup
+from pxctl.app import LazyGroup
+from pxctl.app import command as root
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, problem
-from cli.pipe_documents import execution, listed, on_execution, pipe
+from cli.fake_daemon import FakeDaemon, document, problem, results
+from cli.pipe_documents import execution, on_execution, pipe
 
 if TYPE_CHECKING:
     from cli.px import Px
 
+STOP = "POST /api/units/stop"
 CONFIG = "POST /api/pipes/digest/config"
 
 
@@ -109,7 +110,7 @@ def test_config_that_would_break_the_pipe_is_refused(px: Px, daemon: FakeDaemon)
 
 @pytest.mark.parametrize(
     ("verb", "words"),
-    [("enable", "enabled; next run "), ("disable", "disabled"), ("mute", "muted"), ("unmute", "unmuted")],
+    [("enable", "enabled; next run "), ("disable", "disabled")],
 )
 def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
     daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
@@ -146,34 +147,33 @@ def test_one_failure_of_several_hides_no_other(px: Px, daemon: FakeDaemon) -> No
 def test_cancel_takes_ids_and_pipes(px: Px, daemon: FakeDaemon) -> None:
     on_execution(daemon, execution(12, "running"))
     daemon.on("POST /api/pipes/digest/executions/12/cancel", document(execution(12, "cancelled")))
-    daemon.on("POST /api/pipes/diary/cancel", listed(execution(7, "cancelled", pipe_name="diary")))
+    daemon.on(STOP, results(pipe__diary={"executions": [execution(7, "cancelled", pipe_name="diary")]}))
     ended = px("pipe", "cancel", "diary", "12")
     assert ended.lines == ["pipe:digest execution 12 cancelled", "pipe:diary execution 7 cancelled"]
     assert px("pipe", "cancel", "12", "-q").text == "12\n"
     assert [one["id"] for one in px("pipe", "cancel", "12", "diary", "--json").json()["executions"]] == [12, 7]
-    daemon.on("POST /api/pipes/diary/cancel", listed())
+    daemon.on(STOP, results(pipe__diary={"executions": []}))
     assert (px("pipe", "cancel", "diary").code, px("pipe", "cancel", "diary").err) == (
         0, "nothing runs and nothing waits\n"
     )  # fmt: skip
 
 
-def test_cancel_all_takes_what_waits_before_what_runs(px: Px, daemon: FakeDaemon) -> None:
-    group = {"group": "manual", "running": [execution(12, "running")], "waiting": [execution(13, "queued")]}
+def test_cancel_all_asks_for_every_pipe_of_the_queue_at_once(px: Px, daemon: FakeDaemon) -> None:
+    group = {"group": "manual", "running": [execution(12, "running")], "waiting": [execution(13, pipe_name="diary")]}
     daemon.on("GET /api/pipes/queue", document({"groups": [group]}))
-    for number in (12, 13):
-        on_execution(daemon, execution(number, "running"))
-        daemon.on(f"POST /api/pipes/digest/executions/{number}/cancel", document(execution(number, "cancelled")))
+    answer = {"executions": [execution(13, "cancelled")]}
+    daemon.on(STOP, results(pipe__diary=answer, pipe__digest={"executions": [execution(12, "cancelled")]}))
     assert px("pipe", "cancel", "--all", "-q").lines == ["13", "12"]
+    assert daemon.asked(STOP)[0].query == [("unit", "pipe:diary"), ("unit", "pipe:digest")]
     assert px("pipe", "cancel").code == px("pipe", "cancel", "--all", "12").code == 2
 
 
 def test_what_is_over_cannot_be_cancelled(px: Px, daemon: FakeDaemon) -> None:
     on_execution(daemon)
-    daemon.on(
-        "POST /api/pipes/digest/executions/12/cancel", problem(409, "conflict", 8, detail="it is over: completed")
-    )
+    told = problem(409, "conflict", 8, detail="it is over: completed")
+    daemon.on("POST /api/pipes/digest/executions/12/cancel", told)
     ended = px("pipe", "cancel", "12")
     assert (ended.code, ended.err) == (8, "pxctl: cannot cancel execution 12: it is over: completed\n")
-    daemon.on("POST /api/pipes/diary/cancel", listed(execution(7, "cancelled")))
+    daemon.on(STOP, results(pipe__diary={"executions": [execution(7, "cancelled")]}))
     both = px("pipe", "cancel", "12", "diary", "--json")
     assert (both.code, both.json()["failures"][0]["kind"]) == (8, "conflict")

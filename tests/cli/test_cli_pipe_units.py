@@ -7,48 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, ndjson, problem, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document, ndjson, problem, results, until_client_leaves
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution
 
 if TYPE_CHECKING:
     from cli.px import Px
 
-RUN, CANCEL = "POST /api/pipes/digest/run", "POST /api/pipes/digest/cancel"
+START, STOP = "POST /api/units/start", "POST /api/units/stop"
 EVENTS = "GET /api/events"
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
 
 
-@pytest.fixture
-def pipes(daemon: FakeDaemon) -> FakeDaemon:
-    """A daemon that has pipe:digest."""
-    return daemon.on("GET /api/units", document({"units": [{"unit": "pipe:digest", "kind": "pipe"}]}))
-
-
-def test_start_runs_a_pipe_in_the_background(px: Px, pipes: FakeDaemon) -> None:
-    pipes.on(RUN, document(execution(12, "queued"), status="202 Accepted"))
+def test_start_runs_a_pipe_in_the_background(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(START, results(pipe__digest=execution(12, "queued")))
     assert px("start", "pipe:digest").text == "pipe:digest queued (execution 12)\n"
     assert px("start", "digest", "-q").text == "pipe:digest\n"
     assert px("start", "digest", "--json").json()["units"][0]["execution"] == 12
-    assert [request.json() for request in pipes.asked(RUN)] == [{}] * 3
-    pipes.on(RUN, document(execution(12, "failed", error_type="preset_not_found", error_message="no fast")))
+    failed = execution(12, "failed", error_type="preset_not_found", error_message="no fast")
+    daemon.on(START, results(pipe__digest=failed))
     ended = px("start", "pipe:digest")
     assert ended.code == 1
     assert "cannot start pipe:digest: execution 12 failed after 3.2s (preset_not_found): no fast" in ended.err
 
 
-def test_stop_cancels_all_of_a_pipe(px: Px, pipes: FakeDaemon) -> None:
-    pipes.on(CANCEL, listed(execution(12, "cancelled"), execution(13, "cancelled")))
+def test_stop_cancels_all_of_a_pipe(px: Px, daemon: FakeDaemon) -> None:
+    cancelled = [execution(12, "cancelled"), execution(13, "cancelled")]
+    daemon.on(STOP, results(pipe__digest={"executions": cancelled}))
     assert px("stop", "pipe:digest").text == "pipe:digest stopped\n"
     assert px("stop", "pipe:digest", "--json").json()["units"][0]["cancelled"] == [12, 13]
-    pipes.on(CANCEL, lambda _, connection: until_client_leaves(connection))
-    assert px("stop", "pipe:digest", "--timeout", "0.1").code == 7
-
-
-def test_a_pipe_is_not_restarted(px: Px, pipes: FakeDaemon) -> None:
-    ended = px("restart", "pipe:digest")
-    assert ended.code == 2
-    assert "a pipe is not restarted" in ended.err
-    assert [request.method for request in pipes.seen] == ["GET"]
 
 
 # -- wait -------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
-from pxctl.table import width_of
+from pxctl.output import width_of
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -181,7 +181,7 @@ def test_nobody_there_exits_5(px: Px) -> None:
 AS_NOBODY = """
 import importlib, locale, os, sys
 from pxctl.main import main
-importlib.import_module("pxctl.commands.status")
+importlib.import_module("pxctl.commands.units")
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 sys.exit(main(["status"]))
 """

@@ -156,11 +156,6 @@ def test_events_are_followed_after_the_last_one_seen(px: Px, daemon: FakeDaemon)
     ]
 
 
-def test_an_event_that_is_not_json_is_shown_all_the_same(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(EVENTS, chunked(b"odd\n", content_type=NDJSON))
-    assert "odd" in px("events").text
-
-
 def test_a_build_shows_its_progress_and_ends_well(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(SYNC, ndjson({"progress": "creating .venv"}, {"progress": "in\x1b[2Jstalling"}, {"done": True}))
     ended = px("tools", "sync", "a")

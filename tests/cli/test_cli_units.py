@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, problem, until_client_leaves
+from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results, until_client_leaves
 
 if TYPE_CHECKING:
-    import socket
-
-    from cli.fake_daemon import Request
     from cli.px import Px
 
 
@@ -22,42 +18,34 @@ def units(*names: str) -> bytes:
     return document({"schema": "px.units/1", "units": listed})
 
 
-def outcome(verb: str, name: str, state: str, pid: int | None = None, status: str = "200 OK") -> bytes:
-    unit = {"unit": f"tool:{name}", "state": state, "pid": pid}
-    return document({"schema": f"px.{verb}/1", "units": [unit], "survivors": []}, status=status)
+def outcome(name: str, state: str, pid: int | None = None) -> dict[str, Any]:
+    return {"units": [{"unit": f"tool:{name}", "state": state, "pid": pid}], "survivors": []}
+
+
+START, STOP, RESTART = (f"POST /api/units/{verb}" for verb in ("start", "stop", "restart"))
 
 
 def test_a_started_unit_is_told_with_its_pid(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a")).on("POST /api/tools/a/start", outcome("start", "a", "ready", 77))
+    daemon.on(START, results(a=outcome("a", "ready", 77)))
     assert px("start", "a").text == "tool:a ready (pid 77)\n"
     assert px("start", "a", "-q").text == "tool:a\n"
     assert px("start", "a", "--timeout", "5").code == 0
-    assert [request.arguments for request in daemon.asked("POST /api/tools/a/start")] == [{}, {}, {"timeout": "5"}]
+    assert [request.arguments for request in daemon.seen] == [
+        {"unit": "a"},
+        {"unit": "a"},
+        {"unit": "a", "timeout": "5"},
+    ]
 
 
-def test_globs_are_expanded_by_the_daemon_and_all_are_done_at_once(px: Px, daemon: FakeDaemon) -> None:
-    both = threading.Barrier(2)
-
-    def answer(name: str) -> Any:
-        def serve(request: Request, connection: socket.socket) -> None:
-            both.wait(60)
-            connection.sendall(outcome("stop", name, "cold"))
-
-        return serve
-
-    daemon.on("GET /api/units", units("a", "b"))
-    daemon.on("POST /api/tools/a/stop", answer("a")).on("POST /api/tools/b/stop", answer("b"))
-    ended = px("stop", "tool:*")
-    assert ended.lines == ["tool:a stopped", "tool:b stopped"]
-    assert daemon.seen[0].query == [("name", "tool:*")]
+def test_several_units_are_one_request_whose_globs_the_daemon_expands(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(STOP, results(a=outcome("a", "cold"), b=outcome("b", "cold")))
+    assert px("stop", "tool:*", "b").lines == ["tool:a stopped", "tool:b stopped"]
+    assert [request.query for request in daemon.seen] == [[("unit", "tool:*"), ("unit", "b")]]
 
 
 def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a", "b"))
-    daemon.on(
-        "POST /api/tools/a/stop", problem(409, "survivors", 8, survivors=[{"pid": 9, "name": "sh"}], detail="1 left")
-    )
-    daemon.on("POST /api/tools/b/stop", outcome("stop", "b", "cold"))
+    left = problem_of(409, "survivors", 8, survivors=[{"pid": 9, "name": "sh"}], detail="1 left")
+    daemon.on(STOP, results(a=left, b=outcome("b", "cold")))
     ended = px("stop", "a", "b")
     assert (ended.code, ended.text) == (8, "tool:b stopped\n")
     assert "pxctl: cannot stop tool:a: 1 left\n  survived: pid 9 (sh)\n" in ended.err
@@ -68,69 +56,49 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
 
 
 def test_a_single_failure_is_the_problem_document(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a")).on(
-        "POST /api/tools/a/start", problem(503, "start_failed", 1, stderr_tail="boom")
-    )
+    daemon.on(START, results(a=problem_of(503, "start_failed", 1, stderr_tail="boom")))
     assert px("start", "a", "--json").json()["kind"] == "start_failed"
     assert "stderr: boom" in px("start", "a").err
 
 
 def test_not_waiting_is_said_to_the_daemon(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a"))
-    daemon.on("POST /api/tools/a/start", outcome("start", "a", "cold", status="202 Accepted"))
-    daemon.on("POST /api/tools/a/stop", outcome("stop", "a", "ready", status="202 Accepted"))
+    daemon.on(START, results(a=outcome("a", "cold"))).on(STOP, results(a=outcome("a", "ready")))
+    daemon.on(RESTART, results(a=outcome("a", "cold")))
     assert px("start", "a", "--no-wait").text == "tool:a starting\n"
     assert px("stop", "a", "--no-wait").text == "tool:a stopping\n"
     assert px("restart", "a", "--no-wait").text == "tool:a restarting\n"
-    asked = [
-        (request.path.rpartition("/")[2], request.arguments) for request in daemon.seen if request.method == "POST"
-    ]
-    assert asked == [("start", {"wait": "0"}), ("stop", {"wait": "0"}), ("stop", {}), ("start", {"wait": "0"})]
-
-
-def test_a_restart_stops_before_it_starts_and_not_when_the_stop_failed(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a")).on("POST /api/tools/a/stop", problem(409, "survivors", 8))
-    assert px("restart", "a").code == 8
-    assert not daemon.asked("POST /api/tools/a/start")
-    daemon.on("POST /api/tools/a/stop", outcome("stop", "a", "cold"))
-    daemon.on("POST /api/tools/a/start", outcome("start", "a", "ready", 5))
-    assert px("restart", "a").text == "tool:a ready (pid 5)\n"
+    assert [request.arguments for request in daemon.seen] == [{"unit": "a", "wait": "0"}] * 3
 
 
 @pytest.mark.parametrize(("verb", "going"), [("start", "starting"), ("stop", "stopping")])
 def test_ctrl_c_detaches_and_says_what_goes_on(px: Px, daemon: FakeDaemon, verb: str, going: str) -> None:
-    daemon.on("GET /api/units", units("a", "b"))
-    for name in "ab":
-        daemon.on(f"POST /api/tools/{name}/{verb}", lambda _, connection: until_client_leaves(connection))
-    process = px.popen(verb, "a", "b")
-    for name in "ab":
-        daemon.await_request(f"POST /api/tools/{name}/{verb}")
+    daemon.on(f"POST /api/units/{verb}", lambda _, connection: until_client_leaves(connection))
+    process = px.popen(verb, "a", "tool:b")
+    daemon.await_request(f"POST /api/units/{verb}")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert f"detached; tool:a, tool:b goes on {going}" in err.decode()
+    assert f"detached; a, tool:b goes on {going}" in err.decode()
 
 
 def test_a_stop_that_takes_too_long_exits_7(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", units("a"))
-    daemon.on("POST /api/tools/a/stop", lambda _, connection: until_client_leaves(connection))
+    daemon.on(STOP, results(a=problem_of(504, "timed_out", 7)))
     ended = px("stop", "a", "--timeout", "0.1")
-    assert ended.code == 7
-    assert "the stop goes on" in ended.err
-
-
-def test_other_kinds_cannot_be_steered_yet(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", document({"units": [{"unit": "odd:x", "kind": "odd", "name": "x"}]}))
-    assert px("stop", "x").code == 2
+    assert (ended.code, daemon.seen[0].arguments["timeout"]) == (7, "0.1")
+    assert ended.err.endswith(
+        "something of it is left after 0.1 s; the stop goes on\nhint: pxctl wait tool:a --for stopped\n"
+    )
 
 
 def test_names_that_mean_nothing_or_too_much(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/units", problem(400, "ambiguous_name", 2, candidates=["tool:x", "pipe:x"]))
+    daemon.on(STOP, problem(400, "ambiguous_name", 2, candidates=["tool:x", "pipe:x"]))
     ended = px("stop", "x")
     assert ended.code == 2
     assert "candidate: pipe:x" in ended.err
-    daemon.on("GET /api/units", document({"units": []}))
+    daemon.on(STOP, problem(404, "unknown_unit", 4))
     assert px("stop", "x").code == 4
+    daemon.on("GET /api/units", document({"units": []}))
+    assert px("pin", "x").code == 4
 
 
 def test_pins(px: Px, daemon: FakeDaemon) -> None:

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import click
 
 from pxctl.answers import write_whole
-from pxctl.calling import Call, Order, ask
-from pxctl.cell_source import read_source
-from pxctl.cell_view import PipeView, failure_of
-from pxctl.commanding import declare
-from pxctl.completing import kernel_names
-from pxctl.failure import OK, USAGE, Failure
-from pxctl.kernels import own_session
-from pxctl.naming import kernel_name
-from pxctl.seconds import CLAMPED_SECONDS
+from pxctl.app import Seconds, declare
+from pxctl.cells import Call, Order, PipeView, ask, failure_of, read_source
+from pxctl.client import bare_name
+from pxctl.completion import kernel_names
+from pxctl.failure import OK, Failure, usage
+from pxctl.follow import print_event
+from pxctl.kernels import BACKENDS, CALLER_VARIABLES, own_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from pxctl.cell_source import Source
-    from pxctl.cell_view import View
+    from pxctl.app import Invocation
+    from pxctl.cells import Source, View
     from pxctl.client import Client
-    from pxctl.invocation import Invocation
 
-CALLER_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH")
-"""What decides between interpreters; nothing else of the caller's environment is sent."""
-_WAYS = ("auto", "never", "kitty", "iterm", "sixel")
-"""Those of inline_images, which is only loaded where something is drawn."""
-BACKENDS = ("direct", "gateway-local", "gateway-external")
+
+_WAYS = ("auto", "never", "kitty", "iterm")
 
 
 class _Wishes:
@@ -52,12 +45,12 @@ class _Wishes:
         if self.output is None and not self.inplace:
             return None
         if not source.is_notebook or source.file is None:
-            raise _usage(
+            raise usage(
                 "--output and --inplace save an executed notebook, and none is run",
                 "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export",
             )
         if self.output is not None and self.inplace:
-            raise _usage("--output and --inplace exclude each other", f"pxctl exec -f {source.file} --inplace")
+            raise usage("--output and --inplace exclude each other", f"pxctl exec -f {source.file} --inplace")
         return self.output or source.file
 
 
@@ -82,9 +75,7 @@ class _Wishes:
     "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
 )
 @click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
-@click.option(
-    "--timeout", type=CLAMPED_SECONDS, metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30."
-)
+@click.option("--timeout", type=Seconds(None), metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
 @click.option("--bash", is_flag=True, help="Shell instead of Python.")
@@ -127,7 +118,7 @@ def command(
     stdout gets exactly what the cells print, and results as lines; on a terminal long output is collapsed.
     Ctrl-C interrupts the cell; again, harder. Exits 1 when a cell fails, 7 when the time is over.
     """
-    name = kernel_name(kernel)
+    name = bare_name("kernel", kernel)
     invocation.action = f"run kernel:{name}"
     wishes = _Wishes(full=full, raw=raw, stream=stream, images=images, output=output, inplace=inplace)
     source = read_source(invocation, code, file, bash=bash)
@@ -156,7 +147,7 @@ def command(
 def _refuse_python(**named: str | None) -> None:
     """Refuse what shell cells would ignore."""
     if found := next((name for name, value in named.items() if value is not None), None):
-        raise _usage(f"--{found} names what runs Python cells, and shell cells run in bash", f"leave --{found} out")
+        raise usage(f"--{found} names what runs Python cells, and shell cells run in bash", f"leave --{found} out")
 
 
 def _order(invocation: Invocation, name: str, source: Source, cwd: str, asked: dict[str, Any]) -> Order:
@@ -172,7 +163,7 @@ def _answer(invocation: Invocation, client: Client, order: Order, source: Source
         answer = ask(client, order)
     except KeyboardInterrupt:
         raise _cancelled(order) from None
-    invocation.document_as_it_came(answer.raw)
+    invocation.document(answer)
     _save(invocation, answer.document, source, wishes)
     failure = failure_of(answer.document, order.unit, cancelled=False)
     return OK if failure is None else failure.exit_code
@@ -190,7 +181,7 @@ def _follow(invocation: Invocation, client: Client, order: Order, source: Source
                 if view is not None:
                     view.show(event)
                 else:
-                    _print_event(invocation, event)
+                    print_event(invocation, event)
         except KeyboardInterrupt:
             raise _cancelled(order) from None
         finally:
@@ -202,7 +193,9 @@ def _follow(invocation: Invocation, client: Client, order: Order, source: Source
     _save(invocation, result, source, wishes)
     failure = failure_of(result, order.unit, cancelled=cancelled)
     if failure is None:
-        _remark(invocation, result)
+        # `exit()` ends the session, for one.
+        if result.get("message"):
+            invocation.notice(f"pxctl: {result['message']}")
         return OK
     if wishes.stream:
         return failure.exit_code
@@ -210,15 +203,13 @@ def _follow(invocation: Invocation, client: Client, order: Order, source: Source
 
 
 def _view(invocation: Invocation, call: Call, source: Source, wishes: _Wishes) -> View:
-    from pxctl.saved_pictures import Album, pictures_dir  # noqa: PLC0415 - only where something is shown
 
-    album = Album(pictures_dir(invocation.env))
+    from pxctl.screen import Album, Screen, way_for  # noqa: PLC0415 - only where something is shown
+
+    album = Album(invocation.env)
     has_headers = source.file is not None
     if wishes.raw or not invocation.out_is_terminal:
         return PipeView(invocation, has_headers=has_headers, raw=wishes.raw, album=None if wishes.raw else album)
-    from pxctl.cell_screen import Screen  # noqa: PLC0415 - only for terminals
-    from pxctl.inline_images import way_for  # noqa: PLC0415 - same
-
     return Screen(
         invocation,
         has_headers=has_headers,
@@ -228,20 +219,6 @@ def _view(invocation: Invocation, call: Call, source: Source, wishes: _Wishes) -
         way=way_for(wishes.images, invocation.env),
         kernel=lambda: call.kernel,
     )
-
-
-def _print_event(invocation: Invocation, event: dict[str, Any]) -> None:
-    if isinstance(content := event.get("bytes"), bytes):
-        # Read from the file where the stream had broken off.
-        event = {key: value for key, value in event.items() if key != "bytes"}
-        event["text"] = content.decode("utf-8", "replace")
-    invocation.write(json.dumps(event, ensure_ascii=False, separators=(",", ":")) + "\n")
-
-
-def _remark(invocation: Invocation, result: dict[str, Any]) -> None:
-    """Tell what is to be known of a call that went well: `exit()` ends the session, for one."""
-    if result.get("message"):
-        invocation.notice(f"pxctl: {result['message']}")
 
 
 def _save(invocation: Invocation, result: dict[str, Any], source: Source, wishes: _Wishes) -> None:
@@ -267,7 +244,3 @@ def _cancelled(order: Order) -> Failure:
         unit=order.unit,
         hint=f"pxctl kernel show {order.name}",
     )
-
-
-def _usage(detail: str, hint: str) -> Failure:
-    return Failure(detail, kind="usage", hint=hint, exit_code=USAGE)

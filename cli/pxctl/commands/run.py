@@ -7,24 +7,23 @@ import json
 
 import click
 
-from pxctl import terminal, wording
+from pxctl import output, terminal
 from pxctl.answers import print_answer, print_items, save_answer
-from pxctl.client import Client, query
+from pxctl.app import SECONDS, declare
+from pxctl.client import Client, bare_name, query, route
 from pxctl.coerce import CannotRead, build_input, read_json
-from pxctl.commanding import declare
-from pxctl.completing import assignments, tool_names
+from pxctl.completion import assignments, tool_names
 from pxctl.failure import USAGE, Failure
-from pxctl.naming import tool_name, tool_route
-from pxctl.seconds import SECONDS
-from pxctl.spinner import Spinner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from pxctl.http1 import Exchange
-    from pxctl.invocation import Invocation
+    from pxctl.app import Invocation
+    from pxctl.client import Exchange
+    from pxctl.terminal import Spinner
+
 
 _SLACK_SECONDS = 15.0
 """How much longer than the run's own limit the daemon may take to say that it passed."""
@@ -55,7 +54,12 @@ _STREAMS = "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.1"
 )
 @click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
 @click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Save the answer, or the image in it."
+    "-o",
+    "--output",
+    "file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Save the answer, or the image in it.",
 )
 def command(
     invocation: Invocation,
@@ -66,20 +70,20 @@ def command(
     timeout: float | None,
     keep_alive: float | None,
     no_autostart: bool,
-    output: str | None,
+    file: str | None,
 ) -> None:
     """Run a tool and print its JSON answer as it came (indented on a terminal).
 
     Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
     Ctrl-C cancels the run.
     """
-    name = tool_name(tool)
+    name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"
     client = invocation.waking_client(autostart=not no_autostart)
     try:
         body, state = _body(client, name, values, given)
         target = query(
-            tool_route(name, "stream" if stream else "run"), [("timeout", timeout), ("keep_alive", keep_alive)]
+            route("tool", name, "stream" if stream else "run"), [("timeout", timeout), ("keep_alive", keep_alive)]
         )
         fields = {"Content-Type": "application/json", "Accept": _STREAMS if stream else "*/*"}
         limit = None if timeout is None else timeout + _SLACK_SECONDS
@@ -87,7 +91,7 @@ def command(
             _spinner(invocation, name, state) as spinner,
             client.open("POST", target, body=body, fields=fields, timeout=limit) as exchange,
         ):
-            _deliver(invocation, exchange, spinner, output, stream=stream)
+            _deliver(invocation, exchange, spinner, file, stream=stream)
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
     except CannotRead as error:
@@ -103,7 +107,7 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
     base = {} if raw is None else read_json(raw, "--input")
     if not values:
         return raw or b"{}", None
-    document = client.get(tool_route(name)).document
+    document = client.get(route("tool", name)).document
     content = build_input(values, base, document.get("input_schema"))
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape"), str(document.get("state"))
 
@@ -123,11 +127,7 @@ def _read_input(given: str | None) -> bytes | None:
 
 
 def _spinner(invocation: Invocation, name: str, state: str | None) -> Spinner:
-    return Spinner(
-        f"tool:{name}",
-        _phase(invocation.socket_path, name, state),
-        on=invocation.err_is_terminal and not invocation.quiet and invocation.env.get("TERM") != "dumb",
-    )
+    return invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name, state))
 
 
 def _phase(socket_path: str, name: str, first: str | None) -> Callable[[], str]:
@@ -137,17 +137,17 @@ def _phase(socket_path: str, name: str, first: str | None) -> Callable[[], str]:
     def phase() -> str:
         if known[0] is None or known[0] in _COLD:
             with contextlib.suppress(Failure):
-                known[0] = Client(socket_path).get(tool_route(name), timeout=_ASK_SECONDS).document.get("state")
+                known[0] = Client(socket_path).get(route("tool", name), timeout=_ASK_SECONDS).document.get("state")
         return "starting (cold)…" if known[0] in _COLD else "running…"
 
     return phase
 
 
-def _deliver(invocation: Invocation, exchange: Exchange, spinner: Spinner, output: str | None, *, stream: bool) -> None:
-    if output is None:
+def _deliver(invocation: Invocation, exchange: Exchange, spinner: Spinner, file: str | None, *, stream: bool) -> None:
+    if file is None:
         (print_items if stream else print_answer)(invocation, exchange, spinner.stop)
         return
-    saved = save_answer(exchange, output)
+    saved = save_answer(exchange, file)
     spinner.stop()
     if invocation.json:
         invocation.document(
@@ -161,4 +161,4 @@ def _deliver(invocation: Invocation, exchange: Exchange, spinner: Spinner, outpu
         )
         return
     origin = f", from {saved.pointer}" if saved.pointer is not None else ""
-    invocation.notice(f"saved {saved.path} ({wording.size(saved.size)}, {saved.content_type or 'no type'}{origin})")
+    invocation.notice(f"saved {saved.path} ({output.size(saved.size)}, {saved.content_type or 'no type'}{origin})")
