@@ -10,10 +10,8 @@ import pytest
 
 from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.running.bell import Bell
-from supervisord_py.pipes.running.live_run import LiveRun
-from supervisord_py.pipes.running.read_again import SETTLE_SECONDS, ReadAgain
-from supervisord_py.pipes.running.roster import Roster
+from supervisord_py.pipes.running.agent_shelf import SETTLE_SECONDS, ReadAgain
+from supervisord_py.pipes.running.live_run import Bell, LiveRun, Roster
 
 if TYPE_CHECKING:
     from pathlib import Path
