@@ -105,8 +105,8 @@ class Conclusion:
             session_path=it.session_path,
             agent_version=it.agent_version,
         )
-        if finish.incomplete and it.output_dir is not None:
-            await asyncio.to_thread(_mark, it.output_dir, outcome)
+        if it.output_dir is not None and it.started_at is not None:
+            await asyncio.to_thread(_mark if finish.incomplete else _remove_if_empty, it.output_dir, outcome)
         ended = await pipe_executions.finish(house.ledger, live.id, finish, change=change, also=also)
         if ended.first:
             house.states.take(change)
@@ -194,6 +194,11 @@ def _end_of(live: LiveRun, now: float) -> float:
 
 def _duration(execution: Execution, now: float) -> int | None:
     return None if execution.started_at is None else max(0, round((now - execution.started_at) * 1000))
+
+
+def _remove_if_empty(output_dir: str, _outcome: Outcome) -> None:
+    with suppress(OSError):
+        os.rmdir(output_dir)
 
 
 def _mark(output_dir: str, outcome: Outcome) -> None:
