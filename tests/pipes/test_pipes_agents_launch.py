@@ -23,9 +23,9 @@ from supervisord_py.pipes.agents.launching import (
     cleanup,
     launch,
     provider_doubt,
+    recall_secrets,
 )
 from supervisord_py.pipes.agents.programs import Answer, Program
-from supervisord_py.pipes.agents.recalling import recall_secrets
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.agents.spec import AgentSpec, Piece
 from supervisord_py.pipes.agents.versions import VersionCache

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.command_line import ARGUMENT_BYTES, command_line
 from supervisord_py.pipes.agents.environment import Layers, build_environment, key_variable
-from supervisord_py.pipes.agents.file_texts import FileText, file_texts
-from supervisord_py.pipes.agents.gap_values import HAS_KEY, Places, gap_values
+from supervisord_py.pipes.agents.launching import HAS_KEY, Places, gap_values
 from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.agents.run_files import FileText, file_texts
 from supervisord_py.pipes.agents.secrets import Secret
 from supervisord_py.pipes.agents.spec import AgentSpec, ByVersion, Piece, PrivateFile, PromptBy, Variable
 from supervisord_py.pipes.agents.templates import GAPS, fill, fill_json, gaps, gaps_of, missing

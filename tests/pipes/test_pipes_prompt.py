@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from supervisord_py.pipes.agents.local_zone import machine_zone
 from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
+from supervisord_py.pipes.running.agent_shelf import machine_zone
 
 if TYPE_CHECKING:
     from pathlib import Path

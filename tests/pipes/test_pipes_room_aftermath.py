@@ -37,38 +37,6 @@ async def settled(rig: PipeRig, pipe: str, count: int) -> list[Execution]:
             await asyncio.sleep(0.01)
 
 
-async def test_what_passes_by_itself_is_tried_again_as_new_rows(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp, retries=FAST) as rig:
-        folder = rig.shell("flaky", f"if [ -e ok ]; then echo fine; else touch ok; {BUSY}; fi")
-        first = await rig.run("flaky")
-        assert (first.status, first.error_type) == (Status.FAILED, ErrorType.RATE_LIMITED)
-        rows = await settled(rig, "flaky", 2)
-        assert [(it.trigger, it.retry_of, it.retry_count, it.status) for it in rows] == [
-            (Trigger.MANUAL, None, 0, Status.FAILED),
-            (Trigger.RETRY, first.id, 1, Status.COMPLETED),
-        ]
-        assert rows[1].not_before is not None
-        assert rows[1].group is rows[0].group
-        (folder / "ok").unlink()
-        rig.shell("never", BUSY, "retries: 2")
-        await rig.run("never")
-        rows = await settled(rig, "never", 3)
-        assert [it.retry_count for it in rows] == [0, 1, 2]
-        assert rig.room.get("never").consecutive_failures == 1
-        rig.shell("auth", "echo '401 unauthorized' >&2; exit 1", "retries: 2")
-        assert (await rig.run("auth")).error_type is ErrorType.AUTH_FAILED
-        assert len(await rig.rows("auth")) == 1
-
-
-async def test_a_retry_by_hand_names_the_execution_before_it(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "exit 1", "retries: 0")
-        first = await rig.run("p")
-        again = await rig.room.retry(first.id)
-        assert (again.trigger, again.retry_of, again.retry_count) == (Trigger.RETRY, first.id, 1)
-        assert (await rig.room.wait(again.id)).status is Status.FAILED
-
-
 async def test_another_preset_takes_over_at_once(short_tmp: Path) -> None:
     async with pipe_house(short_tmp, retries=FAST) as rig:
         rig.config.presets_file.write_text(

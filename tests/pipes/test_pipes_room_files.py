@@ -114,15 +114,6 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
         assert "pipe_added" in await rig.words("pipe:fresh")
 
 
-async def test_of_two_that_ask_at_the_same_moment_one_is_told_of_the_other(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "sleep 1000")
-        asked = await asyncio.gather(*(rig.room.run("p") for _ in range(3)), return_exceptions=True)
-        refused = [it for it in asked if isinstance(it, ConflictError)]
-        assert (len(refused), len(await rig.rows("p"))) == (2, 1)
-        await rig.room.cancel_pipe("p")
-
-
 async def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about(short_tmp: Path) -> None:
     """E5."""
     async with pipe_house(short_tmp) as rig:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +12,10 @@ import pytest
 
 from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
-from supervisord_py.errors import InterruptedRunError, ShuttingDownError
+from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.room_requests import OutputStream, RunRequest
+from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.conclusion import Conclusion
 from supervisord_py.pipes.running.stopping import Stopping
 from supervisord_py.process import identity
@@ -33,27 +31,6 @@ async def begun(rig: PipeRig, name: str) -> int:
     queued = await rig.room.run(name)
     await eventually(lambda: rig.running(queued.id), "the start")
     return queued.id
-
-
-async def test_a_run_goes_on_through_a_new_control_plane_without_losing_or_doubling_a_byte(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("count", COUNTING)
-        number = await begun(rig, "count")
-        pid = rig.running(number)
-        for _ in range(2):
-            seen = (await rig.room.output(number)).total_bytes
-            await rig.replace()
-            assert rig.running(number) == pid
-            async with asyncio.timeout(PATIENCE):
-                while (await rig.room.output(number)).total_bytes <= seen:
-                    await asyncio.sleep(0.01)
-        (folder / "gate").touch()
-        done = await rig.room.wait(number)
-        lines = (rig.room._house.folder(number) / "stdout").read_text().splitlines()
-        assert lines[:-1] == [f"line {at}" for at in range(1, len(lines))]
-        assert lines[-1] == f"last {len(lines) - 1}"
-        assert (done.status, done.lost_bytes) == (Status.COMPLETED, 0)
-        assert (await rig.words("pipe:count")).count("execution_adopted") == 2
 
 
 async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_plane(short_tmp: Path) -> None:
@@ -78,17 +55,6 @@ async def test_what_ended_while_nobody_was_there_is_judged_by_the_next_control_p
 
 def _exited(rig: PipeRig) -> bool:
     return all(not alive(it.identity.pid) for it in rig.placement.children())
-
-
-async def test_a_timeout_is_counted_from_the_start_whoever_counts(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("late", "sleep 1000", "timeout: 100\nretries: 0")
-        number = await begun(rig, "late")
-        rig.time.pass_by(60)
-        await rig.replace()
-        rig.time.pass_by(60)
-        done = await rig.room.wait(number)
-        assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
 
 
 async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path) -> None:
@@ -209,46 +175,6 @@ async def test_a_refusal_is_counted_whenever_the_control_plane_ends(
         assert rig.room.get("refused").consecutive_failures == 1
         await rig.room.wait((await rig.room.run("refused")).id)
         assert rig.room.get("refused").consecutive_failures == 2
-
-
-async def test_an_orderly_end_stops_what_runs_and_keeps_what_waits(short_tmp: Path) -> None:
-    """I1: the final status is written before the exit; the line outlives it."""
-    async with pipe_house(short_tmp, stop_seconds=0.1) as rig:
-        folder = rig.shell("long", "trap '' TERM; echo begun; while [ ! -e gate ]; do sleep 0.02; done")
-        first = await begun(rig, "long")
-        second = await rig.room.run("long", RunRequest(queue=True))
-        pid = rig.running(first)
-        await rig.room.close()
-        assert not alive(pid)
-        with pytest.raises(ShuttingDownError):
-            await rig.room.run("long")
-        await rig.put_down()
-        (folder / "gate").touch()
-        await rig.open(scheduler=False)
-        rows = {it.id: it for it in await rig.rows()}
-        assert (rows[first].status, rows[first].error_type) == (Status.FAILED, ErrorType.SHUTDOWN)
-        assert (rows[second.id].status, rows[second.id].position) == (Status.QUEUED, 1)
-        rig.room.start_scheduler()
-        assert (await rig.room.wait(second.id)).status is Status.COMPLETED
-
-
-async def test_a_stop_that_was_under_way_is_finished_by_the_next_control_plane(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp, stop_seconds=30.0) as rig:
-        rig.shell("deaf", "trap '' TERM; echo x; while :; do sleep 0.02; done")
-        number = await begun(rig, "deaf")
-        live = rig.room._house.roster.get(number)
-        await eventually(lambda: live.following and live.following.spool.sizes["stdout"], "its trap")
-        cancelling = asyncio.ensure_future(rig.room.cancel(number))
-        await eventually(lambda: any('"cancelled"' in it.tag for it in rig.placement.children()), "the note")
-        await rig.room.detach()
-        with suppress(InterruptedRunError):
-            await cancelling
-        await rig.put_down()
-        for child in await rig.placement.list("pipe:"):
-            os.killpg(child.identity.pid, signal.SIGKILL)
-        await rig.open()
-        done = await rig.room.wait(number)
-        assert (done.status, done.error_type) == (Status.CANCELLED, ErrorType.CANCELLED)
 
 
 async def test_what_follows_from_an_end_is_made_good_when_the_end_was_all_that_was_written(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipe_rig import PATIENCE, eventually, pipe_house
-from supervisord_py.ledger import instances, pipe_executions
+from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.running import stopping
 from supervisord_py.process.spec import StopReport, Survivor
@@ -131,24 +130,6 @@ async def test_groups_have_their_own_slots(short_tmp: Path) -> None:
             await rig.room.cancel(it.id)
 
 
-async def test_a_program_that_cannot_be_executed_leaves_nothing_of_its_start(short_tmp: Path) -> None:
-    """D4: it was found, and is gone or no program at the moment of the spawn."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.write("p", "agent: command\ncommand: ./agent.bin\nretries: 0")
-        (folder / ".env").write_text("API_KEY=sk-very-secret-value\n")
-        (folder / "agent.bin").write_bytes(b"\x7fELF nonsense")
-        (folder / "agent.bin").chmod(0o700)
-        done = await rig.run("p")
-        assert (done.status, done.error_type, done.pid) == (Status.FAILED, ErrorType.AGENT_NOT_FOUND, None)
-        assert str(folder / "agent.bin") in (done.error_message or "")
-        assert sorted(it.name for it in rig.room._house.folder(done.id).iterdir()) == ["stderr", "stdout"]
-        row = await instances.get(rig.ledger, done.instance or "")
-        assert row is not None
-        assert (row.reason, row.pid) == ("spawn_failed", None)
-        assert await rig.placement.take_fd(f"veil:{done.instance}") is None
-        assert await rig.placement.take_fd(f"stdin:{done.instance}") is None
-
-
 async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.fake("p", "answer:x")
@@ -161,18 +142,6 @@ async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: 
         await eventually(lambda: len(asyncio.all_tasks()) <= before[1], "the end of all tasks")
         # Threads that look at folders have some open, now and then.
         await eventually(lambda: len(os.listdir("/proc/self/fd")) <= before[0], "the close of all descriptors")
-
-
-async def test_a_run_whose_folder_is_deleted_from_outside_is_ended(short_tmp: Path) -> None:
-    """F3: cancelled first, forgotten then; whoever else changed is looked at meanwhile."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("gone", "sleep 1000")
-        queued = await rig.room.run("gone")
-        await eventually(lambda: rig.running(queued.id), "the start")
-        shutil.rmtree(folder)
-        done = await rig.room.wait(queued.id)
-        assert (done.status, done.error_message) == (Status.CANCELLED, "its folder was deleted")
-        await eventually(lambda: not rig.room._house.states.knows("gone"), "the forgetting")
 
 
 async def test_an_adopted_run_whose_terms_are_lost_is_judged_by_its_adapter(short_tmp: Path) -> None:

@@ -10,10 +10,8 @@ import pytest
 
 from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.running.bell import Bell
+from supervisord_py.pipes.running.agent_shelf import SETTLE_SECONDS, ReadAgain
 from supervisord_py.pipes.running.live_run import LiveRun
-from supervisord_py.pipes.running.read_again import SETTLE_SECONDS, ReadAgain
-from supervisord_py.pipes.running.roster import Roster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,36 +103,7 @@ async def test_who_is_cancelled_in_an_attempt_leaves_nothing_that_goes_on() -> N
     assert ended.is_set()
 
 
-async def test_a_bell_wakes_everybody_and_counts_for_those_who_were_not_there() -> None:
-    bell = Bell()
-    bell.ring()
-    await bell.after(0)
-    heard = [asyncio.ensure_future(bell.after(bell.rings)) for _ in range(2)]
-    await asyncio.sleep(0)
-    bell.ring()
-    await asyncio.gather(*heard)
-    last = asyncio.ensure_future(bell.after(bell.rings))
-    await asyncio.sleep(0)
-    bell.close()
-    await last
-    await bell.after(bell.rings)
-
-
 # -- who is there ------------------------------------------------------------------------------------------------------
-
-
-def test_a_roster_knows_who_is_of_which_pipe_oldest_first() -> None:
-    roster = Roster()
-    for number, pipe in ((3, "a"), (1, "a"), (2, "b")):
-        roster.add(live_run(number, pipe, Status.RUNNING if number == 1 else Status.QUEUED))
-    assert [it.id for it in roster.all()] == [1, 2, 3]
-    assert [[it.id for it in roster.of_pipe(pipe)] for pipe in "abc"] == [[1, 3], [2], []]
-    assert [it.id for it in roster.queued("a")] == [3]
-    first = roster.running("a")
-    assert first is not None
-    for _ in range(2):
-        roster.remove(first)
-    assert (roster.running("a"), roster.count("a"), roster.count("b"), roster.count("c")) == (None, 1, 1, 0)
 
 
 # -- what is made at once ----------------------------------------------------------------------------------------------

@@ -27,12 +27,13 @@ from supervisord_py.pipes.execution import (
     Usage,
 )
 from supervisord_py.pipes.room_requests import ExecutionFilter
-from supervisord_py.pipes.running import budgets, counting, freezing, row_text, run_tag
-from supervisord_py.pipes.running.budgets import DailyBudget
+from supervisord_py.pipes.running import freezing
 from supervisord_py.pipes.running.clocks import Clocks, Resumes, whole_ms
+from supervisord_py.pipes.running.conclusion import counted, is_incomplete
 from supervisord_py.pipes.running.freezing import Ceilings, Order, Window
-from supervisord_py.pipes.running.row_text import Utf8Check
-from supervisord_py.pipes.running.run_tag import RunTag
+from supervisord_py.pipes.running.run_terms import RunTag, decode_tag
+from supervisord_py.pipes.running.spool import Utf8Check, head_tail, row_text
+from supervisord_py.pipes.running.starting import DailyBudget, budget_refusal, day_start
 from supervisord_py.pipes.scheduling.schedule import Manual
 
 HERE = Path("/nowhere")
@@ -76,8 +77,8 @@ def test_what_was_used_and_what_is_looked_for_reach_the_ledger_as_they_are() -> 
 @example("a😀" * 50, 21)
 def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(text: str, limit: int) -> None:
     data = text.encode("utf-8", "replace")
-    head, tail = row_text.split(len(data), limit)
-    made = row_text.joined(data[:head], data[len(data) - tail :] if tail else b"", len(data), len(data))
+    head, tail = head_tail(len(data), limit)
+    made = row_text(data[:head], data[len(data) - tail :] if tail else b"", len(data), len(data))
     if len(data) <= limit:
         assert made == data.decode()
         return
@@ -93,8 +94,8 @@ def test_the_text_of_a_row_is_all_or_head_and_tail_with_whole_characters(text: s
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x80" * 40, b"\x80" * 100])
 def test_bytes_that_are_no_text_are_replaced_in_a_row(data: bytes) -> None:
-    head, tail = row_text.split(len(data), 32)
-    assert "�" in row_text.joined(data[:head], data[-tail:], len(data), len(data))
+    head, tail = head_tail(len(data), 32)
+    assert "�" in row_text(data[:head], data[-tail:], len(data), len(data))
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=6))
@@ -170,7 +171,7 @@ DONE = Outcome(Status.COMPLETED)
 )
 def test_failures_in_a_row_are_counted(*, outcome: Outcome, goes_on: bool, becomes: int) -> None:
     row = PipeStateRow("p", consecutive_failures=4)
-    after = counting.counted(row, an_execution(context_end=5.0), outcome, 9.0, goes_on=goes_on).applied(row)
+    after = counted(row, an_execution(context_end=5.0), outcome, 9.0, goes_on=goes_on).applied(row)
     assert after.consecutive_failures == becomes
     assert (after.last_success_at, after.last_context_end) == ((9.0, 5.0) if outcome is DONE else (None, None))
 
@@ -187,29 +188,29 @@ def test_failures_in_a_row_are_counted(*, outcome: Outcome, goes_on: bool, becom
     ],
 )
 def test_what_was_cut_off_may_be_half_done(outcome: Outcome, *, expected: bool) -> None:
-    assert counting.is_incomplete(outcome) is expected
+    assert is_incomplete(outcome) is expected
 
 
 def test_a_daily_budget_says_what_was_used_of_how_much() -> None:
     budget = DailyBudget(100, 0.5, "the budget is")
-    assert budgets.refusal(budget, UsageSum(1, 99, 0.49)) is None
-    assert budgets.refusal(budget, UsageSum(1, 100, 0.0)) == "the budget is used up: 100 tokens today of 100"
-    assert budgets.refusal(budget, UsageSum(1, 0, 0.5)) == "the budget is used up: 0.5000 USD today of 0.5"
+    assert budget_refusal(budget, UsageSum(1, 99, 0.49)) is None
+    assert budget_refusal(budget, UsageSum(1, 100, 0.0)) == "the budget is used up: 100 tokens today of 100"
+    assert budget_refusal(budget, UsageSum(1, 0, 0.5)) == "the budget is used up: 0.5000 USD today of 0.5"
     assert DailyBudget(None, None, "").is_empty
     noon_in_berlin = 1793014200.0  # 2026-10-26 11:30 UTC, the day after the clocks were set back
-    assert noon_in_berlin - budgets.day_start(noon_in_berlin, "Europe/Berlin") == 12.5 * 3600
+    assert noon_in_berlin - day_start(noon_in_berlin, "Europe/Berlin") == 12.5 * 3600
 
 
 @given(st.integers(), st.floats(0, 1e9), st.sampled_from(["nobody", "timeout"]), st.none() | st.text(max_size=9))
 @example(7, 1.5, "nobody", None)
 def test_a_tag_comes_back_as_it_was(execution: int, deadline: float, cause: str, detail: str | None) -> None:
     tag = RunTag(execution, deadline, cause, detail)
-    assert run_tag.decode(tag.encode()) == tag
+    assert decode_tag(tag.encode()) == tag
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"v": 2}', '{"v": 1}', RunTag(1, 2.0, "whim").encode()])
 def test_a_tag_that_is_none_of_ours_is_not_guessed_at(text: str) -> None:
-    assert run_tag.decode(text) is None
+    assert decode_tag(text) is None
 
 
 def test_a_resume_is_noticed_once() -> None:

@@ -7,19 +7,25 @@ between executions. Who is refused is told why, and leaves nothing behind. Doing
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.command_line import command_line
-from supervisord_py.pipes.agents.environment import Layers, build_environment
+from supervisord_py.pipes.agents.environment import Layers, build_environment, secret_values
 from supervisord_py.pipes.agents.executable import find_executable, path_with
-from supervisord_py.pipes.agents.file_texts import file_texts
-from supervisord_py.pipes.agents.gap_values import CUSTOM, Places, gap_values
 from supervisord_py.pipes.agents.preflight import Asked, NewSession, new_session, preflight
 from supervisord_py.pipes.agents.prompt import TOKEN_FILE_VARIABLE
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.agents.run_files import AGENT_DIR, PROMPT_FILE, cleanup, make_folder, write_run_files
+from supervisord_py.pipes.agents.run_files import (
+    AGENT_DIR,
+    PROMPT_FILE,
+    cleanup,
+    file_texts,
+    make_folder,
+    write_run_files,
+)
 from supervisord_py.pipes.agents.secrets import Secret, resolve_key
 from supervisord_py.pipes.agents.spec import AgentLimits, AgentSpec, PromptBy, StopRule
 from supervisord_py.pipes.agents.toml_table import nearest
@@ -32,11 +38,56 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.agents.catalog import AgentCatalog
-    from supervisord_py.pipes.agents.file_texts import FileText
     from supervisord_py.pipes.agents.programs import Ask
+    from supervisord_py.pipes.agents.run_files import FileText
     from supervisord_py.pipes.agents.templates import Values
+    from supervisord_py.pipes.agents.versions import Version
     from supervisord_py.pipes.execution import Plan, Preset
     from supervisord_py.pipes.judging.values import SuccessRule
+
+
+CUSTOM = "custom"
+"""Provider of a preset that names only a url."""
+HAS_KEY = "[hidden]"
+"""Stands for the key, so that conditions can ask whether there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Paths and names of an execution."""
+
+    run_dir: str
+    agent_dir: str
+    prompt_file: str
+    session_dir: str
+    output_dir: str
+    pipe_dir: str
+    pipe: str
+    execution_id: int
+    socket: str
+
+
+def gap_values(
+    spec: AgentSpec, preset: Preset, places: Places, *, version: Version | None = None, has_key: bool = False
+) -> Values:
+    """Return the value of every gap that has one."""
+    url = preset.url or spec.provider_urls.get(preset.provider or "")
+    values: dict[str, str | int | float | None] = {
+        "provider": preset.provider or (CUSTOM if url else None),
+        "model": preset.model,
+        "effort": preset.effort,
+        "url": url,
+        "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
+        "api": preset.api,
+        "key": HAS_KEY if has_key else None,
+        "key_reference": spec.reference(version),
+        "context_window": preset.context_window,
+        "max_tokens": preset.max_tokens,
+        "input_cost": preset.input_cost,
+        "output_cost": preset.output_cost,
+    }
+    return {**values, **{each.name: getattr(places, each.name) for each in fields(places)}}
+
 
 DOTENV = ".env"
 
@@ -298,3 +349,28 @@ def _prepared(order: LaunchOrder, ready: _Ready) -> Prepared:
         session_path=str(order.session_dir) if _keeps_session(order, spec) else None,
         warnings=ready.warnings,
     )
+
+
+SECONDS = 5.0
+"""So long a key's command may take where nothing but a log waits for the key."""
+
+
+async def recall_secrets(order: LaunchOrder, means: Means) -> tuple[str, ...]:
+    """Return the values that may be in what an execution printed, as far as they are to be had again."""
+    try:
+        spec = means.catalog.get(order.plan.agent)
+    except ConfigError:
+        return ()
+    dotenv, _doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
+    found = secret_values(spec, Layers(means.environ, means.env_allow, dotenv, {}))  # of every provider
+    key = await _known_key(order, means, {**means.environ, **dotenv})
+    return found if key is None else (*found, key.reveal())
+
+
+async def _known_key(order: LaunchOrder, means: Means, environ: dict[str, str]) -> Secret | None:
+    reference = order.preset.api_key
+    if reference is None:
+        return None
+    with suppress(CannotRunError):
+        return await resolve_key(reference, environ, cwd=means.presets_folder, ask=means.ask, seconds=SECONDS)
+    return None

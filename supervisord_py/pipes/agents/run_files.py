@@ -8,17 +8,51 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from supervisord_py.pipes.agents.command_line import needs
 from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.agents.templates import fill, fill_json
 from supervisord_py.pipes.execution import ErrorType
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.pipes.agents.file_texts import FileText
+    from supervisord_py.pipes.agents.spec import AgentSpec
+    from supervisord_py.pipes.agents.templates import Values
+
+
+@dataclass(frozen=True, slots=True)
+class FileText:
+    """One file to be written, below `agent/`."""
+
+    path: str
+    text: str
+
+
+def file_texts(spec: AgentSpec, values: Values) -> tuple[FileText, ...]:
+    """Return what the adapter's files hold for this execution.
+
+    Raises:
+        CannotRunError: `config_error`: a file needs a value that nobody gave.
+    """
+    found = []
+    for file in spec.files:
+        if any(values.get(gap) is None for gap in file.when):
+            continue
+        for gap in file.needs:
+            if values.get(gap) is None:
+                raise needs(spec.name, gap)
+        if file.text is None:
+            found.append(FileText(file.path, json.dumps(fill_json(file.json, values), indent=2) + "\n"))
+        else:
+            found.append(FileText(file.path, fill(file.text, values) or ""))
+    return tuple(found)
+
 
 AGENT_DIR = "agent"
 PROMPT_FILE = "prompt.md"

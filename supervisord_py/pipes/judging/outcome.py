@@ -16,7 +16,9 @@ from supervisord_py.pipes.judging.classify import classify, hint_seconds
 from supervisord_py.pipes.judging.values import Cause, Requirement
 
 if TYPE_CHECKING:
+    from supervisord_py.pipes.execution import Plan, Usage
     from supervisord_py.pipes.judging.values import Ending, SuccessRule, Summary
+
 
 MESSAGE_CHARS = 2000
 _NORMAL = frozenset((None, "stop", "end_turn", "stop_sequence", "success"))
@@ -144,3 +146,14 @@ def _name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def exceeded(usage: Usage, plan: Plan) -> str | None:
+    """Return a sentence that names the ceiling and what was used, None while all is within."""
+    if plan.max_turns is not None and usage.turns > plan.max_turns:
+        return f"took more than {plan.max_turns} turns (limits.turns)"
+    if plan.max_tokens is not None and usage.total_tokens > plan.max_tokens:
+        return f"used {usage.total_tokens} tokens of {plan.max_tokens} (limits.tokens)"
+    if plan.max_cost is not None and usage.cost > plan.max_cost:
+        return f"cost {usage.cost:.4f} USD of {plan.max_cost:g} (limits.cost)"
+    return None

@@ -18,16 +18,16 @@ import structlog
 from supervisord_py.errors import ConfigError, ConflictError, PxError
 from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.pipes import rows
-from supervisord_py.pipes.agents.recalling import recall_secrets
+from supervisord_py.pipes.agents.launching import recall_secrets
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.judging.values import Cause
 from supervisord_py.pipes.room_requests import MOST_PAGE, OutputStream
-from supervisord_py.pipes.running import run_tag, run_terms
+from supervisord_py.pipes.running import run_terms
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.live_run import LiveRun
 from supervisord_py.pipes.running.log_blots import blot_the_rest
-from supervisord_py.pipes.running.run_terms import RunTerms
+from supervisord_py.pipes.running.run_terms import RunTerms, decode_tag
 from supervisord_py.pipes.running.spool import Spool, size
 from supervisord_py.pipes.running.starting import order_of
 from supervisord_py.pipes.running.stopping import remove_private_files
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.conclusion import Conclusion
-    from supervisord_py.pipes.running.run_tag import RunTag
+    from supervisord_py.pipes.running.run_terms import RunTag
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.process.spec import Child
 
@@ -78,7 +78,7 @@ class Adoption:
     async def adopt_all(self) -> None:
         """Go through everything that is held and everything that is open; returns when all is decided."""
         held = {child.key: child for child in await self._house.placement.list(PREFIX)}
-        tags = {key: run_tag.decode(child.tag) for key, child in held.items()}
+        tags = {key: decode_tag(child.tag) for key, child in held.items()}
         by_execution = {tag.execution: held[key] for key, tag in tags.items() if tag is not None}
         opened = {row.id: row for row in await pipe_executions.open_rows(self._house.ledger)}
         for row in opened.values():

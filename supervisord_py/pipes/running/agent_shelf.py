@@ -6,18 +6,23 @@ Law (A1): a file is read whole before it is used, and read again when it has cha
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import os
+import re
+import time
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import structlog
 
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import Means
-from supervisord_py.pipes.agents.local_zone import machine_zone
 from supervisord_py.pipes.agents.presets import load_presets, read_presets
 from supervisord_py.pipes.agents.programs import Programs
 from supervisord_py.pipes.agents.versions import VersionCache
-from supervisord_py.pipes.running.read_again import ReadAgain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from supervisord_py.errors import ConfigError
     from supervisord_py.pipes.agents.catalog import AgentCatalog
@@ -25,6 +30,87 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.definition import ConfigProblem
     from supervisord_py.process.placement import Placement
+
+
+LOCALTIME = "/etc/localtime"
+TIMEZONE = "/etc/timezone"
+_OFFSET = re.compile(r"(?:[A-Za-z]{3,}|<[A-Za-z0-9+-]{3,}>)(?P<sign>[+-]?)0?(?P<hours>[0-9]{1,2})(?::00)?")
+"""`TZ` of POSIX without daylight saving, as tzset(3) reads it: west of Greenwich counts positive."""
+_log = structlog.get_logger(__name__)
+
+
+def machine_zone(environ: Mapping[str, str], *, localtime: str = LOCALTIME, timezone: str = TIMEZONE) -> str:
+    """Return `TZ` where it names a zone, else what /etc/localtime points to, else what /etc/timezone says, else UTC.
+
+    A `TZ` that is none of the known zones, nor whole hours from Greenwich, is told in the log.
+    """
+    wanted = environ.get("TZ", "").lstrip(":")
+    linked = os.path.realpath(localtime).rpartition("zoneinfo/")[2]
+    found = next(filter(_is_zone, (wanted, _by_offset(wanted), linked, _first_line(timezone))), "UTC")
+    if wanted and found not in {wanted, _by_offset(wanted)}:
+        _log.warning("time_zone_unknown", wanted=wanted, taken=found, hint="write TZ=Area/City, or pipes.timezone")
+    return found
+
+
+def _by_offset(wanted: str) -> str:
+    """Return the zone of `UTC-3`, which is three hours east: `Etc/GMT-3`; "" where it is no such text."""
+    found = _OFFSET.fullmatch(wanted)
+    return "" if found is None else f"Etc/GMT{found['sign'] or '+'}{int(found['hours'])}"
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline(256).strip()
+    except OSError:
+        return ""
+
+
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+    return bool(name)
+
+
+SETTLE_SECONDS = 2.0
+"""The coarsest clocks of file systems tick so seldom."""
+T = TypeVar("T")
+_Stamp: TypeAlias = tuple[int, int, int, int] | None
+"""Device, inode, size and change time (ns); None where there is no file."""
+
+
+class ReadAgain(Generic[T]):
+    """What one file says.
+
+    Args:
+        read: Reads it; a file that is not there, too.
+        wall: Unix seconds, to compare with the times of files.
+    """
+
+    def __init__(self, read: Callable[[Path], T], wall: Callable[[], float] = time.time) -> None:
+        self._read = read
+        self._wall = wall
+        self._known: tuple[Path, _Stamp, T] | None = None
+
+    def now(self, file: Path) -> T:
+        """Return what the file says, any number of threads may ask."""
+        known, stamp = self._known, _stamp(file)
+        if known is not None and known[:2] == (file, stamp):
+            return known[2]
+        found = self._read(file)
+        is_young = stamp is not None and abs(self._wall() - stamp[3] / 1e9) <= SETTLE_SECONDS
+        self._known = None if is_young else (file, stamp, found)
+        return found
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns
 
 
 class AgentShelf:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.ledger import pipe_executions
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.running import counting
+from supervisord_py.ledger.pipe_state import StateChange
+from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.stopping import REASONS
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.instances import Operation
     from supervisord_py.ledger.pipe_executions import Output
-    from supervisord_py.ledger.pipe_state import StateChange
+    from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.execution import Execution, Outcome
     from supervisord_py.pipes.judging.retry import NextTry
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
+
 
 _MARKER = "INCOMPLETE"
 _SIZES = ("stdout_bytes", "stderr_bytes", "lost_bytes", "invalid_utf8")
@@ -97,13 +98,13 @@ class Conclusion:
             signal=live.record.signal if live.record else None,
             error_type=None if outcome.error_type is None else outcome.error_type.value,
             error_message=outcome.error_message,
-            incomplete=counting.is_incomplete(outcome) and it.started_at is not None,
+            incomplete=is_incomplete(outcome) and it.started_at is not None,
             output=output,
             session_path=it.session_path,
             agent_version=it.agent_version,
         )
-        if finish.incomplete and it.output_dir is not None:
-            await asyncio.to_thread(_mark, it.output_dir, outcome)
+        if it.output_dir is not None and it.started_at is not None:
+            await asyncio.to_thread(_mark if finish.incomplete else _remove_if_empty, it.output_dir, outcome)
         ended = await pipe_executions.finish(house.ledger, live.id, finish, change=change, also=also)
         if ended.first:
             house.states.take(change)
@@ -113,7 +114,7 @@ class Conclusion:
         """Return what an end means; nothing is changed by it."""
         following = self.aftermath.next_try(live, outcome)
         row = self._house.states.get(live.pipe)
-        change = counting.counted(row, live.execution, outcome, now, goes_on=following is not None)
+        change = counted(row, live.execution, outcome, now, goes_on=following is not None)
         return Weighed(change, following)
 
     @staticmethod
@@ -193,6 +194,11 @@ def _duration(execution: Execution, now: float) -> int | None:
     return None if execution.started_at is None else max(0, round((now - execution.started_at) * 1000))
 
 
+def _remove_if_empty(output_dir: str, _outcome: Outcome) -> None:
+    with suppress(OSError):
+        os.rmdir(output_dir)
+
+
 def _mark(output_dir: str, outcome: Outcome) -> None:
     """Leave a file in the output folder of an execution that was cut off: what else lies there may be half-done."""
     if not os.path.isdir(output_dir):
@@ -200,3 +206,38 @@ def _mark(output_dir: str, outcome: Outcome) -> None:
     words = outcome.error_message or Status(outcome.status).value
     with suppress(OSError), open(os.path.join(output_dir, _MARKER), "x", encoding="utf-8") as file:
         file.write(f"{words}\n")
+
+
+_NOT_ITS_OWN = frozenset((ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED))
+
+
+def counted(row: PipeStateRow, execution: Execution, outcome: Outcome, now: float, *, goes_on: bool) -> StateChange:
+    """Return what becomes of the pipe's state.
+
+    Args:
+        row: What was known of the pipe.
+        execution: That has ended.
+        outcome: How.
+        now: Unix seconds.
+        goes_on: Another try follows by itself.
+    """
+    pipe = execution.pipe_name
+    if outcome.status is Status.COMPLETED:
+        end = execution.context_end
+        return StateChange(pipe_name=pipe, last_success_at=now, consecutive_failures=0, last_context_end=end)
+    if outcome.error_type in _NOT_ITS_OWN or goes_on:
+        return StateChange(pipe_name=pipe)
+    return StateChange(pipe_name=pipe, consecutive_failures=row.consecutive_failures + 1)
+
+
+def is_incomplete(outcome: Outcome) -> bool:
+    """Say whether what it wrote may be half-done: it was cut off, by us or by a crash."""
+    if outcome.status in {Status.TIMED_OUT, Status.CANCELLED}:
+        return True
+    return outcome.error_type in {
+        ErrorType.CRASH,
+        ErrorType.INTERRUPTED,
+        ErrorType.SHUTDOWN,
+        ErrorType.BUDGET_EXCEEDED,
+        ErrorType.RESOURCE_LIMIT,
+    }

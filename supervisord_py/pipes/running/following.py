@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.judging.values import Summary
     from supervisord_py.pipes.running.clocks import Clocks
-    from supervisord_py.pipes.running.closing import Closed
     from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.performing import Closed
     from supervisord_py.pipes.running.spool import Spool
     from supervisord_py.pipes.running.transcript import News, Transcript
     from supervisord_py.process.placement import Placement

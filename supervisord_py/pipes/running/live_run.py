@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from supervisord_py.pipes.execution import Status
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.running.bell import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -22,6 +22,38 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.run_terms import RunTerms
     from supervisord_py.process.spec import Child, ExitRecord
+
+
+class Bell:
+    """Rung at each news; closed when nothing more will come."""
+
+    __slots__ = ("_next", "is_closed", "rings")
+
+    def __init__(self) -> None:
+        self._next: asyncio.Event | None = None
+        """There while somebody waits: most rings are for nobody."""
+        self.rings = 0
+        self.is_closed = False
+
+    def ring(self) -> None:
+        """Wake whoever waits."""
+        self.rings += 1
+        if self._next is not None:
+            self._next.set()
+            self._next = None
+
+    def close(self) -> None:
+        """Ring for the last time."""
+        self.is_closed = True
+        self.ring()
+
+    async def after(self, rings: int) -> None:
+        """Wait until it has rung more than `rings` times; at once when it is closed."""
+        while self.rings <= rings and not self.is_closed:
+            if self._next is None:
+                self._next = asyncio.Event()
+            await self._next.wait()
+
 
 T = TypeVar("T")
 
@@ -156,3 +188,53 @@ class LiveRun:
     def _give_up(self) -> None:
         if self._attempt is not None and self._attempt[0].is_set():
             self._attempt[1].cancel()
+
+
+class Roster:
+    """Who is at work, and who waits."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, LiveRun] = {}
+        self._of_pipes: dict[str, dict[int, LiveRun]] = {}
+
+    def add(self, live: LiveRun) -> None:
+        """Take one in."""
+        self._runs[live.id] = self._of_pipes.setdefault(live.pipe, {})[live.id] = live
+
+    def remove(self, live: LiveRun) -> None:
+        """Forget one whose row is final."""
+        self._runs.pop(live.id, None)
+        of_pipe = self._of_pipes.get(live.pipe, {})
+        of_pipe.pop(live.id, None)
+        if not of_pipe:
+            self._of_pipes.pop(live.pipe, None)
+
+    def get(self, execution: int) -> LiveRun | None:
+        """Return one by id."""
+        return self._runs.get(execution)
+
+    def all(self) -> tuple[LiveRun, ...]:
+        """Return everyone, oldest first."""
+        return tuple(self._runs[key] for key in sorted(self._runs))
+
+    def refused_output(self) -> dict[str, str]:
+        """Return the units whose output the disk refuses at present, and why."""
+        following = ((it.execution.unit, it.following) for it in self.all())
+        return {unit: it.trouble for unit, it in following if it is not None and it.trouble is not None}
+
+    def of_pipe(self, pipe: str) -> tuple[LiveRun, ...]:
+        """Return those of one pipe, oldest first."""
+        found = self._of_pipes.get(pipe, {})
+        return tuple(found[key] for key in sorted(found))
+
+    def count(self, pipe: str) -> int:
+        """Return how many there are of one pipe."""
+        return len(self._of_pipes.get(pipe, ()))
+
+    def running(self, pipe: str) -> LiveRun | None:
+        """Return the one of a pipe that runs."""
+        return next((it for it in self.of_pipe(pipe) if it.execution.status is Status.RUNNING), None)
+
+    def queued(self, pipe: str) -> tuple[LiveRun, ...]:
+        """Return those of a pipe that wait, oldest first."""
+        return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +18,26 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.judging.outcome import judge
 from supervisord_py.pipes.judging.values import Cause, Ending, SuccessRule, Summary
-from supervisord_py.pipes.running import closing, secret_store
+from supervisord_py.pipes.running import secret_store
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.log_blots import LogBlots
 from supervisord_py.pipes.running.run_terms import RunTerms
 from supervisord_py.pipes.running.spool import Spool
-from supervisord_py.pipes.running.stopping import Stopping, life_of_run_ends
+from supervisord_py.pipes.running.stopping import Stopping, ending_of, life_of_run_ends, told_with_survivors
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
-from supervisord_py.pipes.running.watching import Watching
+from supervisord_py.pipes.running.watching import Watching, output_of
 from supervisord_py.process.output import OutputReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from supervisord_py.pipes.running.closing import Closed
+    from supervisord_py.ledger.pipe_executions import Output
     from supervisord_py.pipes.running.conclusion import Conclusion
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.pipes.running.starting import Starting
     from supervisord_py.process.spec import Child
+
 
 _log = structlog.get_logger(__name__)
 
@@ -121,7 +123,7 @@ class Performing:
             if live.is_wanted and live.left.is_set():
                 return
             if await self._bring_down(live, terms):
-                close = partial(closing.close, live, terms, following, self._house.config.output.row_bytes)
+                close = partial(what_it_came_to, live, terms, following, self._house.config.output.row_bytes)
                 await self._finish(live, await self._read_out(live, following, reading, close))
         finally:
             watching.close()
@@ -180,3 +182,27 @@ class Performing:
         await self._stopping.clear_away(live)
         await self._conclusion.after(live, closed.outcome)
         await self._stopping.release(live)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """How it ended, fit to be stored, and what its row is to say of its output."""
+
+    outcome: Outcome
+    output: Output
+
+
+def what_it_came_to(live: LiveRun, terms: RunTerms, following: Following, row_bytes: int) -> Closed:
+    """Judge a run whose process is gone, from all that it has left.
+
+    Args:
+        live: Which.
+        terms: How it is judged.
+        following: Its output, read to the end.
+        row_bytes: Of each stream in its row.
+    """
+    ending = ending_of(live, following)
+    outcome = judge(ending, following.summary, terms.success, allow_empty=terms.allow_empty)
+    outcome = told_with_survivors(live, outcome)
+    message = following.transcript.veil(outcome.error_message)
+    return Closed(replace(outcome, error_message=message), output_of(following, row_bytes))

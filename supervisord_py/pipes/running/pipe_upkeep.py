@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.pipes.declaring.catalog import Change, PipeCatalog
-    from supervisord_py.pipes.running.cancelling import Cancelling
+    from supervisord_py.pipes.running.by_hand import Cancelling
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
 

@@ -9,8 +9,7 @@ from supervisord_py.pipes.definition import PipeDefinition
 from supervisord_py.pipes.running.admission import Admission
 from supervisord_py.pipes.running.adoption import Adoption
 from supervisord_py.pipes.running.agent_shelf import AgentShelf
-from supervisord_py.pipes.running.by_hand import ByHand
-from supervisord_py.pipes.running.cancelling import Cancelling
+from supervisord_py.pipes.running.by_hand import ByHand, Cancelling
 from supervisord_py.pipes.running.clocks import Clocks
 from supervisord_py.pipes.running.conclusion import Conclusion
 from supervisord_py.pipes.running.event_sources import EventSources

@@ -7,11 +7,11 @@ they lie in the keeper's memory (`secret_store.py`), never in a file.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from supervisord_py.pipes.execution import ErrorType
-from supervisord_py.pipes.judging.values import ErrorPattern, Requirement, SuccessRule
+from supervisord_py.pipes.judging.values import Cause, ErrorPattern, Requirement, SuccessRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,40 @@ def _success(members: dict[str, Any]) -> SuccessRule:
         patterns=tuple(ErrorPattern(ErrorType(it["error_type"]), it["pattern"]) for it in members["patterns"]),
         scan_output=bool(members["scan_output"]),
     )
+
+
+TAG_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunTag:
+    """What is known of an agent's process.
+
+    Attributes:
+        execution: Id of its row.
+        deadline: When its timeout is over.
+        cause: Why it is being stopped; `nobody` while it is not.
+        detail: In words.
+    """
+
+    execution: int
+    deadline: float
+    cause: str = Cause.NOBODY.value
+    detail: str | None = None
+
+    def encode(self) -> str:
+        """Return the text for the keeper."""
+        return json.dumps({"v": TAG_VERSION, **asdict(self)}, separators=(",", ":"))
+
+
+def decode_tag(text: str) -> RunTag | None:
+    """Read a tag; None when it is none of ours or of another version."""
+    try:
+        members = json.loads(text)
+        if members.pop("v") != TAG_VERSION:
+            return None
+        tag = RunTag(int(members["execution"]), float(members["deadline"]), str(members["cause"]), members["detail"])
+        Cause(tag.cause)
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return None
+    return tag

@@ -10,9 +10,9 @@ import structlog
 
 from supervisord_py.pipes.definition import PipeDefinition
 from supervisord_py.pipes.running.clocks import Clocks
+from supervisord_py.pipes.running.live_run import Roster
 from supervisord_py.pipes.running.pipe_chronicle import PipeChronicle
 from supervisord_py.pipes.running.pipe_states import PipeStates
-from supervisord_py.pipes.running.roster import Roster
 from supervisord_py.pipes.running.spool import folder_of
 
 if TYPE_CHECKING:

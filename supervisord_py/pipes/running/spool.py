@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.ledger.pipe_executions import Output
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running import row_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from supervisord_py.pipes.execution import Usage
+
 
 FILES = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr", OutputStream.EVENTS: "events.jsonl"}
 PAGE_MAX = 4 * 1024 * 1024
@@ -115,10 +115,10 @@ class Spool:
     def text(self, stream: OutputStream, limit: int) -> str:
         """Return the text of a stream as a row keeps it."""
         size = self.sizes[stream]
-        head, tail = row_text.split(size, limit)
+        head, tail = head_tail(size, limit)
         first = read(self.folder, stream, 0, head) if head else b""
         last = read(self.folder, stream, size - tail, tail) if tail else b""
-        return row_text.joined(first, last, size, self.totals[stream])
+        return row_text(first, last, size, self.totals[stream])
 
     def output(self, row_bytes: int, *, lost_bytes: int, invalid_utf8: bool, usage: Usage) -> Output:
         """Return what the row is to say of the output so far, with what a file cannot know of it."""
@@ -190,3 +190,76 @@ def size(folder: Path, stream: OutputStream) -> int | None:
         return (folder / FILES[stream]).stat().st_size
     except OSError:
         return None
+
+
+HEAD_SHARE = 4
+"""One fourth of the room is for the beginning: the end tells more."""
+_CONTINUES = range(0x80, 0xC0)
+_CHARACTER_BYTES = 4
+
+
+def head_tail(total: int, limit: int) -> tuple[int, int]:
+    """Return how many bytes of a stream of `total` go into the head and into the tail; (total, 0) when all fit."""
+    if total <= limit:
+        return total, 0
+    head = limit // HEAD_SHARE
+    return head, limit - head
+
+
+def row_text(head: bytes, tail: bytes, kept: int, total: int) -> str:
+    """Return the text of a row from the two pieces that `head_tail` named.
+
+    Args:
+        head: The first bytes.
+        tail: The last ones; empty when the head is all.
+        kept: Bytes of the file that they are the ends of.
+        total: Bytes of the stream; what is more than `kept` is in no file.
+    """
+    last = f"\n[... {total - kept} bytes not kept ...]\n" if total > kept else ""
+    if not tail:
+        return head.decode("utf-8", "replace") + last
+    head, tail = _without_cut_end(head), _without_cut_start(tail)
+    missing = f"\n[... {kept - len(head) - len(tail)} bytes left out ...]\n"
+    return f"{head.decode('utf-8', 'replace')}{missing}{tail.decode('utf-8', 'replace')}{last}"
+
+
+def _without_cut_start(data: bytes) -> bytes:
+    start = 0
+    while start < min(_CHARACTER_BYTES, len(data)) and data[start] in _CONTINUES:
+        start += 1
+    return data[start:]
+
+
+def _without_cut_end(data: bytes) -> bytes:
+    for back in range(1, min(_CHARACTER_BYTES, len(data)) + 1):
+        byte = data[-back]
+        if byte in _CONTINUES:
+            continue
+        width = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        return data[:-back] if width > back else data
+    return data
+
+
+class Utf8Check:
+    """Says whether a stream of bytes, in whatever pieces it comes, is UTF-8 so far. Pure."""
+
+    def __init__(self, open_bytes: bytes = b"", *, is_valid: bool = True) -> None:
+        self.open_bytes = open_bytes
+        """The beginning of a character whose end has not come."""
+        self.is_valid = is_valid
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        if not self.is_valid:
+            return
+        whole = self.open_bytes + data
+        self.open_bytes = b""
+        try:
+            whole.decode()
+        except UnicodeDecodeError as error:
+            self.is_valid = error.end == len(whole) and error.reason == "unexpected end of data"
+            self.open_bytes = whole[error.start :] if self.is_valid else b""
+
+    def end(self) -> None:
+        """Take the end: a character that was begun stays cut."""
+        self.is_valid = self.is_valid and not self.open_bytes

@@ -11,8 +11,10 @@ import asyncio
 import errno
 import os
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 from supervisord_py.errors import ConflictError, StartFailedError
 from supervisord_py.ledger import pipe_executions, pipe_history
@@ -20,23 +22,23 @@ from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes.agents.launching import LaunchOrder, launch
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
-from supervisord_py.pipes.running import budgets, run_terms, secret_store
-from supervisord_py.pipes.running.budgets import DailyBudget
+from supervisord_py.pipes.running import run_terms, secret_store
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
 from supervisord_py.pipes.running.pipe_chronicle import life_begins, life_of
-from supervisord_py.pipes.running.run_tag import RunTag
-from supervisord_py.pipes.running.run_terms import RunTerms
+from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
+    from supervisord_py.ledger.pipe_history import UsageSum
     from supervisord_py.pipes.agents.launching import Means, Prepared
     from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.process.spec import Child
+
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
@@ -112,8 +114,8 @@ class Starting:
         for budget, pipe in both:
             if budget.is_empty:
                 continue
-            when = budgets.day_start(house.clocks.wall(), zone)
-            why = budgets.refusal(budget, await pipe_history.usage_since(house.ledger, when, pipe))
+            when = day_start(house.clocks.wall(), zone)
+            why = budget_refusal(budget, await pipe_history.usage_since(house.ledger, when, pipe))
             if why is not None:
                 raise StartRefusedError(ErrorType.BUDGET_EXCEEDED, why)
 
@@ -261,3 +263,32 @@ def _not_spawned(error: StartFailedError, program: str) -> StartRefusedError:
     is_program = error.extra.get("stage") == "exec" and error.extra.get("errno") in _NO_PROGRAM
     kind = ErrorType.AGENT_NOT_FOUND if is_program else ErrorType.UNKNOWN
     return StartRefusedError(kind, f"cannot start {program}: {error.detail}")
+
+
+@dataclass(frozen=True, slots=True)
+class DailyBudget:
+    """Ceilings of a day; None for none. `whose` names them in the refusal."""
+
+    tokens: int | None
+    cost: float | None
+    whose: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether anything goes."""
+        return self.tokens is None and self.cost is None
+
+
+def day_start(now: float, zone: str) -> float:
+    """Return when the present day began in a zone, Unix seconds."""
+    local = datetime.fromtimestamp(now, ZoneInfo(zone))
+    return local.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def budget_refusal(budget: DailyBudget, used: UsageSum) -> str | None:
+    """Return why nothing more may be started today, None while something is left."""
+    if budget.tokens is not None and used.total_tokens >= budget.tokens:
+        return f"{budget.whose} used up: {used.total_tokens} tokens today of {budget.tokens}"
+    if budget.cost is not None and used.cost >= budget.cost:
+        return f"{budget.whose} used up: {used.cost:.4f} USD today of {budget.cost:g}"
+    return None

@@ -20,8 +20,7 @@ from supervisord_py.pipes.judging.values import Cause, Ending
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running import secret_store
 from supervisord_py.pipes.running.pipe_chronicle import life_ends
-from supervisord_py.pipes.running.run_tag import RunTag
-from supervisord_py.pipes.running.run_terms import RunTerms
+from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.process.lifecycle import describe, outcome
 from supervisord_py.process.spec import Reason

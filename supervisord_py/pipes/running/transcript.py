@@ -17,7 +17,7 @@ from supervisord_py.pipes.agents.redaction import Redactor, redact
 from supervisord_py.pipes.judging.parsers import parser_for
 from supervisord_py.pipes.judging.values import Kept, Resumed, Settled, Text
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running.row_text import Utf8Check
+from supervisord_py.pipes.running.spool import Utf8Check
 from supervisord_py.process.output import Chunk, Cursor, Gap, Stream
 
 if TYPE_CHECKING:
