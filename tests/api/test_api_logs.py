@@ -49,28 +49,11 @@ async def test_a_unit_that_never_spoke_is_empty(rig: Rig) -> None:
     assert headers["Content-Type"] == "application/octet-stream"
 
 
-async def test_raw_bytes_come_as_they_were(rig: Rig, output: Output) -> None:
-    wild = bytes(range(256)) * 10
-    output.write(wild)
-    output.write(b"err\n", STDERR)
-    _, content, headers = await rig.get("/api/units/x/logs")
-    assert content == wild + b"err\n"
-    assert headers["X-Cursor"] == str(len(wild) + 4)
-
-
 async def test_one_stream_only(rig: Rig, output: Output) -> None:
     output.write(b"out\n")
     output.write(b"err\n", STDERR)
     assert (await rig.get("/api/units/x/logs?stream=stderr"))[1] == b"err\n"
     assert (await rig.get("/api/units/x/logs?stream=stdout"))[1] == b"out\n"
-
-
-async def test_a_cursor_goes_on_exactly_there(rig: Rig, output: Output) -> None:
-    output.write(b"0123456789")
-    assert (await rig.get("/api/units/x/logs?cursor=4"))[1] == b"456789"
-    _, content, headers = await rig.get("/api/units/x/logs?cursor=10")
-    assert (content, headers["X-Cursor"]) == (b"", "10")
-    assert (await rig.get("/api/units/x/logs?cursor=99"))[2]["X-Cursor"] == "99"
 
 
 async def test_more_than_one_piece_and_more_than_one_segment(rig: Rig, output: Output) -> None:
@@ -128,17 +111,6 @@ async def test_bytes_that_are_no_text_are_replaced_or_given_as_base64(rig: Rig, 
     assert item["text"] == "\ufffd\x00ok"
     [item] = await ndjson(rig, "?encoding=base64")
     assert base64.b64decode(item["base64"]) == b"\xff\x00ok"
-
-
-async def test_sse_is_resumed_where_it_ended(rig: Rig, output: Output) -> None:
-    output.write(b"first\n")
-    output.write(b"second\n")
-    _, content, _ = await rig.get("/api/units/x/logs", Accept="text/event-stream", **{"Last-Event-ID": "6"})
-    frame = dict(line.split(": ", 1) for line in content.decode().strip().splitlines())
-    assert frame["id"] == "13"
-    assert json.loads(frame["data"])["text"] == "second\n"
-    status, problem, _ = await rig.get("/api/units/x/logs", **{"Last-Event-ID": "x"})
-    assert (status, problem["parameter"]) == (400, "Last-Event-ID")
 
 
 async def test_following_crosses_rotation(rig: Rig, output: Output) -> None:

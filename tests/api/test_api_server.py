@@ -77,14 +77,6 @@ async def test_a_bug_tells_the_client_its_id_and_nothing_else(
     assert "my-id" in problem["detail"]
 
 
-async def test_a_request_id_is_echoed_or_made(rig: Rig) -> None:
-    assert (await rig.get("/api/health", **{"X-Request-Id": "abc-1"}))[2]["X-Request-Id"] == "abc-1"
-    made = {(await rig.get("/api/health"))[2]["X-Request-Id"] for _ in range(3)}
-    assert len(made) == 3
-    for bad in ("a b", "x" * 129, "\u00fc"):
-        assert (await rig.get("/api/health", **{"X-Request-Id": bad}))[2]["X-Request-Id"] != bad
-
-
 async def test_streams_carry_the_request_id_too(rig: Rig) -> None:
     async with rig.client.get("/api/events?follow=1", headers={"X-Request-Id": "abc-2"}) as answer:
         assert answer.headers["X-Request-Id"] == "abc-2"

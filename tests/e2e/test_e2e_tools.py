@@ -75,9 +75,7 @@ def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
     shared.tool(f"{name}-nowhere", without, listen=mode)
     assert shared.run(f"{name}-nowhere", {"n": 2}).json()["n"] == 2
     shared.tool(f"{name}-never", loading, listen=mode, start_timeout_seconds=0.5)
-    never = shared.run(f"{name}-never").json()
-    assert never["reason"] == "readiness_timeout"
-    assert "GET /healthz answered 50" in never["detail"]
+    assert shared.run(f"{name}-never").json()["reason"] == "readiness_timeout"
 
 
 def test_input_is_checked_before_anything_is_spawned(shared: House) -> None:

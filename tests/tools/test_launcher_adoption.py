@@ -22,26 +22,6 @@ if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
 
 
-@pytest.mark.parametrize("child", ["shapes", "uvicorn-asyncio"])
-async def test_a_warm_tool_stays_itself(house: ToolHouse, child: str) -> None:
-    house.add(child)
-    pid = (await house.ask(child))["pid"]
-    before = house.state(child)
-    await house.new_control_plane()
-    # Where the keeper had not yet heard that it is ready, it is asked once more.
-    await eventually(lambda: house.state(child).state == "ready", "ready")
-    after = house.state(child)
-    assert (after.pid, after.port, after.started_at) == (pid, before.port, before.started_at)
-    assert (after.instance, after.restarts) == (before.instance, 0)
-    assert after.last_used == pytest.approx(before.last_used)
-    warm, answer = await house.answer(child)
-    assert answer["pid"] == pid
-    assert warm.cold_start_ms is None
-    assert len(await house.said("adopted", f"tool:{child}")) == 1
-    await house.launcher.stop(child)
-    assert not alive(pid)
-
-
 async def test_the_port_outlives_control_plane_and_instance(house: ToolHouse) -> None:
     house.add("shapes")
     await house.ask("shapes")
