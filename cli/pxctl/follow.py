@@ -13,7 +13,7 @@ import os
 import time
 
 from pxctl.client import query, split_lines
-from pxctl.failure import Failure, Interrupted, Problem, Unreachable
+from pxctl.failure import Failure, Interrupted, Problem, Unreachable, raise_problem
 from pxctl.shown_text import Shaper
 
 TYPE_CHECKING = False
@@ -32,7 +32,6 @@ CUT_OFF = frozenset({"shutdown", "interrupted"})
 """What the daemon answers while its control plane goes: another one follows."""
 AWAY_SECONDS = 60.0
 """How long a daemon may be away before following ends with an error."""
-_PROBLEM_TYPE = "urn:px:problem:"
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _PAGE_BYTES = 1024 * 1024
@@ -98,13 +97,6 @@ def parsed_event(line: bytes) -> Event:
         raise Failure("the daemon sent a line that is no event", kind="bad_answer")
     raise_problem(event)
     return event
-
-
-def raise_problem(event: Event) -> None:
-    """Raise the problem that an event is, if it is one."""
-    if str(event.get("type", "")).startswith(_PROBLEM_TYPE):
-        status = event.get("status")
-        raise Problem(status if isinstance(status, int) else 500, event)
 
 
 def bytes_of(event: Event) -> bytes:
