@@ -53,7 +53,7 @@ def paged(streams: dict[str, bytes], *, complete: bool = True, lost: int = 0) ->
         is_end = complete and not lost and offset + len(page) == len(whole)
         more = f"X-Total-Bytes: {len(whole) + lost}\r\nX-Complete: {'true' if is_end else 'false'}\r\n"
         if lost:
-            more += f"X-Lost-Bytes: {lost}\r\nX-Notice: {lost} bytes were not kept\r\n"
+            more += "X-Truncated: true\r\n"
         connection.sendall(reply(page, content_type="application/octet-stream", more=more))
 
     return serve

@@ -243,9 +243,11 @@ def test_tail_follows_the_newest_execution_of_a_pipe(px: Px, daemon: FakeDaemon)
 
 
 def test_who_follows_is_told_at_the_end_what_was_not_kept(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(daemon, RUNNING).on(TAIL, ndjson(started(RUNNING), {**done(execution(12)), "notice": "7 bytes gone"}))
+    on_execution(daemon, RUNNING).on(TAIL, ndjson(started(RUNNING), done({**execution(12), "truncated": True})))
     ended = px("pipe", "tail", "-f", "12")
-    assert "\npxctl: 7 bytes gone\npxctl: execution 12 completed" in ended.err
+    assert (
+        "\npxctl: not all of its output was kept (pipes.output_file_bytes)\npxctl: execution 12 completed" in ended.err
+    )
 
 
 def test_ctrl_c_ends_the_looking_quietly(px: Px, daemon: FakeDaemon) -> None:
