@@ -11,8 +11,7 @@ import os
 
 from pxctl.app import json_text
 from pxctl.client import split_events, split_lines
-from pxctl.failure import USAGE, Failure
-from pxctl.follow import raise_problem
+from pxctl.failure import USAGE, Failure, raise_problem
 from pxctl.output import clean
 
 TYPE_CHECKING = False

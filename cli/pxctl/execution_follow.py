@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     Event = dict[str, Any]
 
+NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
+
 
 def queue_once(client: Client, target: str, content: dict[str, Any]) -> Event:
     """Have an execution queued and return it; a connection that is lost meanwhile is taken up again.
@@ -258,15 +260,14 @@ def _end(invocation: Invocation, final: Event, successor: Event | None) -> int:
 
 def follow(invocation: Invocation, execution: Event) -> Event:
     """Show an execution's output and where it is until it is over; return the final row."""
-    final, notice = execution, None
+    final = execution
     with ExecutionView(invocation, execution) as view:
         for event in Following(invocation, execution).events():
             view.show(event)
             if isinstance(known := event.get("execution"), dict):
                 final = known
-            notice = event.get("notice")
-    if notice is not None:
-        invocation.warn(f"pxctl: {notice}")
+    if final.get("truncated"):
+        invocation.warn(NOT_KEPT)
     return final
 
 

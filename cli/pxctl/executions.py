@@ -7,7 +7,6 @@ import time
 from pxctl import output
 from pxctl.client import bare_name, query, quote
 from pxctl.failure import FAILED, OK, TIMED_OUT, UNKNOWN_UNIT, Failure, Interrupted, Problem, Unreachable, usage
-from pxctl.follow import Patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,6 +120,8 @@ def await_execution(client: Client, execution: Execution, timeout: float | None 
     Raises:
         Failure: The time is over (`timed_out`), or the daemon is away for too long.
     """
+    from pxctl.follow import Patience  # noqa: PLC0415 - dear, and only for this
+
     patience = Patience(met=True)
     deadline = None if timeout is None else time.monotonic() + timeout
     target = query(f"/api/executions/{execution.get('id')}", [("wait", True)])

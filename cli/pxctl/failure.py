@@ -126,6 +126,13 @@ class Silent(Exception):
         self.exit_code = exit_code
 
 
+def raise_problem(event: dict[str, Any]) -> None:
+    """Raise the problem that an event is, if it is one."""
+    if str(event.get("type", "")).startswith("urn:px:problem:"):
+        status = event.get("status")
+        raise Problem(status if isinstance(status, int) else 500, event)
+
+
 def usage(detail: str, hint: str) -> Failure:
     """Return the failure of a call that cannot be meant so."""
     return Failure(detail, kind="usage", hint=hint, exit_code=USAGE)

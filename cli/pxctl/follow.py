@@ -13,7 +13,7 @@ import os
 import time
 
 from pxctl.client import query, split_lines
-from pxctl.failure import Failure, Interrupted, Problem, Unreachable
+from pxctl.failure import Failure, Interrupted, Problem, Unreachable, raise_problem
 from pxctl.shown_text import Shaper
 
 TYPE_CHECKING = False
@@ -32,7 +32,6 @@ CUT_OFF = frozenset({"shutdown", "interrupted"})
 """What the daemon answers while its control plane goes: another one follows."""
 AWAY_SECONDS = 60.0
 """How long a daemon may be away before following ends with an error."""
-_PROBLEM_TYPE = "urn:px:problem:"
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
 _PAGE_BYTES = 1024 * 1024
@@ -100,13 +99,6 @@ def parsed_event(line: bytes) -> Event:
     return event
 
 
-def raise_problem(event: Event) -> None:
-    """Raise the problem that an event is, if it is one."""
-    if str(event.get("type", "")).startswith(_PROBLEM_TYPE):
-        status = event.get("status")
-        raise Problem(status if isinstance(status, int) else 500, event)
-
-
 def bytes_of(event: Event) -> bytes:
     """Return the bytes of an output event, exactly."""
     if isinstance(content := event.get("bytes"), bytes):
@@ -135,15 +127,17 @@ class Page:
         total: Bytes of the whole output so far.
         complete: They reach the end, and no more will come.
         in_line: After this page the output stands within a line.
+        truncated: Not all of it was kept (pipes.output_file_bytes); an empty page is the end then.
     """
 
-    __slots__ = ("complete", "content", "end", "in_line", "total")
+    __slots__ = ("complete", "content", "end", "in_line", "total", "truncated")
 
-    def __init__(self, content: bytes, offset: int, total: int, *, complete: bool) -> None:
+    def __init__(self, content: bytes, offset: int, total: int, *, complete: bool, truncated: bool) -> None:
         self.content = content
         self.end = offset + len(content)
         self.total = total
         self.complete = complete
+        self.truncated = truncated
         self.in_line = not content.endswith(b"\n")
 
 
@@ -156,8 +150,9 @@ def pages(
         size = _PAGE_BYTES if left is None else min(left, _PAGE_BYTES)
         with client.open("GET", query(route, [("offset", offset), ("limit", size), *parameters])) as exchange:
             fields, content = exchange.head.fields, exchange.read()
-        complete = fields.get("x-complete") == "true"
-        yield Page(content, offset, int(fields.get("x-total-bytes") or 0), complete=complete)
+        complete, truncated = fields.get("x-complete") == "true", fields.get("x-truncated") == "true"
+        total = int(fields.get("x-total-bytes") or 0)
+        yield Page(content, offset, total, complete=complete, truncated=truncated)
         if not content or complete:
             return
         offset += len(content)
@@ -184,7 +179,8 @@ def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, plac
     if invocation.json:
         listed = list(found)
         content, last = b"".join(page.content for page in listed), listed[-1]
-        facts = {**place, "offset": offset, "total_bytes": last.total, "complete": last.complete}
+        known = {"total_bytes": last.total, "complete": last.complete, "truncated": last.truncated}
+        facts = {**place, "offset": offset, **known}
         try:
             invocation.document({**facts, "text": content.decode()})
         except UnicodeDecodeError:
@@ -193,16 +189,12 @@ def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, plac
     shown = show(invocation, found)
     if shown is not None and not shown.complete:
         own_line = "\n" if shown.in_line and _is_one_place() else ""
-        if is_cut(shown):
-            invocation.warn(f"{own_line}pxctl: only {shown.end} of {shown.total} bytes were kept")
+        if shown.truncated and not shown.content:
+            kept = f"{shown.end} of {shown.total} bytes were kept (pipes.output_file_bytes)"
+            invocation.warn(f"{own_line}pxctl: {kept}")
         else:
             more = f"{shown.end} of {shown.total} bytes so far; go on with --offset {shown.end}"
             invocation.notice(f"{own_line}pxctl: {more}")
-
-
-def is_cut(last: Page) -> bool:
-    """Say whether the end of what was kept is reached, and more than that was printed."""
-    return not last.content and last.end < last.total
 
 
 def _is_one_place() -> bool:

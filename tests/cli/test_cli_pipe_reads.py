@@ -215,12 +215,17 @@ def test_output_of_which_not_all_was_kept_says_so(px: Px, daemon: FakeDaemon) ->
     """And comes to an end; `--offset` is offered only where there is more to be read."""
     on_execution(daemon).on(OUTPUT, paged({"stdout": b"head\n", "stderr": b"e\n"}, lost=90))
     ended = px("pipe", "output", "12", "-q")
-    assert (ended.code, ended.text, ended.err) == (0, "head\n", "pxctl: only 5 of 95 bytes were kept\n")
+    assert (ended.code, ended.text, ended.err) == (
+        0,
+        "head\n",
+        "pxctl: 5 of 95 bytes were kept (pipes.output_file_bytes)\n",
+    )
     some = px("pipe", "output", "12", "--limit", "2").err
     assert some == "pxctl: 2 of 95 bytes so far; go on with --offset 2\n"
     told = px("pipe", "output", "12", "--json").json()
     assert (told["text"], told["total_bytes"], told["complete"]) == ("head\n", 95, False)
-    assert "only 5 of 95 bytes were kept" in px("pipe", "tail", "12").err
+    assert told["truncated"] is True
+    assert px("pipe", "tail", "12").err == "e\npxctl: not all of its output was kept (pipes.output_file_bytes)\n"
 
 
 def test_tail_shows_what_there_is_of_both_streams(px: Px, daemon: FakeDaemon) -> None:

@@ -10,7 +10,7 @@ from pxctl.batch import one_by_one, request, tell
 from pxctl.client import bare_name, bare_names, route
 from pxctl.coerce import CannotRead, read_json
 from pxctl.completion import execution_ids, execution_names, pipe_names
-from pxctl.execution_follow import ExecutionView, Following, follow, let_go, queue_once, watch
+from pxctl.execution_follow import NOT_KEPT, ExecutionView, Following, follow, let_go, queue_once, watch
 from pxctl.executions import (
     FINAL,
     PREFIX,
@@ -26,7 +26,7 @@ from pxctl.executions import (
     took,
 )
 from pxctl.failure import FAILED, OK, Silent, usage
-from pxctl.follow import is_cut, pages, print_event, print_pages, show
+from pxctl.follow import pages, print_event, print_pages, show
 from pxctl.output import BY_STATE, Cell, Column, print_table
 
 TYPE_CHECKING = False
@@ -324,14 +324,14 @@ def _show_now(invocation: Invocation, client: Client, found: dict[str, Any]) -> 
     if invocation.json:
         invocation.document(client.get(execution_route(found)))
         return
-    last = [show(invocation, pages(client, target, [("stream", "stdout")], 0, None))]
+    last = show(invocation, pages(client, target, [("stream", "stdout")], 0, None))
+    is_cut = last is not None and last.truncated
     with ExecutionView(invocation, found) as view:
         for page in pages(client, target, [("stream", "stderr")], 0, None):
             view.show({"event": "output", "stream": "stderr", "bytes": page.content})
-            last[1:] = [page]
-    for end in last:
-        if end is not None and is_cut(end):
-            invocation.warn(f"pxctl: only {end.end} of {end.total} bytes were kept")
+            is_cut = is_cut or page.truncated
+    if is_cut:
+        invocation.warn(NOT_KEPT)
     if found.get("status") not in FINAL:
         invocation.notice(f"pxctl: {sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
 

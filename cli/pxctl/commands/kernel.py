@@ -10,14 +10,11 @@ import sys
 import click
 
 from pxctl import output
-from pxctl.answers import write_whole
 from pxctl.app import READS, SECONDS, declare
 from pxctl.batch import one_by_one, steer, tell
-from pxctl.cells import Progress, start_kernel
 from pxctl.client import bare_name, is_glob, quote, route
 from pxctl.completion import kernel_names
 from pxctl.failure import FAILED, INACTIVE, UNKNOWN_UNIT, Failure, Silent
-from pxctl.follow import pages, print_pages
 from pxctl.kernels import (
     BACKENDS,
     CALLER_VARIABLES,
@@ -207,6 +204,8 @@ def start_session(
         else:
             invocation.say_all(_explanation(answer.document, invocation.paint))
         return
+
+    from pxctl.cells import Progress, start_kernel  # noqa: PLC0415 - dear, and only for this
 
     progress = Progress(invocation, f"kernel:{name}")
     try:
@@ -500,6 +499,8 @@ def print_output(
     cwd: str | None,
 ) -> None:
     """Print what a cell printed: all of it, also what an answer had cut; byte for byte on a pipe."""
+    from pxctl.follow import pages, print_pages  # noqa: PLC0415 - dear, and only for this
+
     invocation.action = f"read the output of {kernel}"
     client = invocation.client()
     found = kernel_id(client, kernel, cwd=cwd)
@@ -532,6 +533,8 @@ _EXPORT_SECONDS = 300.0
 @_which
 def export_kernel(invocation: Invocation, kernel: str, target: str | None, cwd: str | None) -> None:
     """Write what a session ran, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too."""
+    from pxctl.answers import write_whole  # noqa: PLC0415 - dear, and only for this
+
     invocation.action = f"export {kernel}"
     client = invocation.client()
     found = kernel_id(client, kernel, cwd=cwd)

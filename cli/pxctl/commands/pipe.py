@@ -13,12 +13,10 @@ from pxctl import output
 from pxctl.app import READS, declare
 from pxctl.batch import one_by_one, tell
 from pxctl.client import bare_name, bare_names, is_glob, query, route
-from pxctl.coerce import CannotRead, read_json
 from pxctl.completion import execution_names, pipe_names
 from pxctl.executions import PREFIX, is_execution_id, money
 from pxctl.failure import FAILED, OK, UNKNOWN_UNIT, USAGE, Failure, usage
 from pxctl.output import BY_STATE, Cell, Column, clean, print_facts, print_table
-from pxctl.shown_text import shaped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,6 +141,8 @@ def show_pipe(invocation: Invocation, pipe: str, rendered: bool) -> None:
 
 def _print_prompt(invocation: Invocation, prompt: object, name: str) -> None:
     """Write the prompt, on a pipe byte for byte; a terminal gets nothing that could steer it."""
+    from pxctl.shown_text import shaped  # noqa: PLC0415 - dear, and only for this
+
     if not isinstance(prompt, str):
         raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=USAGE)
     invocation.write(shaped(prompt, colour=False) if invocation.out_is_terminal else prompt)
@@ -342,6 +342,8 @@ def config_pipe(invocation: Invocation, pipe: str, values: tuple[str, ...]) -> N
 
 
 def _change(text: str, name: str) -> tuple[str, Any]:
+    from pxctl.coerce import CannotRead, read_json  # noqa: PLC0415 - dear, and only for this
+
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise usage(f"{text!r} is not KEY=VALUE", f"pxctl pipe config {name} timeout=600")
