@@ -18,41 +18,9 @@ if TYPE_CHECKING:
 
     E = TypeVar("E", bound=StrEnum)
 
-_SAME = (
-    "id",
-    "pipe_name",
-    "queued_at",
-    "not_before",
-    "started_at",
-    "finished_at",
-    "queue_wait_ms",
-    "duration_ms",
-    "pid",
-    "start_time",
-    "boot_id",
-    "instance",
-    "trigger_event",
-    "trigger_key",
-    "rendered_prompt",
-    "api_port",
-    "context_start",
-    "context_end",
-    "stdout",
-    "stderr",
-    "stdout_bytes",
-    "stderr_bytes",
-    "invalid_utf8",
-    "lost_bytes",
-    "exit_code",
-    "signal",
-    "error_message",
-    "retry_of",
-    "retry_count",
-    "output_dir",
-    "incomplete",
-    "session_path",
-    "agent_version",
-)
+_COLUMNS = {each.name for each in fields(PipeExecutionRow)} - {"status", "trigger", "plan", "error_type"}
+_SAME = tuple(each.name for each in fields(Execution) if each.name in _COLUMNS)
+"""Fields that a row has under the same name and with the same value."""
 _USAGE = tuple(each.name for each in fields(Usage))
 _PRESET = tuple(each.name for each in fields(Preset))
 _PLAN = tuple(each.name for each in fields(Plan))
