@@ -13,7 +13,6 @@ from aiohttp import WSMsgType, web
 from supervisord_py.kernels.gateway import wire
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 SPECS = {"default": "python3", "kernelspecs": {"python3": {"name": "python3", "spec": {"language": "python"}}}}
@@ -30,7 +29,6 @@ class FakeServer:
         state: `execution_state` of its kernel; None: it has no such kernel.
         v1: It knows the v1 subprotocol.
         is_mute: It lets websockets wait for ever.
-        silent: How its first kernels never answer: `"websocket"` waits for ever, `"shell"` is never heard.
         on_execute: What it does with an execute_request.
         before_info: What it does before it answers a kernel_info_request.
         sockets: Websockets that are open.
@@ -44,7 +42,6 @@ class FakeServer:
     state: str | None = "idle"
     v1: bool = False
     is_mute: bool = False
-    silent: list[str] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     on_execute: Callable[[FakeServer, wire.Message], Awaitable[None]] | None = None
     before_info: Callable[[FakeServer], Awaitable[None]] | None = None
@@ -52,7 +49,6 @@ class FakeServer:
     executed: list[str] = field(default_factory=list)
     url: str = ""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
-    _runner: web.AppRunner | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer anything."""
@@ -89,14 +85,13 @@ class FakeServer:
     async def _channels(self, request: web.Request) -> web.StreamResponse:
         if self.state is None:
             return web.Response(status=404)
-        how = dict(zip(self.started, self.silent, strict=False)).get(request.path.split("/")[-2])
-        if self.is_mute or how == "websocket":
+        if self.is_mute:
             await asyncio.Event().wait()
         channel = web.WebSocketResponse(protocols=(wire.V1,) if self.v1 else (), max_msg_size=0)
         await channel.prepare(request)
         self.sockets.append(channel)
         async for frame in channel:
-            if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY) and how is None:
+            if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY):
                 await self._hear(wire.unpack_v1(frame.data) if self.v1 else wire.unpack_json(frame.data))
         with suppress(ValueError):
             self.sockets.remove(channel)
@@ -150,34 +145,17 @@ class FakeServer:
                 transport.abort()
         await asyncio.sleep(0)  # a turn of the loop, in which the transports close
 
-    async def serve(self, runner: web.AppRunner, tls: ssl.SSLContext | None) -> None:
-        """Listen on loopback."""
-        self._runner = runner
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
-
-    async def vanish(self) -> None:
-        """Be there no more: connections break off, new ones are refused."""
-        runner, self._runner = self._runner, None
-        if runner is None or runner.server is None:
-            return
-        for site in runner.sites:
-            await site.stop()
-        for each in runner.server.connections:
-            if each.transport is not None:
-                each.transport.abort()
-        await asyncio.sleep(0)  # a turn of the loop, in which the transports close
-
 
 @asynccontextmanager
-async def fake_server(tls: ssl.SSLContext | None = None, **how: Any) -> AsyncIterator[FakeServer]:
+async def fake_server(**how: Any) -> AsyncIterator[FakeServer]:
     """Serve on loopback."""
     server = FakeServer(**how)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await server.serve(runner, tls)
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:

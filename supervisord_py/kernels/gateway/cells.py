@@ -129,7 +129,10 @@ def outcome_of(progress: CellProgress, *, spool: bool, broken: bool) -> Reply:
         notices.append("The end of the output was not seen: some of it may be missing.")
     if progress.is_altered:
         notices.append("The server passes text on, not bytes: what was no UTF-8 came altered.")
-    return replace(reply, iopub_lost=not progress.idle, lossy=bool(notices), notice=" ".join(notices) or None)
+    is_lossy = bool(notices)
+    if reply.error is not None and reply.error.name == "NameError":
+        notices.append("Kernels of an external gateway have no prelude and no modules of ours.")
+    return replace(reply, iopub_lost=not progress.idle, lossy=is_lossy, notice=" ".join(notices) or None)
 
 
 def outcome_unknown(place: str) -> Reply:
