@@ -170,8 +170,10 @@ def in_zsh(house: House, line: str) -> list[str]:
     return done.stdout.decode().splitlines()
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="only on macOS is zsh always there")
-def test_zsh_completes_more_than_the_first_word(px: Px, daemon: FakeDaemon) -> None:
+def test_zsh_completes_more_than_the_first_word(
+    px: Px, daemon: FakeDaemon, require: Callable[[object, str], None]
+) -> None:
+    require(shutil.which("zsh"), "needs zsh")
     daemon.on("GET /api/units", UNITS).on("GET /api/tools", TOOLS).on("GET /api/tools/alpha", TOOL)
     house = House(px)
     for line, names in {

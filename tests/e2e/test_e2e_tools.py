@@ -54,7 +54,7 @@ def test_two_requests_to_a_cold_tool_start_it_once(shared: House) -> None:
 
 @pytest.mark.parametrize("mode", ["handover", "port"])
 def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
-    """503 (and 500) mean not yet, 200 means ready; a tool without the path (404) is ready when it accepts."""
+    """503 (and 500) mean not yet, 200 means ready; a tool without the path (404), or GET (501), when it accepts."""
     name = f"says-{mode}"
     loading = ECHO.replace(
         "    def do_GET(self):",
@@ -71,9 +71,9 @@ def test_ready_is_what_healthz_says(shared: House, mode: str) -> None:
         assert not answer.done()
         (folder / "loaded").touch()
         assert answer.result(DEADLINE).json()["n"] == 1
-    without = ECHO.replace("/healthz", "/elsewhere")
-    shared.tool(f"{name}-nowhere", without, listen=mode)
-    assert shared.run(f"{name}-nowhere", {"n": 2}).json()["n"] == 2
+    for number, without in enumerate((("/healthz", "/elsewhere"), ("def do_GET(", "def do_HEAD("))):
+        shared.tool(f"{name}-without-{number}", ECHO.replace(*without), listen=mode)
+        assert shared.run(f"{name}-without-{number}", {"n": 2}).json()["n"] == 2
     shared.tool(f"{name}-never", loading, listen=mode, start_timeout_seconds=0.5)
     assert shared.run(f"{name}-never").json()["reason"] == "readiness_timeout"
 

@@ -44,6 +44,8 @@ _STATUS_LINE_BYTES = 8192
 _ANSWER_BYTES = 65536
 _ONE_ANSWER_SECONDS = 1.0
 _SERVER_ERROR = 500
+_NOT_IMPLEMENTED = 501
+"""So answers a server that knows no GET at all, as http.server with `do_POST` only: it has no such path either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,7 @@ class ReadinessWatch:
                 if not is_ours:
                     return Stolen(self._port)
                 self._last_answer = answer
-                if answer is not None and answer < _SERVER_ERROR:
+                if answer is not None and (answer < _SERVER_ERROR or answer == _NOT_IMPLEMENTED):
                     return Ready()
             await asyncio.sleep(delay)
             delay = min(delay * DELAY_GROWTH, LONGEST_DELAY)
