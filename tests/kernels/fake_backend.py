@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.kernels.backend import Capabilities, KernelGoneError, Reply, Started
+from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.process.spec import ExitRecord, Identity
@@ -35,7 +35,6 @@ def no_descriptors() -> StartFailedError:
 class FakeHandle:
     """A kernel that is none."""
 
-    capabilities = Capabilities(signals=True, kernel_spool=True, reattach=True, channels=False)
     connection_file: Path | None = None
 
     def __init__(self, backend: FakeBackend, launch: Launch) -> None:
