@@ -269,12 +269,15 @@ def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None
             number = begin(home, "flood").id
             # of its log or of its output, whichever comes to the end of the disk first
             until(lambda: "of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
-            refused = ended(home, begin(home, "small").id)
-            assert refused.ended == ("failed", "disk_full")
+            small = begin(home, "small").id
+            # Its row waits for the disk, as the flood's does: that it was refused is counted, and told afterwards.
+            until(lambda: b'error_type="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
             subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
             done = ended(home, number)
             assert (done.ended, done.truncated) == (("completed", None), done.stdout_bytes < size)
             assert done.truncated or output(home, number) == (b"x" * 1023 + b"\n") * (size // 1024)
+            refused = ended(home, small)
+            assert refused.ended == ("failed", "disk_full")
             until(lambda: not home.get("/api/health")["degraded"], "all is well again")
             assert [each.id for each in rows(home)] == [number, refused.id], "what waited for the disk is written"
             assert ended(home, begin(home, "small").id).ended == ("completed", None)

@@ -174,7 +174,7 @@ async def test_a_kernelspec_that_only_the_front_end_can_see_is_refused_with_both
     place = front.jupyter / "path2" / "kernels"
     place.mkdir(parents=True, exist_ok=True)
     (front.jupyter / "path" / "kernels" / name).rename(place / name)
-    with pytest.raises(DaemonError, match=rf"no kernelspec {name}.*front end has it in {place / name}.*JUPYTER_PATH"):
+    with pytest.raises(DaemonError, match=rf"no kernelspec '{name}'.*front end has it in {place / name}.*JUPYTER_PATH"):
         async with kernel(name):
             pass
 

@@ -174,14 +174,16 @@ async def test_output_beyond_the_cap_is_cut_and_counted(shell: Shell) -> None:
 
 async def test_output_is_cut_while_the_cell_runs_and_what_rests_is_counted_to_the_byte(shell: Shell) -> None:
     """Each piece is one write of less than a page, and the next one comes when it has been cut."""
-    os.mkfifo(f"{shell.launch.cwd}/go")
-    code = "head -c 3000 /dev/zero; read -r _ <go; head -c 2500 /dev/zero; read -r _ <go; printf end"
+    # Two, as a reader that comes before the last writer has closed would find the end of input.
+    for lost in (2000, 4500):
+        os.mkfifo(f"{shell.launch.cwd}/after-{lost}")
+    code = "head -c 3000 /dev/zero; read -r _ <after-2000; head -c 2500 /dev/zero; read -r _ <after-4500; printf end"
     request = shell.rig.request(shell.launch, code, cell_bytes=1000)
     running = asyncio.ensure_future(shell.handle.execute(request, no_news))
     for lost in (2000, 4500):
         await eventually(lambda lost=lost: _lost(shell) == lost, "the cut")
         assert shell.rig.out(request) == b"\0" * 1000
-        await asyncio.to_thread((shell.rig.folder / "cwd" / "go").write_text, "\n")
+        await asyncio.to_thread((shell.rig.folder / "cwd" / f"after-{lost}").write_text, "\n")
     async with asyncio.timeout(PATIENCE):
         assert (await running).status is CellStatus.OK
     (capped,) = shell.rig.records(request, "capped")
@@ -466,14 +468,3 @@ async def test_what_would_run_before_the_code_is_not_taken_from_the_environment(
     trap.write_text("echo trapped\n")
     await shell.start(env={**shell.launch.env, "BASH_ENV": str(trap), "SHELLOPTS": "xtrace"})
     assert await shell.said("echo plain") == "plain\n"
-
-
-async def test_the_backend_itself_is_well_where_there_is_a_bash_and_has_no_kernelspecs(shell: Shell) -> None:
-    backend = shell.backend()
-    backend.reconfigure(shell.rig.config)
-    assert await backend.health() is None
-    assert await backend.specs() == {}
-    await backend.close(stop=True)
-    assert shell.handle.capabilities.kernel_spool
-    assert shell.handle.connection_file is None
-    assert (shell.handle.foreign_busy, shell.handle.foreign_used_at) == (False, None)

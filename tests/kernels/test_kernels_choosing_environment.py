@@ -128,11 +128,8 @@ OFTEN = """
 PATH HOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PI_PYTHON_GATEWAY_TOKEN PI_X LC_ALL OPENAI_API_KEY PX_SOCKET
 PX_INSTANCE XDG_DATA_HOME NOTIFY_SOCKET KERNEL_ID A=B
 """
-NAMES = st.one_of(
-    st.sampled_from(OFTEN.split()),
-    st.just(""),
-    st.text("ABPIX_", min_size=1, max_size=5),
-)
+WORDS = st.one_of(st.sampled_from(OFTEN.split()), st.text("ABPIX_", min_size=1, max_size=5))
+NAMES = st.one_of(WORDS, st.just(""))
 PATHS = st.lists(
     st.sampled_from(["/bin", "/usr/bin", "/work/.venv/bin", "/work/.venv/bin/", "/v/bin", "", "relative", CONDA.bin]),
     max_size=6,
@@ -141,9 +138,9 @@ VALUES = st.one_of(PATHS, st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s
 MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=12).map(Environment)
 RULES = st.builds(
     EnvRules,
-    allow=st.lists(NAMES.filter(bool), max_size=8).map(tuple),
+    allow=st.lists(WORDS, max_size=8).map(tuple),
     allow_prefixes=st.lists(st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3).map(tuple),
-    deny=st.lists(st.one_of(NAMES.filter(bool), st.just("P*")), max_size=5).map(tuple),
+    deny=st.lists(st.one_of(WORDS, st.just("P*")), max_size=5).map(tuple),
 )
 OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
 INPUTS = st.builds(Inputs, source=MAPPINGS, extra=MAPPINGS, own=OWN, secrets=st.just(("s3", "supersecret", "")))

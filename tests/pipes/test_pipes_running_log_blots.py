@@ -58,7 +58,7 @@ def streams(reader: OutputReader) -> dict[Stream, bytes]:
             assert isinstance(item, Chunk)
             assert item.position >= at
             found[item.stream] += item.data
-        at = batch.next_position
+        at = batch.cursor.position
         if batch.at_end:
             return found
 

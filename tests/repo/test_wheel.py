@@ -78,9 +78,7 @@ def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Requires-Python"] == ">=3.11"
     required = {str(Requirement(each)) for each in metadata.get_all("Requires-Dist") or []}
-    extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *(f'{each}; extra == "{name}"' for name in extras for each in extras[name])]
-    assert required == {str(Requirement(each)) for each in wanted}
+    assert required == {str(Requirement(each)) for each in project["dependencies"]}
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 

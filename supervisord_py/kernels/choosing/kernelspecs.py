@@ -153,7 +153,7 @@ def _unknown(name: str, names: list[str]) -> InvalidInputError:
     message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
     return InvalidInputError(
         message,
-        hint="`jupyter kernelspec list` shows where they are looked for",
+        hint="`jupyter kernelspec list` shows where they are looked for.",
         errors=[{"pointer": "/kernelspec", "message": message}],
         nearest=near[0] if near else None,
         kernelspecs=names,
