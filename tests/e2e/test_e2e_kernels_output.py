@@ -585,8 +585,7 @@ def _without_output(told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "cells": [{"status": each["status"], "error": each["error"]} for each in told["cells"]]}
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("row", SCRIPTS)
+@pytest.mark.parametrize("row", [pytest.param(row, marks=[pytest.mark.deep] * (row != "print")) for row in SCRIPTS])
 @pytest.mark.parametrize("backend", BACKENDS[1:])
 def test_a_script_gives_the_same_through_every_backend(peers: Calls, backend: str, row: str) -> None:
     """What a backend cannot promise it says: then, and only then, something may differ."""

@@ -94,6 +94,7 @@ def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int)
         }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("campaign", rounds(1, of=2))
 def test_killed_keepers_leave_nothing_and_every_row_says_what_became_of_it(campaign: int) -> None:
     first = 30 + 10 * campaign

@@ -306,6 +306,7 @@ def test_a_changed_schedule_takes_out_of_the_line_what_the_old_one_put_there(hom
         assert ended(home, each.id).status == "completed"
 
 
+@pytest.mark.deep
 def test_what_was_wished_here_and_taken_once_outlives_a_restart() -> None:
     """Enabled is this machine's word until the file says something new; an event that was taken stays taken."""
     with pipes_house() as home:

@@ -25,6 +25,8 @@ from examples.running_tool import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.deep
+
 Validator = jsonschema.Draft202012Validator
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
+pytestmark = pytest.mark.deep
+
 SIGMA, RHO, BETA = 10.0, 28.0, 8 / 3
 ORDER = 30
 

@@ -107,7 +107,7 @@ def test_papermill_runs_a_notebook_with_parameters(front: Front, tmp_path: Path)
     assert front.living() == {}
 
 
-@pytest.fixture(params=["pxd", "python3"])
+@pytest.fixture(params=[pytest.param("pxd", marks=pytest.mark.deep), "python3"])
 def spec(request: pytest.FixtureRequest, front: Front) -> str:
     """A kernelspec of ours: the one that comes with us, or `python3` with the four lines of the README."""
     if request.param == "python3":

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from jupyter_house import Front
 
+pytestmark = pytest.mark.deep
+
 TOKEN = "of-one-test"  # noqa: S105 - of a server that lives for one test
 
 

@@ -144,6 +144,7 @@ def test_a_planned_restart_keeps_the_children_and_counts_no_failure(rung: Rig) -
     assert rung.said("control_exited")[0]["planned"] is True
 
 
+@pytest.mark.deep
 def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
     link = rung.links[0]
     link.call("restart", all=False)

@@ -94,6 +94,7 @@ def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
     assert not any(alive(pid) for pid in [*pids, link.pid])
 
 
+@pytest.mark.deep
 def test_a_control_plane_that_asked_for_the_end_and_stays_is_killed(rung: Rig) -> None:
     link = rung.links[0]
     link.call("shutdown")

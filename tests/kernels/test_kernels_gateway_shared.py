@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     Require = Callable[[object, str], None]
 
+pytestmark = pytest.mark.deep
+
 OLD_KERNEL = ENTERPRISE.parents[2] / "ipykernel6" / "bin" / "python"
 UNIT = "kernel:gateway"
 
