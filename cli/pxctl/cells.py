@@ -584,10 +584,6 @@ LIMIT = 9
 
 def _hint(status: str, cell: Event, result: Event) -> str | None:
     kernel = result.get("kernel")
-    steps = cell.get("steps") or [{}]
-    if status in ("timed_out", "cancelled") and steps[-1].get("action") == "unreachable":
-        url = next((word for word in str(steps[-1].get("detail")).split() if "://" in word), "URL")
-        return f"check kernels.gateway_url; try: curl {url}/api"
     if status == "timed_out":
         return "give it longer: pxctl exec --timeout S"
     if (cell.get("error") or {}).get("name") == "KernelDied":

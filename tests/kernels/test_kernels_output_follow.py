@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import threading
 import tracemalloc
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.output import follow as following
 from supervisord_py.kernels.output.cell_log import OutputGoneError
-from supervisord_py.kernels.output.follow import Bell, Decoder, Piece, follow
+from supervisord_py.kernels.output.follow import Bell, Piece, follow
 from supervisord_py.kernels.output.records import Begin, Display, End, StreamChange
 
 if TYPE_CHECKING:
@@ -287,34 +286,3 @@ async def test_a_bell_wakes_everyone_and_remembers_for_those_who_were_away() -> 
         await bell.after(0)
         bell.close()
         await bell.after(bell.rings)
-
-
-def test_text_is_decoded_across_pieces_and_streams() -> None:
-    decoder, euro = Decoder(), "€".encode()
-    assert decoder.event(Piece("stdout", 0, b"a" + euro[:1])) == {
-        "event": "output", "stream": "stdout", "offset": 0, "text": "a",
-    }  # fmt: skip
-    assert decoder.event(Piece("stderr", 2, b"!"))["text"] == "!"
-    assert decoder.event(Piece("stdout", 3, euro[1:] + b"b")) == {
-        "event": "output", "stream": "stdout", "offset": 1, "text": "€b",
-    }  # fmt: skip
-    assert not list(decoder.rest())
-
-
-def test_bytes_that_are_no_text_are_given_as_they_are() -> None:
-    decoder = Decoder()
-    assert base64.b64decode(decoder.event(Piece("stdout", 0, b"\xff\x00"))["base64"]) == b"\xff\x00"
-    assert decoder.event(Piece("stdout", 2, b"ok"))["text"] == "ok"
-    assert decoder.event(Piece("stdout", 4, b"\xe2\x82"))["text"] == ""
-    assert list(decoder.rest()) == [{"event": "output", "stream": "stdout", "offset": 4, "base64": "4oI="}]
-
-
-@given(st.lists(st.binary(max_size=6), max_size=12))
-def test_decoding_keeps_every_byte(blocks: list[bytes]) -> None:
-    decoder, offset, events = Decoder(), 0, []
-    for block in blocks:
-        events.append(decoder.event(Piece("stdout", offset, block)))
-        offset += len(block)
-    events += list(decoder.rest())
-    data = [event["text"].encode() if "text" in event else base64.b64decode(event["base64"]) for event in events]
-    assert b"".join(data) == b"".join(blocks)

@@ -75,7 +75,7 @@ def command(
     """Run a tool and print its JSON answer as it came (indented on a terminal).
 
     Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
-    Ctrl-C cancels the run.
+    KEY=@FILE gives a file. Ctrl-C cancels the run.
     """
     name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"

@@ -11,18 +11,16 @@ interpreter in one long C call has its bytes on disk and no thread that could se
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.output.cell_log import READ_BYTES
 from supervisord_py.kernels.output.records import End, StreamChange
-from supervisord_py.kernels.output.render import whole_characters
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator
+    from collections.abc import AsyncGenerator
 
     from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.kernels.output.records import Record
@@ -180,45 +178,3 @@ class _Reading:
             self._position = self._waiting[0].at  # the file was cut: what the record counts is not there any more
             return True
         return False
-
-
-class Decoder:
-    """Makes text of the pieces that one follower got, for the `output` event. One for each follower.
-
-    A character that is cut by the end of a piece is given with the next one of its stream. A piece with bytes that are
-    no UTF-8 is given as it came.
-
-    Args:
-        held: What another one of this cell held when it was left.
-    """
-
-    def __init__(self, held: Iterable[tuple[str, int, bytes]] = ()) -> None:
-        self._open = {stream: (offset, data) for stream, offset, data in held}
-
-    @property
-    def held(self) -> tuple[tuple[str, int, bytes], ...]:
-        """Beginnings of characters whose rest has not come: stream, where they begin, what there is of them."""
-        return tuple((stream, offset, data) for stream, (offset, data) in self._open.items())
-
-    def event(self, piece: Piece) -> dict[str, Any]:
-        """Return the members of the event: `stream`, `offset` and `text`, or `base64` where it is no UTF-8."""
-        offset, held = self._open.pop(piece.stream, (piece.offset, b""))
-        data = held + piece.data
-        whole = whole_characters(data)
-        if whole < len(data):
-            self._open[piece.stream] = (offset + whole, data[whole:])
-        return _output_event(piece.stream, offset, data[:whole])
-
-    def rest(self) -> Iterator[dict[str, Any]]:
-        """Give out what is left of characters that never got their end."""
-        for stream in tuple(self._open):
-            offset, data = self._open.pop(stream)
-            yield _output_event(stream, offset, data)
-
-
-def _output_event(stream: str, offset: int, data: bytes) -> dict[str, Any]:
-    event = {"event": "output", "stream": stream, "offset": offset}
-    try:
-        return {**event, "text": data.decode()}
-    except UnicodeDecodeError:
-        return {**event, "base64": base64.b64encode(data).decode()}

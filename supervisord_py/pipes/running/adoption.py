@@ -190,7 +190,7 @@ class Adoption:
             blot_the_rest(reader, 0, veiled.secrets, veiled.patterns)
             return _as_it_lies(live.execution, spool, house.config.output.row_bytes)
         transcript = Transcript(spool, reader, 0, parser, veiled)
-        following = Following(live, transcript, house.placement, house.clocks)
+        following = Following(live, transcript, house.clocks)
         transcript.resume(notes)
         if following.finish_once() is not None:
             transcript.give_up()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.performing import Closed
     from supervisord_py.pipes.running.spool import Spool
     from supervisord_py.pipes.running.transcript import News, Transcript
-    from supervisord_py.process.placement import Placement
 
 FIRST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25
@@ -40,24 +39,16 @@ class Following:
     Args:
         live: Whose output.
         transcript: What is made of it.
-        placement: Hears how far all is safe.
         clocks: For the moment when something was last heard.
     """
 
-    def __init__(
-        self,
-        live: LiveRun,
-        transcript: Transcript,
-        placement: Placement,
-        clocks: Clocks,
-    ) -> None:
+    def __init__(self, live: LiveRun, transcript: Transcript, clocks: Clocks) -> None:
         self.transcript = transcript
         self.trouble: str | None = None
         """Why the disk takes nothing at present."""
         self.on_news: Callable[[], None] = _nothing
         """Called after every step that found something; must not block."""
         self._live = live
-        self._placement = placement
         self._clocks = clocks
         self._wake = asyncio.Event()
         self._close: Callable[[], Closed] | None = None

@@ -143,7 +143,7 @@ class Performing:
         transcript = Transcript(spool, reader, child.log_position, terms.parser, veiled, blots)
         if live.secrets is None:
             await asyncio.to_thread(lambda: transcript.resume(spool.load_progress()))
-        return Following(live, transcript, house.placement, house.clocks)
+        return Following(live, transcript, house.clocks)
 
     async def _until_it_ends(self, live: LiveRun, *helping: asyncio.Future[Any]) -> None:
         """Wait until it has ended by itself, is to end, or is to be let go; who helps must not end before."""

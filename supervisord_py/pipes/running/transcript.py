@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 256 * 1024
 NOTE_BYTES = 1024 * 1024
-"""So much is read at most before it is noted down: with the keeper's hold it bounds what must be kept in the log."""
+"""So much is read at most before it is noted down."""
 NOTE_SECONDS = 0.2
 _RAW = {Stream.STDOUT: OutputStream.STDOUT, Stream.STDERR: OutputStream.STDERR}
 VERSION = 1
@@ -51,13 +51,11 @@ class News:
     Attributes:
         moved: Bytes were taken from the log, or put into the files.
         at_end: There was nothing more in the log at that moment, and all that was read is in the files.
-        noted: Position up to which everything is safe; for the keeper.
         trouble: Why the disk takes nothing at present.
     """
 
     moved: bool
     at_end: bool
-    noted: int
     trouble: str | None = None
 
 
@@ -161,14 +159,14 @@ class Transcript:
         moved = bool(self._waiting)
         trouble = self._write()
         if trouble is not None:
-            return News(moved=False, at_end=False, noted=self._noted, trouble=trouble)
+            return News(moved=False, at_end=False, trouble=trouble)
         batch = self._reader.read(self._cursor, STEP_BYTES)
         for item in batch.items:
             self._take(item)
         moved = moved or bool(batch.items) or batch.cursor.position != self._cursor.position
         self._cursor = batch.cursor
         trouble = self._write() or (self._note(at_end=batch.at_end) if moved or self._is_behind else None)
-        return News(moved, batch.at_end and not self._waiting, self._noted, trouble)
+        return News(moved, batch.at_end and not self._waiting, trouble)
 
     @property
     def _is_behind(self) -> bool:
