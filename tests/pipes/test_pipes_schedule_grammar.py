@@ -150,6 +150,7 @@ def test_manual(text: str) -> None:
         ("every 999999999 weeks", "over ten years", "at 2099-01-01T09:00:00Z"),
         ("every day at 25:00", "no time of day", ""),
         ("mon at teatime", "no time of day", ""),
+        ("mon at 13pm", "no time of day", ""),
         ("* * * *", "not 4", "*/30 9-17 * * 1-5"),
         ("at 2099-02-30T00:00:00Z", "no date and time", "at 2099-01-01T09:00:00Z"),
         ("at 0001-01-01T00:00:00+14:00", "not in 1900", "at 2099-01-01T09:00:00Z"),

@@ -365,3 +365,10 @@ def test_a_stop_of_what_is_not_there_is_no_trouble() -> None:
     assert pool.send(ev.Released(77)) == ()
     for event in (ev.BecameReady("a", 1), ev.StartFailed("a", 1), ev.Died("a", 1), ev.Doomed("a", 1), ev.Gone("a", 1)):
         assert pool.send(event) == ()
+
+
+def test_fewer_places_by_a_reload_evict_the_oldest_idle_ones() -> None:
+    pool = Pool(warm_keep_max=2)
+    serial = pool.warm("a")
+    pool.warm("b")
+    assert pool.send(ev.Bounded(ev.PoolBounds(warm_keep_max=1))) == (ev.Stop("a", serial, Reason.EVICTED_LRU),)
