@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 import pytest
 
-from api.api_rig import until
 from api.kernels_api_house import KernelsApi, kernels_api
 
 if TYPE_CHECKING:
@@ -76,32 +74,6 @@ async def test_output_is_whole_however_large_it_is(api: KernelsApi) -> None:
     assert received == b"x" * 3_000_000 + b"\n"
     async with api.unix.get(f"/api/kernels/{answer['kernel']}/artifacts/{cell['artifact']}") as whole:
         assert await whole.read() == received
-
-
-async def test_a_client_that_hangs_up_ends_its_cell_and_keeps_the_variables(api: KernelsApi) -> None:
-    await api.run("x = 1")
-    mark = Path(api.cwd, "begun")
-    code = f"import time\nopen({str(mark)!r}, 'w').close()\ntime.sleep(1000)"
-    hanging = asyncio.create_task(api.run(code, timeout=600))
-    await until(mark.exists)
-    hanging.cancel()
-    after = await api.run("x")
-    assert (after["status"], after["variables"]) == ("ok", "kept")
-    cells = (await api.get("/api/kernels/default/cells"))["cells"]
-    assert cells[1]["status"] == "cancelled"
-
-
-async def test_a_cell_that_calls_its_own_session_is_refused(api: KernelsApi) -> None:
-    code = f"""
-import http.client, json, socket
-c = http.client.HTTPConnection("px")
-c.sock = socket.socket(socket.AF_UNIX)
-c.sock.connect({str(api.house.rig.folder / "api.sock")!r})
-c.request("POST", "/api/kernels/default/execute", json.dumps({{"code": "1", "cwd": {api.cwd!r}}}))
-r = c.getresponse()
-print(r.status, json.loads(r.read())["kind"])
-"""
-    assert (await api.run(code))["cells"][0]["text"] == "409 conflict\n"
 
 
 async def test_a_notebook_comes_back_executed(api: KernelsApi) -> None:

@@ -122,9 +122,6 @@ def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_requ
     assert box.take() is None
 
 
-# -- foreign requests -----------------------------------------------------------------------------------------------
-
-
 # -- command lines --------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
-from supervisord_py.errors import ConflictError
 from supervisord_py.kernels.calls import cell_work
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
@@ -114,25 +113,6 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
-async def test_a_cell_that_sleeps_too_long_is_interrupted_and_the_next_call_finds_the_kernel_free(
-    house: RoomHouse, passing: PassingTime
-) -> None:
-    await house.run("x = 1")
-    code = "print('begun', flush=True); open('on', 'w').close(); import time; time.sleep(600)"
-    late = await too_late(house, passing, "on", code)
-    assert late.cells[0].status is CellStatus.TIMED_OUT
-    assert late.cells[0].text.startswith("begun\n"), "partial output is kept"
-    assert late.variables is Variables.KEPT
-    assert (await house.run("x")).cells[0].text.strip() == "1"
-
-
-async def test_a_cell_that_awaits_too_long_is_interrupted(house: RoomHouse, passing: PassingTime) -> None:
-    await house.run("x = 1")
-    code = "import asyncio; open('on', 'w').close(); await asyncio.sleep(600)"
-    late = await too_late(house, passing, "on", code)
-    assert (late.cells[0].status, late.variables) == (CellStatus.TIMED_OUT, Variables.KEPT)
-
-
 async def test_a_cell_that_holds_the_gil_costs_the_kernel_within_the_ladder(
     short_tmp: Path, passing: PassingTime
 ) -> None:
@@ -148,22 +128,6 @@ async def test_a_cell_that_holds_the_gil_costs_the_kernel_within_the_ladder(
         assert any("variables are gone" in notice for notice in fresh.notices)
         row = await house.ended_row(str(first.instance))
         assert row.reason == "timeout"
-
-
-async def test_a_crash_names_the_signal_keeps_the_output_and_the_kernel_is_back_for_the_next_call(
-    house: RoomHouse,
-) -> None:
-    code = "print('last words', flush=True); import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
-    crashed = await house.run("x = 1", code, "x")
-    assert [cell.status for cell in crashed.cells] == [CellStatus.OK, CellStatus.ERROR, CellStatus.ABORTED]
-    assert crashed.cells[1].text.startswith("last words\n")
-    assert crashed.cells[1].error is not None
-    assert "SIGSEGV" in crashed.cells[1].error.value
-    assert crashed.variables is Variables.LOST
-    await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE, "the restart that nobody asked for")
-    assert (await house.run("1")).cold_start_ms is None
-    row = await house.ended_row(str(crashed.instance))
-    assert (row.reason, row.signal) == ("signal", signal.SIGSEGV)
 
 
 async def test_a_kernel_that_leaves_in_the_middle_is_a_crash_also_with_code_zero(house: RoomHouse) -> None:
@@ -188,68 +152,6 @@ async def test_a_call_of_its_own_that_is_cut_off_says_once_what_became_of_its_va
     assert (result.status, result.variables) == (CellStatus.TIMED_OUT, Variables.LOST)
     assert "its variables are gone with it" in (result.message or "")
     assert "kept" not in (result.message or "")
-
-
-async def test_exit_in_a_cell_ends_the_session_by_its_own_wish(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.EXIT_SECONDS", 60.0)
-    left = await house.run("x = 1", "exit()", "x")
-    assert [cell.status for cell in left.cells] == [CellStatus.OK, CellStatus.OK, CellStatus.ABORTED]
-    assert left.variables is Variables.LOST
-    await eventually(lambda: house.room.snapshot()[0].state is SessionState.STOPPED)
-    row = await house.ended_row(str(left.instance))
-    assert (row.reason, row.code) == ("exit", 0)
-    assert "died" not in await house.words()
-
-
-async def test_a_stop_while_a_cell_runs_says_so_and_leaves_nothing(house: RoomHouse) -> None:
-    call = await begun(house, "import subprocess; subprocess.run(['sleep', '600'])")
-    view = house.room.snapshot()[0]
-    assert view.pid is not None
-    assert await house.room.stop(view.id) == ()
-    result = await call
-    assert result.cells[0].status is CellStatus.CANCELLED
-    assert result.variables is Variables.LOST
-    with pytest.raises(ProcessLookupError):
-        os.kill(view.pid, 0)
-
-
-async def test_a_cell_that_calls_its_own_session_is_refused_and_another_session_is_not(house: RoomHouse) -> None:
-    call = await begun(house, "import pathlib; pathlib.Path('on').touch(); import time; time.sleep(600)")
-    await at_work(house, "on")
-    instance = house.room.snapshot()[0].instance
-    with pytest.raises(ConflictError):
-        await house.run("1", caller_instance=instance)
-    assert (await house.run("1", caller_instance=instance, session="other")).status is CellStatus.OK
-    await house.room.interrupt(house.room.find("default").id)
-    assert (await call).cells[0].status is CellStatus.CANCELLED
-
-
-async def test_over_the_soft_limit_the_kernel_is_replaced_after_the_call_and_that_is_told(short_tmp: Path) -> None:
-    limits = ProcessLimits(soft_memory_bytes=200 * MIB, hard_memory_bytes=None)
-    async with room_house(short_tmp, limits=limits) as house:
-        result = await house.run("x = bytearray(300 << 20)", "len(x)")
-        assert [cell.status for cell in result.cells] == [CellStatus.OK, CellStatus.OK]
-        assert result.variables is Variables.LOST
-        assert any("soft memory limit" in notice for notice in result.notices)
-        await eventually(lambda: house.room.snapshot()[0].instance not in {None, result.instance})
-        await eventually(lambda: house.room.snapshot()[0].state is SessionState.IDLE)
-        assert "recycled" in await house.words()
-        row = await house.ended_row(str(result.instance))
-        assert row.reason == "memory_limit"
-
-
-async def test_over_the_hard_limit_the_cell_is_ended_and_the_error_names_it(short_tmp: Path) -> None:
-    limits = ProcessLimits(soft_memory_bytes=None, hard_memory_bytes=200 * MIB)
-    async with room_house(short_tmp, limits=limits) as house:
-        result = await house.run("x = bytearray(400 << 20); import time; time.sleep(600)")
-        assert result.cells[0].status is CellStatus.ERROR
-        assert result.cells[0].error is not None
-        assert "memory limit" in result.cells[0].error.value
-        assert result.variables is Variables.LOST
-        row = await house.ended_row(str(result.instance))
-        assert row.reason == "memory_limit"
 
 
 async def test_over_the_hard_limit_it_is_asked_to_end_first(short_tmp: Path) -> None:
