@@ -107,12 +107,6 @@ def pretenders(house: House) -> set[int]:
     return found
 
 
-def test_a_run_starts_the_daemon(house: House) -> None:
-    ended = house("run", "a", PX_AUTOSTART="1")
-    assert (ended.code, ended.json()) == (0, {"ran": True})
-    assert ended.err == "pxctl: starting pxd …\n"
-
-
 @pytest.mark.parametrize("code", [78, 1, 2])
 def test_a_daemon_that_cannot_start_says_why(house: House, code: int) -> None:
     ended = house("daemon", "start", FAKE_PXD=f"exit{code}")
@@ -236,18 +230,6 @@ def test_a_daemon_that_will_not_go_is_named(house: House) -> None:
     assert process.wait(60) == 0
     process.communicate()
     os.unlink(house.px.socket)
-
-
-def test_ctrl_c_leaves_the_stop_going(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document({"daemon": {"keeper": {"pid": os.getpid()}}, "units": []}))
-    daemon.on("POST /api/daemon/stop", document({}))
-    process = px.popen("daemon", "stop")
-    daemon.await_request("POST /api/daemon/stop")
-    # The request is out; the client now watches our own pid, which does not go away.
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b"Traceback" not in err
 
 
 def test_stopping_what_is_stopping_already_waits_for_the_end(px: Px, daemon: FakeDaemon) -> None:

@@ -41,25 +41,20 @@ def test_a_pipe_that_somebody_made_non_blocking_gets_everything(px: Px, daemon: 
     assert got == document({"units": units}).partition(b"\r\n\r\n")[2] + b"\n"
 
 
+def status_with(closed: str, px: Px) -> subprocess.CompletedProcess[bytes]:
+    shell = ["/bin/sh", "-c", f'exec "{sys.executable}" -m pxctl status {closed}']
+    return subprocess.run(shell, env=px.environment(), capture_output=True, check=False)
+
+
 def test_a_closed_stderr_is_no_reason_to_fail(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document({"units": []}))
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "{sys.executable}" -m pxctl status 2>&-'],
-        env=px.environment(),
-        capture_output=True,
-        check=False,
-    )
+    done = status_with("2>&-", px)
     assert (done.returncode, done.stdout) == (0, b"")
 
 
 def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "ready"}]}))
-    done = subprocess.run(
-        ["/bin/sh", "-c", f'exec "{sys.executable}" -m pxctl status <&- >&-'],
-        env=px.environment(),
-        capture_output=True,
-        check=False,
-    )
+    done = status_with("<&- >&-", px)
     assert done.returncode == 1
     assert b"Bad file descriptor" in done.stderr
     assert len(daemon.seen) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import signal
@@ -12,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import DEADLINE, FakeDaemon, Request, chunked, document, ndjson, problem, until_client_leaves
-from cli.px import until
+from cli.fake_daemon import (
+    DEADLINE,
+    FakeDaemon,
+    Request,
+    chunked,
+    document,
+    ndjson,
+    problem,
+    reply,
+    until_client_leaves,
+)
 
 if TYPE_CHECKING:
     import socket
@@ -104,13 +112,6 @@ def test_a_file_is_sent_as_what_it_is(px: Px, daemon: FakeDaemon, name: str, con
     body = daemon.asked(ROUTE)[0].json()
     assert body[member] == content
     assert body.get("language") == ("bash" if name == "x.sh" else None)
-
-
-@pytest.mark.parametrize("arguments", [[], ["-"]])
-def test_stdin_is_code(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
-    daemon.on(ROUTE, FINE)
-    assert px("exec", *arguments, given="print('é')\n".encode()).code == 0
-    assert daemon.asked(ROUTE)[0].json()["code"] == "print('é')\n"
 
 
 def test_a_script_may_come_from_stdin(px: Px, daemon: FakeDaemon) -> None:
@@ -305,50 +306,25 @@ def test_events_are_printed_one_a_line(px: Px, daemon: FakeDaemon) -> None:
 
 
 def test_what_the_stream_left_out_is_read_from_the_file(px: Px, daemon: FakeDaemon) -> None:
-    pages = {"stdout": b"one two three", "stderr": b"ERR"}
-
-    def page(request: Request, connection: socket.socket) -> None:
-        content = pages[request.arguments["stream"]][int(request.arguments["offset"]) :]
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(content)}\r\n\r\n"
-        connection.sendall(head.encode() + content)
-
     daemon.on(ROUTE, ndjson(started(), out("one "), out("E", "stderr"), ended(total_bytes=16), done()))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page)
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(stdout=b"one two three", stderr=b"ERR"))
     ended_call = px("exec", "1")
     assert (ended_call.out, ended_call.err) == (b"one two three", "ERR")
 
 
-def page_of(content: bytes) -> Any:
+def page_of(**streams: bytes) -> Any:
     def answer(request: Request, connection: socket.socket) -> None:
-        rest = content[int(request.arguments["offset"]) :] if request.arguments["stream"] == "stdout" else b""
-        head = f"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: {len(rest)}\r\n\r\n"
-        connection.sendall(head.encode() + rest)
+        rest = streams[request.arguments["stream"]][int(request.arguments["offset"]) :]
+        connection.sendall(reply(rest, content_type="application/octet-stream"))
 
     return answer
-
-
-def history(status: str, **members: Any) -> bytes:
-    return document(
-        {"cells": [{"id": CELL, "status": status, "variables": "kept", "duration_seconds": 1.0, **members}]}
-    )
-
-
-def test_a_cell_is_followed_over_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
-    shutdown = {"type": "urn:px:problem:interrupted", "status": 503, "kind": "interrupted", "detail": "replaced"}
-    daemon.on(ROUTE, ndjson(started(), out("one "), shutdown, whole=False))
-    away = problem(503, "shutdown", 1)
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells", away, history("running"), history("ok"))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b"one two three\n"))
-    ended_call = px("exec", "1")
-    assert (ended_call.code, ended_call.out) == (0, b"one two three\n")
-    assert "was replaced; the cell goes on" in ended_call.err
 
 
 def test_later_cells_of_a_script_are_not_run_by_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
     (px.folder / "x.py").write_text("# %%\n1\n# %%\n2\n")
     daemon.on(ROUTE, ndjson(started(), whole=False))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells", history("ok"))
-    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(b""))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells", document({"cells": [cell(variables="kept")]}))
+    daemon.on(f"GET /api/kernels/{KERNEL}/cells/{CELL}/output", page_of(stdout=b"", stderr=b""))
     ended_call = px("exec", "-f", "x.py")
     assert ended_call.code == 1
     assert "later cells were not run" in ended_call.err
@@ -370,60 +346,6 @@ def test_a_line_that_is_no_event_is_a_clear_failure(px: Px, daemon: FakeDaemon, 
 
 
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
-
-
-def test_ctrl_c_interrupts_the_cell_and_tells_what_became_of_the_variables(px: Px, daemon: FakeDaemon) -> None:
-    interrupted = threading.Event()
-
-    def run(_: Request, connection: socket.socket) -> None:
-        connection.sendall(ndjson(started(), out("going\n"), whole=False))
-        assert interrupted.wait(DEADLINE)
-        rest = [ended("cancelled"), done("cancelled", "The cell was cancelled: variables are kept.")]
-        for event in rest:
-            line = json.dumps(event).encode() + b"\n"
-            connection.sendall(f"{len(line):x}\r\n".encode() + line + b"\r\n")
-        connection.sendall(b"0\r\n\r\n")
-
-    def interrupt(_: Request, connection: socket.socket) -> None:
-        interrupted.set()
-        connection.sendall(document({"schema": "px.interrupt/1", "kernel": KERNEL, "running": CELL, "steps": []}))
-
-    daemon.on(ROUTE, run).on(f"POST /api/kernels/{KERNEL}/interrupt", interrupt)
-    daemon.on(f"GET /api/kernels/{KERNEL}", document({"id": KERNEL, "running": CELL}))
-    process = px.popen("exec", "1")
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"going\n"
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=DEADLINE)
-    assert (process.returncode, output) == (1, b"")
-    assert "The cell was cancelled: variables are kept." in errors.decode()
-
-
-def test_ctrl_c_never_hits_the_cell_of_somebody_else(px: Px, daemon: FakeDaemon) -> None:
-    left = threading.Event()
-
-    def run(_: Request, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it may be gone already
-            connection.sendall(ndjson({"event": "queued", "position": 1}, whole=False))
-        until_client_leaves(connection)
-        left.set()
-
-    daemon.on(ROUTE, run)
-    process = px.popen("exec", "1")
-    daemon.await_request(ROUTE)
-    until(lambda: _catches_sigint(process.pid), "the client watches for Ctrl-C")
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert left.wait(DEADLINE)
-    assert process.returncode == 1
-    assert "cancelled" in errors.decode()
-    assert [request.path for request in daemon.seen if "interrupt" in request.path] == []
-
-
-def _catches_sigint(pid: int) -> bool:
-    with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        caught = next(line for line in status if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGINT - 1))
 
 
 def test_ctrl_c_closes_the_connection_of_a_call_for_one_document(px: Px, daemon: FakeDaemon) -> None:

@@ -162,12 +162,6 @@ def test_silence_is_a_timeout(daemon: FakeDaemon) -> None:
     assert (caught.value.exit_code, caught.value.kind) == (7, "timed_out")
 
 
-def test_another_program_at_the_socket_is_named_as_such(daemon: FakeDaemon) -> None:
-    daemon.on("POST /x", b"220 mail.example ESMTP\r\n")
-    with pytest.raises(Failure, match="not pxd"):
-        ask(daemon.path)
-
-
 def test_nobody_there_says_why(short_tmp: object) -> None:
     with pytest.raises(Unreachable, match="no such socket"):
         Exchange(f"{short_tmp}/nobody", timeout=1)

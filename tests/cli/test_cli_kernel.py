@@ -5,21 +5,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, document, problem, problem_of, results
-from cli.px import until
+from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, problem, reply, results
+from cli.px import until, without_spinner
 from pxctl.commands.kernel import find_console
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
     from pathlib import Path
 
     from cli.px import Px
 
-STOP = "POST /api/units/stop"
 ID = "default-3fa9c1"
 
 
@@ -55,13 +56,6 @@ def several(daemon: FakeDaemon, *kernels: dict[str, Any]) -> None:
         daemon.on(f"GET /api/kernels/{one['id']}", document(one))
 
 
-def test_among_several_of_one_name_that_of_this_folder_is_meant(px: Px, daemon: FakeDaemon) -> None:
-    here = os.path.realpath(px.folder)
-    several(daemon, kernel("default-a", cwd="/"), kernel("default-b", cwd=here))
-    assert px("kernel", "show", "default", "-q").text == "default-b\n"
-    assert px("kernel", "show", "default", "-q", "--cwd", "/").text == "default-a\n"
-
-
 def test_in_one_folder_a_living_kernel_is_meant_before_a_remembered_one_or_the_shell(
     px: Px, daemon: FakeDaemon
 ) -> None:
@@ -71,15 +65,6 @@ def test_in_one_folder_a_living_kernel_is_meant_before_a_remembered_one_or_the_s
     assert px("kernel", "show", "default", "-q").text == "default-a\n"
     several(daemon, shell, old)
     assert px("kernel", "show", "default", "-q").text == "default-b\n"
-
-
-@pytest.mark.parametrize("names", [["default-a"], ["default-a", "default-b"]])
-def test_where_the_folder_does_not_decide_the_candidates_are_told(px: Px, daemon: FakeDaemon, names: list[str]) -> None:
-    folder = "/elsewhere" if len(names) == 1 else os.path.realpath(px.folder)
-    several(daemon, *(kernel(name, cwd=folder) for name in names))
-    ended = px("kernel", "show", "default")
-    assert ended.code == 2
-    assert "candidate: kernel:default-a" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -154,19 +139,6 @@ def test_a_session_that_failed_says_why_in_a_sentence(px: Px, daemon: FakeDaemon
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-def stopped(name: str) -> dict[str, Any]:
-    return {"units": [{"unit": f"kernel:{name}", "state": "stopped"}], "survivors": []}
-
-
-def test_stop_takes_names_and_globs(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on("GET /api/units", document({"units": [{"unit": "kernel:work-a"}, {"unit": f"kernel:{ID}"}]}))
-    daemon.on(STOP, results(kernel__default=stopped("default"), kernel__work_a=stopped("work-a")))
-    assert px("kernel", "stop", "default", "w*").lines == ["kernel:default stopped", "kernel:work-a stopped"]
-    assert daemon.asked("GET /api/units")[0].query == [("name", "kernel:w*")]
-    assert daemon.asked(STOP)[0].query == [("unit", f"kernel:{ID}"), ("unit", "kernel:work-a")]
-
-
 @pytest.mark.parametrize("verb", ["stop", "restart"])
 def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: FakeDaemon, verb: str) -> None:
     """Among several of one name that of --cwd, and of a glob only those that are there."""
@@ -181,22 +153,6 @@ def test_a_session_of_another_folder_is_steered_by_its_folder(px: Px, daemon: Fa
         assert daemon.seen[-1].query == [("unit", "kernel:default-b")]
     ended = px("kernel", verb, "def*", "--cwd", "/nowhere")
     assert (ended.code, "no session of /nowhere" in ended.err) == (4, True)
-
-
-def test_what_survives_a_stop_is_named(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on(STOP, results(kernel__default=problem_of(409, "survivors", 8, survivors=[{"pid": 5}])))
-    ended = px("kernel", "stop", "default")
-    assert ended.code == 8
-    assert "survived: pid 5" in ended.err
-
-
-def test_restart_tells_the_new_kernel(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on("POST /api/units/restart", results(kernel__default=kernel(pid=18)))
-    assert px("kernel", "restart", "default").text == "kernel:default idle (pid 18)\n"
-    assert px("restart", f"kernel:{ID}").text == "kernel:default idle (pid 18)\n"
-    assert px("kernel", "restart", "default", "--json").json()["units"][0]["pid"] == 18
 
 
 @pytest.mark.parametrize(
@@ -315,3 +271,130 @@ def test_names_of_sessions_are_completed(px: Px, daemon: FakeDaemon) -> None:
     until(lambda: offered("pxctl kernel show ") == ["default", "work", ID, "work-abc123"], "names and ids")
     until(lambda: offered("pxctl exec --kernel w") == ["work", "work-abc123"], "of an option, too")
     until(lambda: offered("pxctl kernel stop kernel:w") == ["kernel:work", "kernel:work-abc123"], "with their kind")
+
+
+BUILDING = {"event": "notice", "text": "building an overlay\x07"}
+STARTING = {"event": "starting", "kernel": ID, "interpreter": "py"}
+
+
+def done(**members: Any) -> dict[str, Any]:
+    return {"event": "done", "result": {"schema": "px.kernel/1", **kernel(**members)}}
+
+
+def test_start_sends_what_decides_the_interpreter(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", ndjson(done(notices=["look"])))
+    ended = px("kernel", "start", "kernel:work", "--interpreter", "p", "--backend", "direct", "--timeout", "9")
+    assert (ended.code, ended.text, ended.err) == (0, f"kernel:{ID} idle (pid 17)\n", "pxctl: look\n")
+    assert daemon.seen[0].json() == {
+        "name": "work", "cwd": str(px.folder), "interpreter": "p", "backend": "direct", "timeout": 9.0,
+        "environ": {"PATH": "/usr/bin:/bin"},
+    }  # fmt: skip
+    assert px("kernel", "start", "-q").text == f"{ID}\n"
+    assert daemon.seen[1].json()["name"] == "default"
+
+
+def test_start_tells_what_is_built_on_stderr_and_each_sentence_once(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "POST /api/kernels", ndjson(BUILDING, STARTING, {"event": "notice", "text": "look"}, done(notices=["look"]))
+    )
+    ended = px("kernel", "start")
+    assert daemon.seen[0].headers["accept"] == "application/x-ndjson"
+    assert ended.text == f"kernel:{ID} idle (pid 17)\n"
+    assert ended.err == "pxctl: building an overlay\N{REPLACEMENT CHARACTER}\npxctl: look\n"
+    ended = px("kernel", "start", "--json")
+    assert (ended.json()["schema"], ended.json()["id"]) == ("px.kernel/1", ID)
+    assert ended.err.startswith("pxctl: building")
+    assert px("kernel", "start", "-q").err == ""
+
+
+def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+    daemon.on("POST /api/kernels", pausing(go_on, [BUILDING, STARTING], [done()]))
+    with px.terminal("kernel", "start") as screen:
+        screen.see("starting the kernel…")
+        go_on.set()
+        assert screen.end() == 0
+        building, kernel_line = without_spinner(screen.text).splitlines()
+    assert building.startswith("pxctl: building an overlay")
+    assert kernel_line == f"kernel:{ID} idle (pid 17)"
+
+
+def test_a_daemon_of_an_earlier_version_answers_with_the_session_alone(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", document({"schema": "px.kernel/1", **kernel()}, status="201 Created"))
+    assert px("kernel", "start").text == f"kernel:{ID} idle (pid 17)\n"
+
+
+def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDaemon) -> None:
+    failed = {"type": "urn:px:problem:start_failed", "status": 503, "kind": "start_failed", "detail": "no network"}
+    daemon.on("POST /api/kernels", ndjson(BUILDING, failed, whole=False))
+    ended = px("kernel", "start", "work")
+    assert (ended.code, ended.err.splitlines()[-1]) == (1, "pxctl: cannot start kernel:work: no network")
+    daemon.on("POST /api/kernels", ndjson(BUILDING))
+    ended = px("kernel", "start", "work")
+    assert (ended.code, "ended before the kernel was ready" in ended.err) == (1, True)
+
+
+def test_a_start_that_fails_shows_the_last_words(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/kernels", problem(503, "start_failed", 1, stderr_tail="boom\n", hint="pip install ipykernel"))
+    ended = px("kernel", "start", "work")
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "pxctl: cannot start kernel:work: it is start_failed",
+        "  stderr: boom",
+        "hint: pip install ipykernel",
+    ]
+
+
+CELLS = [
+    {"id": f"c{at}", "title": "t" if at else None, "code": "x = 1\n" * 99, "status": "ok", "execution_count": at,
+     "duration_seconds": 0.5, "total_bytes": 3, "started_at": "2026-01-01T00:00:00Z"}
+    for at in range(3)
+]  # fmt: skip
+
+
+def test_cells_lists_what_was_run(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on(f"GET /api/kernels/{ID}/cells", document({"schema": "px.cells/1", "kernel": ID, "cells": CELLS}))
+    lines = px("kernel", "cells", "default").lines
+    assert [line.split()[0] for line in lines] == ["CELL", "c0", "c1", "c2"]
+    assert "t: x = 1 x = 1" in lines[2]
+    assert all(len(line) < 300 for line in lines)
+    assert px("kernel", "cells", "default", "-n", "1", "-q").text == "c2\n"
+    assert [cell["id"] for cell in px("kernel", "cells", "default", "-n", "2", "--json").json()["cells"]] == [
+        "c1",
+        "c2",
+    ]
+
+
+def pages(content: bytes, *, complete: bool = True) -> Any:
+    def answer(request: Request, connection: socket.socket) -> None:
+        offset, limit = int(request.arguments["offset"]), int(request.arguments["limit"])
+        page = content[offset : offset + min(limit, 1000)]
+        at_end = complete and offset + len(page) >= len(content)
+        more = f"X-Offset: {offset}\r\nX-Total-Bytes: {len(content)}\r\nX-Complete: {str(at_end).lower()}\r\n"
+        connection.sendall(reply(page, content_type="application/octet-stream", more=more))
+
+    return answer
+
+
+def test_output_of_a_running_cell_says_where_to_go_on(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on(f"GET /api/kernels/{ID}/cells/c/output", pages(b"so far", complete=False))
+    ended = px("kernel", "output", "default", "c")
+    assert (ended.out, ended.err) == (b"so far", "pxctl: 6 of 6 bytes so far; go on with --offset 6\n")
+    facts = px("kernel", "output", "default", "c", "--json").json()
+    assert (facts["text"], facts["complete"], facts["total_bytes"]) == ("so far", False, 6)
+
+
+def test_output_on_a_terminal_is_harmless(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon)
+    daemon.on(f"GET /api/kernels/{ID}/cells/c/output", pages(b"a\x1b[2Jb\x07\n" + b"x\n" * 30))
+    with px.terminal("kernel", "output", "default", "c") as screen:
+        assert screen.end() == 0
+        assert screen.text.replace("\r\n", "\n") == "ab�\n" + "x\n" * 30
+
+
+def test_a_session_without_cells_has_no_last_one(px: Px, daemon: FakeDaemon) -> None:
+    on_kernel(daemon).on(f"GET /api/kernels/{ID}/cells", document({"cells": []}))
+    assert px("kernel", "output", "default", "last").code == 4
+    assert px("kernel", "cells", "default").err == "it ran nothing yet\n"

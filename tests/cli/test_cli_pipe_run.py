@@ -117,15 +117,6 @@ def test_the_next_preset_is_followed_and_its_outcome_counts(px: Px, daemon: Fake
     assert "no key; execution 13 follows with the next preset\n" in ended.err
 
 
-def test_json_is_the_whole_final_row_and_its_status_the_exit_code(px: Px, daemon: FakeDaemon) -> None:
-    whole = execution(12, "failed", error_type="crash", stdout="partial", rendered_prompt="do it")
-    ran(daemon)
-    on_execution(daemon, whole)
-    ended = px("pipe", "run", "digest", "--json")
-    assert (ended.code, ended.json(), ended.err) == (1, whole, "")
-    assert daemon.asked("GET /api/executions/12")[0].arguments == {"wait": "1"}
-
-
 def test_waiting_for_a_json_answer_survives_a_new_control_plane(px: Px, daemon: FakeDaemon) -> None:
     ran(daemon).on(
         "GET /api/executions/12",
@@ -147,14 +138,6 @@ def test_no_wait_prints_what_was_queued(px: Px, daemon: FakeDaemon) -> None:
     assert px("pipe", "run", "digest", "--no-wait").code == 1
     assert px("pipe", "run", "digest", "--no-wait", "--json").code == 1
     assert daemon.asked(TAIL) == []
-
-
-def test_a_run_that_is_refused_is_told_as_it_came(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(RUN, problem(409, "conflict", 8, detail="runs already: execution 9", hint="pxctl pipe tail 9"))
-    ended = px("pipe", "run", "digest")
-    assert (ended.code, ended.err) == (
-        8, "pxctl: cannot run pipe:digest: runs already: execution 9\nhint: pxctl pipe tail 9\n"
-    )  # fmt: skip
 
 
 def test_a_lost_answer_is_asked_for_again_under_the_same_key(px: Px, daemon: FakeDaemon) -> None:
@@ -179,20 +162,6 @@ def test_output_is_given_once_over_a_lost_connection(px: Px, daemon: FakeDaemon)
     assert [request.arguments for request in daemon.asked(TAIL)] == [
         {}, {"offset": "4"}, {"offset": "8"}, {"offset": "8"}
     ]  # fmt: skip
-
-
-def test_ctrl_c_detaches_and_says_how_to_go_on(px: Px, daemon: FakeDaemon) -> None:
-    go_on = threading.Event()
-    ran(daemon).on(TAIL, pausing(go_on, [started(RUNNING), output("so far\n")], []))
-    process = px.popen("pipe", "run", "digest")
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"so far\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    go_on.set()
-    assert process.returncode == 1
-    assert "pxctl: detached; pipe:digest execution 12 goes on\n" in err.decode()
-    assert "hint: pxctl pipe tail -f 12; to end it: pxctl pipe cancel 12\n" in err.decode()
 
 
 def test_ctrl_c_before_the_answer_says_that_it_may_run(px: Px, daemon: FakeDaemon) -> None:

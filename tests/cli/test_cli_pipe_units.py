@@ -13,7 +13,7 @@ from cli.pipe_documents import LONG_AGO, execution, listed, on_execution
 if TYPE_CHECKING:
     from cli.px import Px
 
-START, STOP = "POST /api/units/start", "POST /api/units/stop"
+START = "POST /api/units/start"
 EVENTS = "GET /api/events"
 ONE, LIST = "GET /api/executions/12", "GET /api/pipes/digest/executions"
 
@@ -28,13 +28,6 @@ def test_start_runs_a_pipe_in_the_background(px: Px, daemon: FakeDaemon) -> None
     ended = px("start", "pipe:digest")
     assert ended.code == 1
     assert "cannot start pipe:digest: execution 12 failed after 3.2s (preset_not_found): no fast" in ended.err
-
-
-def test_stop_cancels_all_of_a_pipe(px: Px, daemon: FakeDaemon) -> None:
-    cancelled = [execution(12, "cancelled"), execution(13, "cancelled")]
-    daemon.on(STOP, results(pipe__digest={"executions": cancelled}))
-    assert px("stop", "pipe:digest").text == "pipe:digest stopped\n"
-    assert px("stop", "pipe:digest", "--json").json()["units"][0]["cancelled"] == [12, 13]
 
 
 # -- wait -------------------------------------------------------------------------------------------------------------

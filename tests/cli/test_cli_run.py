@@ -6,13 +6,12 @@ import base64
 import json
 import os
 import re
-import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply, until_client_leaves
+from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
 
 if TYPE_CHECKING:
     import socket
@@ -115,14 +114,8 @@ def test_what_is_no_tool_is_refused(px: Px, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "path"), [("../x", "../x"), ("..", ".."), ("a/b?c#d", "a/b?c#d"), ("é", "é")])
 def test_a_name_cannot_escape_its_place_in_the_path(px: Px, daemon: FakeDaemon, name: str, path: str) -> None:
-    seen: list[bytes] = []
-
-    def answer(request: Request, connection: socket.socket) -> None:
-        connection.sendall(problem(404, "unknown_unit", 4))
-
-    daemon.on(f"POST /api/tools/{path}/run", answer)
+    daemon.on(f"POST /api/tools/{path}/run", problem(404, "unknown_unit", 4))
     assert px("run", name).code == 4
-    assert seen == []
 
 
 def test_a_lost_connection_is_retryable_and_not_retried(px: Px, daemon: FakeDaemon) -> None:
@@ -143,23 +136,6 @@ def test_a_long_answer_goes_out_as_it_comes(px: Px, daemon: FakeDaemon) -> None:
     raw = b'"' + b"x" * (9 * 1024 * 1024) + b'"'
     daemon.on(RUN, reply(raw))
     assert px("run", "lorenz").out == raw
-
-
-def test_ctrl_c_cancels_the_run(px: Px, daemon: FakeDaemon) -> None:
-    left = threading.Event()
-
-    def answer(request: Request, connection: socket.socket) -> None:
-        until_client_leaves(connection)
-        left.set()
-
-    daemon.on(RUN, answer)
-    process = px.popen("run", "lorenz")
-    daemon.await_request(RUN)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert left.wait(60), "the daemon sees the connection close"
-    assert (process.returncode, out) == (1, b"")
-    assert err.decode() == "pxctl: cannot run tool:lorenz: cancelled\n"
 
 
 def stepwise(pieces: list[bytes], content_type: str, go: threading.Semaphore) -> Any:
@@ -336,19 +312,15 @@ def test_who_waits_sees_a_spinner_that_knows_about_cold_starts(px: Px, daemon: F
         assert json.loads(screen.text.rpartition("\x1b[K")[2]) == {"done": True}
 
 
-@pytest.mark.parametrize("arguments", [["-q"], []])
-def test_no_spinner_where_nobody_sees_it(px: Px, daemon: FakeDaemon, arguments: list[str]) -> None:
+def test_no_spinner_where_nobody_wants_it(px: Px, daemon: FakeDaemon) -> None:
     def answer(request: Request, connection: socket.socket) -> None:
         threading.Event().wait(0.6)
         connection.sendall(document({}))
 
     daemon.on(RUN, answer).on(TOOL, tool("cold"))
-    if arguments:
-        with px.terminal("run", "lorenz", *arguments) as screen:
-            assert screen.end() == 0
-            assert "cold" not in screen.text
-    else:
-        assert px("run", "lorenz").err == ""
+    with px.terminal("run", "lorenz", "-q") as screen:
+        assert screen.end() == 0
+        assert "cold" not in screen.text
     assert not daemon.asked(TOOL)
 
 

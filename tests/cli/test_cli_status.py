@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
-from pxctl.output import width_of
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -75,12 +74,6 @@ def test_json_is_the_document_as_it_came(px: Px, daemon: FakeDaemon) -> None:
         assert px(*arguments).out == raw + b"\n"
 
 
-def test_quiet_prints_ids_only(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS))
-    assert px("status", "-q").lines == ["tool:lorenz", "tool:cold"]
-    assert px("-q", "status").lines == ["tool:lorenz", "tool:cold"]
-
-
 def test_nothing_held_says_what_to_do_on_stderr(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document(STATUS | {"units": []}))
     ended = px("status")
@@ -102,13 +95,6 @@ def test_what_is_not_up(px: Px, daemon: FakeDaemon, state: str) -> None:
     ended = px("status", "lorenz")
     assert ended.code == 3
     assert "memory_limit" in ended.text
-
-
-def test_colour_can_be_forced_and_forbidden(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS))
-    assert b"\x1b[32mready" in px("status", "--color", "always").out
-    assert b"\x1b" not in px("status", "--color=never", CLICOLOR_FORCE="1").out
-    assert b"\x1b" in px("--color", "auto", "status", CLICOLOR_FORCE="1").out
 
 
 def test_an_unknown_unit_exits_4_with_the_hint(px: Px, daemon: FakeDaemon) -> None:
@@ -219,19 +205,18 @@ def test_another_program_at_the_socket_is_named(px: Px, daemon: FakeDaemon) -> N
     assert "is not pxd" in px("status").err
 
 
+def status_into(stdout: Any, px: Px) -> subprocess.CompletedProcess[bytes]:
+    argv, env = [sys.executable, "-m", "pxctl", "status"], px.environment()
+    return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, env=env, check=False)
+
+
 def test_a_reader_that_goes_away_ends_it_without_a_word(px: Px, daemon: FakeDaemon) -> None:
     many = [UNIT | {"unit": f"tool:x{at}"} for at in range(5000)]
     daemon.on("GET /api/status", document(STATUS | {"units": many}))
     reading, writing = socket.socketpair()
     reading.close()
     with writing:
-        done = subprocess.run(
-            [sys.executable, "-m", "pxctl", "status"],
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            env=px.environment(),
-            check=False,
-        )
+        done = status_into(writing, px)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -239,13 +224,7 @@ def test_a_full_disk_under_stdout_is_an_error(px: Px, daemon: FakeDaemon, requir
     require(Path("/dev/full").exists(), "only on macOS is there no /dev/full")
     daemon.on("GET /api/status", document(STATUS))
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "pxctl", "status"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=px.environment(),
-            check=False,
-        )
+        done = status_into(full, px)
     assert done.returncode == 1
     assert b"No space left" in done.stderr
 
@@ -273,17 +252,6 @@ def test_watching_survives_a_daemon_that_is_away(px: Px, daemon: FakeDaemon) -> 
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.count(b"tool:lorenz") >= 3
-
-
-def test_ctrl_c_elsewhere_is_told_in_one_line(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", lambda _, connection: connection.recv(1))
-    process = px.popen("status")
-    daemon.await_request("GET /api/status")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b"Traceback" not in err
-    assert b"interrupted from the keyboard" in err
 
 
 def test_socket_flag_and_environment(px: Px, daemon: FakeDaemon) -> None:
@@ -330,22 +298,6 @@ def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
     assert px("version", "--json").json()["daemon"] is None
     assert "not running" in px("version").text
     daemon.start()
-
-
-def test_terminal_tables_fit(px: Px, daemon: FakeDaemon) -> None:
-    wide = UNIT | {"unit": "tool:日本語の道具-with-a-long-name", "reason": "evicted_lru " * 5}
-    daemon.on("GET /api/status", document(STATUS | {"units": [wide, UNIT]}))
-    for columns in (100, 50, 20):
-        with px.terminal("status", columns=columns) as screen:
-            assert screen.end() == 0
-            plain = strip_colour(screen.text)
-            assert all(width_of(line) <= columns for line in plain.splitlines())
-            assert "tool:日" in plain
-            assert "\x1b[32m" in screen.text or columns == 20
-
-
-def strip_colour(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_watching_redraws_in_place(px: Px, daemon: FakeDaemon) -> None:

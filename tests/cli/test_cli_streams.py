@@ -187,14 +187,3 @@ def test_how_a_build_can_end(px: Px, daemon: FakeDaemon, raw: bytes, code: int, 
     assert ended.code == code
     assert words in ended.err + ended.text
     assert px("tools", "sync", "a", "--json").code == code
-
-
-def test_ctrl_c_cancels_a_build(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(SYNC, then_wait(ndjson({"progress": "x"}, ended=False)))
-    process = px.popen("tools", "sync", "a")
-    assert process.stderr is not None
-    assert process.stderr.readline() == b"x\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b"cancelled" in err

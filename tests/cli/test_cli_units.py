@@ -164,16 +164,6 @@ def test_a_daemon_that_was_never_there_is_not_waited_for(px: Px) -> None:
     assert px("wait", "a").code == 5
 
 
-def test_ctrl_c_ends_only_the_waiting(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(WAIT, lambda _, connection: until_client_leaves(connection))
-    process = px.popen("wait", "a")
-    daemon.await_request(WAIT)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert b"no longer waiting" in err
-
-
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
     chain = [
         {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "reason": None, "pid": 5},

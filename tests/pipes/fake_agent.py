@@ -1,6 +1,6 @@
 """A stand-in for any agent CLI, which does what it is told, faults above all. Standard library only, run as a program.
 
-    fake_agent.py [--as text|pi-new|pi-old|claude] [--version] [STEP…]
+    fake_agent.py [--as text|pi-new|pi-old] [--version] [STEP…]
 
 Steps come from a line `FAKE: STEP STEP` in the prompt, else from argv, else from $FAKE_AGENT; without any it answers
 "done". Words are split as a shell does it. Other options (as an adapter adds them) are ignored.
@@ -10,12 +10,12 @@ Steps come from a line `FAKE: STEP STEP` in the prompt, else from argv, else fro
     say:TEXT         some output, without an end: a delta, or a line
     answer:TEXT      the final answer                 echo         the prompt as the final answer
     stop:REASON      an answer that ends with this reason, without text
-    fail:KIND        the provider's error: 401 403 404 429 429-hint quota 500 network overflow refusal
-    turns:N          N turns with a tool call         endless      such turns until somebody stops it
+    fail:KIND        the provider's error: 401 403 404 429 quota 500 network overflow refusal
+    endless          turns with a tool call until somebody stops it
     usage:IN/OUT/COST  of every answer from here on
     err:TEXT         a line on stderr                 flood-err:BYTES  flood-out:BYTES  bad-utf8
-    settle           say that it is done              stay         the same, and never exit
-    write:NAME=TEXT  a file in $PX_OUTPUT_DIR         env  argv    print it as the final answer (JSON)
+    stay             say that it is done, and never exit
+    env              print it as the final answer (JSON)
     sleep:SECONDS    hang      waitfile:PATH          touch:PATH
     ignore-term      from here on                     exit:CODE    kill:SIGNAL
     child:SECONDS    a child of its own               setsid:SECONDS  in a session of its own
@@ -41,7 +41,6 @@ FAILURES = {
     "403": "403 Your key has no access to this model.",
     "404": "404 The model `fake-model` does not exist or you do not have access to it.",
     "429": "429 Rate limit reached for fake-model on requests per min (RPM): Limit 3.",
-    "429-hint": "429 Rate limit reached for fake-model. Please try again in 7s.",
     "quota": "429 insufficient_quota: You exceeded your current quota, please check your plan and billing details.",
     "500": "500 server_error: The server had an error while processing your request.",
     "network": "Connection error.",
@@ -160,38 +159,7 @@ class Pi(Json):
         }
 
 
-class Claude(Json):
-    """`claude -p --output-format stream-json --verbose`. The last record decides; a failure is exit code 1."""
-
-    def begin(self) -> None:
-        record("system", subtype="init", session_id="fake-session", model=MODEL)
-
-    def say(self, text: str) -> None:
-        self.said += text
-        record("stream_event", event={"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}})
-
-    def answer(self, text: str, reason: str = "stop") -> None:
-        self._message(text)
-        self._result(text, is_error=False, stop_reason="end_turn" if reason == "stop" else reason)
-
-    def fail(self, message: str) -> None:
-        self._result(message, is_error=True, api_error_status=int(message[:3]) if message[:3].isdigit() else None)
-        self.code = 1
-
-    def turn(self, number: int) -> None:
-        record("assistant", message={"content": [{"type": "tool_use", "id": f"call{number}", "name": "Bash"}]})
-
-    def _message(self, text: str) -> None:
-        record("assistant", message={"role": "assistant", "content": [{"type": "text", "text": text}]})
-
-    def _result(self, text: str, *, is_error: bool, **more: Any) -> None:
-        read, written, cost = self.usage
-        used = {"input_tokens": read, "output_tokens": written}
-        more |= {"result": text, "is_error": is_error, "usage": used, "total_cost_usd": cost, "num_turns": 1}
-        record("result", subtype="success", session_id="fake-session", **more)
-
-
-DIALECTS = {"text": Text, "pi-new": lambda: Pi(old=False), "pi-old": lambda: Pi(old=True), "claude": Claude}
+DIALECTS = {"text": Text, "pi-new": lambda: Pi(old=False), "pi-old": lambda: Pi(old=True)}
 
 
 def out(data: bytes) -> None:
@@ -236,10 +204,6 @@ class Agent:
     def do_fail(self, kind: str) -> None:
         self.dialect.fail(FAILURES[kind])
 
-    def do_turns(self, count: str) -> None:
-        for number in range(int(count)):
-            self.dialect.turn(number)
-
     def do_endless(self, _: str) -> None:
         number = 0
         while True:
@@ -264,9 +228,6 @@ class Agent:
     def do_bad_utf8(self, _: str) -> None:
         out(b"caf\xe9 \xff\xfe\n")
 
-    def do_settle(self, _: str) -> None:
-        self.dialect.settle()
-
     def do_stay(self, _: str) -> None:
         self.dialect.settle()
         self.do_hang("")
@@ -275,15 +236,8 @@ class Agent:
         while True:
             signal.pause()
 
-    def do_write(self, what: str) -> None:
-        name, _, text = what.partition("=")
-        Path(os.environ["PX_OUTPUT_DIR"], name).write_text(text)
-
     def do_env(self, _: str) -> None:
         self.dialect.answer(json.dumps(dict(os.environ), sort_keys=True))
-
-    def do_argv(self, _: str) -> None:
-        self.dialect.answer(json.dumps(sys.argv))
 
     def do_sleep(self, seconds: str) -> None:
         time.sleep(float(seconds))

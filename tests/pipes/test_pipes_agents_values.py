@@ -19,7 +19,7 @@ from supervisord_py.pipes.agents.run_files import FileText, file_texts
 from supervisord_py.pipes.agents.secrets import Secret
 from supervisord_py.pipes.agents.spec import AgentSpec, ByVersion, Piece, PrivateFile, PromptBy, Variable
 from supervisord_py.pipes.agents.templates import GAPS, fill, fill_json, gaps, gaps_of, missing
-from supervisord_py.pipes.agents.versions import Version, VersionRange, parse_range, parse_version, version_text
+from supervisord_py.pipes.agents.versions import Version, parse_range, parse_version, version_text
 from supervisord_py.pipes.execution import ErrorType, Preset
 
 BUILTIN = load_agents(None)
@@ -342,7 +342,3 @@ def test_the_variable_of_the_key() -> None:
     assert key_variable(one, "a", has_url=True) == "K"
     two = replace(one, provider_keys={"a": ("A",), "b": ("B",)})
     assert [key_variable(two, each, has_url=False) for each in ("b", None)] == ["B", "K"]
-
-
-def test_ranges_are_values() -> None:
-    assert parse_range(">=1") == VersionRange(">=1", ((">=", (1,)),))

@@ -1,4 +1,4 @@
-"""Is it due? Intervals, calendars, one-time: first sight, catch-up, clocks that are set, sleep, words."""
+"""Is it due? First sight, catch-up, clocks that are set, sleep; and what people ask: when next, how often, and why."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from supervisord_py.pipes.scheduling.due import (
     decide,
     served,
     settle,
+    stagger,
 )
-from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Schedule
+from supervisord_py.pipes.scheduling.forecast import explain, period, slower, upcoming
+from supervisord_py.pipes.scheduling.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
 
-BERLIN = ZoneInfo("Europe/Berlin")
 LIMITS = SchedulerLimits()
 HOUR, DAY = 3600.0, 86400.0
 NINE = Cron("0 9 * * *")
@@ -82,12 +83,6 @@ def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_sta
     assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC: every 1 h")
     world.pass_(1)
     assert world.run() == Due(NOON + HOUR, 0, "due: 1 h since the last start")
-
-
-def test_run_on_enable_false_waits_an_interval() -> None:
-    """E2, for those who do not want it."""
-    world = World(Every(HOUR), run_on_enable=False)
-    assert world.waits() == HOUR
 
 
 def test_one_that_is_enabled_again_long_after_it_was_due_runs_at_once_unless_told_not_to() -> None:
@@ -179,17 +174,6 @@ def test_a_slow_minute_is_not_late_but_a_missed_slot_is_told() -> None:
     assert world.run().missed == 0
     world.pass_(60)
     assert world.run().missed == 2
-
-
-def test_a_clock_that_is_set_back_a_little_does_not_run_the_same_time_again() -> None:
-    """E6, and no more than it: within `step_back_seconds` no due instant is served twice."""
-    world = World(NINE, at("2026-11-21T08:59"))
-    world.pass_(60)
-    world.run()
-    world.set_clock(-1800)
-    assert world.waits() == DAY + 1800
-    world.pass_(1800)
-    assert world.waits() == DAY
 
 
 def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
@@ -333,3 +317,80 @@ def test_nothing_runs_early_twice_or_in_a_burst(schedule: Schedule, start: float
             assert isinstance(decision, Wait)
             assert decision.until > world.now.wall
             assert "waits for" in decision.why
+
+
+NOW = Now(NOON, 5000.0)
+SEEN = Progress(NOON)
+RAN = Progress(NOON - 7200, last_run_at=NOON - 600, last_due=NOON - 600, ever_ran=True)
+
+
+def test_the_next_runs() -> None:
+    assert upcoming(Every(HOUR), SEEN, NOW, LIMITS, count=3) == (NOON, NOON + HOUR, NOON + 2 * HOUR)
+    assert upcoming(Every(HOUR), SEEN, NOW, LIMITS, count=2, run_on_enable=False) == (NOON + HOUR, NOON + 2 * HOUR)
+    assert upcoming(Every(HOUR), RAN, NOW, LIMITS, count=2) == (NOON + 3000, NOON + 6600)
+    assert upcoming(Cron("0 9 * * *"), SEEN, NOW, LIMITS, count=2) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
+    assert upcoming(At(NOON + 5), SEEN, NOW, LIMITS) == (NOON + 5,)
+    assert upcoming(Manual(), SEEN, NOW, LIMITS) == ()
+    twice = Calendar(Frequency.DAYS, at_hour=9, max_occurrences=3)
+    assert upcoming(twice, Progress(NOON, occurrences=1), NOW, LIMITS) == (NOON + 21 * HOUR, NOON + 45 * HOUR)
+    until = Calendar(Frequency.DAYS, at_hour=9, ending=NOON + DAY)
+    assert upcoming(until, SEEN, NOW, LIMITS) == (NOON + 21 * HOUR,)
+
+
+def test_the_period_is_the_shortest_gap() -> None:
+    """The window of a first prompt, and what a run may take."""
+    assert period(Every(HOUR), SEEN, NOW) == HOUR
+    assert period(Cron("0 9,10 * * *"), SEEN, NOW) == HOUR
+    assert period(Calendar(Frequency.WEEKS, days_of_week=(1, 2)), SEEN, NOW) == DAY
+    assert period(At(NOON + 5), SEEN, NOW) is None
+    assert period(Manual(), SEEN, NOW) is None
+    assert period(Calendar(Frequency.DAYS, at_hour=9, ending=NOON + DAY), SEEN, NOW) is None
+
+
+def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about() -> None:
+    """E5."""
+    assert slower(Every(600), SEEN, NOW, None) is None
+    assert slower(Every(600), SEEN, NOW, 600) is None
+    assert slower(Manual(), SEEN, NOW, 600) is None
+    assert slower(Every(600), SEEN, NOW, 725) == (
+        "slower than its schedule: a run takes 12 min 5 s on average and is due every 10 min; the runs in between are "
+        "skipped"
+    )
+
+
+def test_the_whole_story() -> None:
+    berlin = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin"))
+    assert explain(Cron("30 13 * * *"), SEEN, berlin, LIMITS, count=2) == (
+        "schedule: at 13:30 every day (local time)",
+        "now: waits for 13:30 CET",
+        "next: 13:30 CET",
+        "next: Sun 2026-11-22 13:30 CET",
+    )
+    assert explain(Every(600), RAN, NOW, LIMITS, count=1, average_seconds=900) == (
+        "schedule: every 10 min, from start to start",
+        "now: due: 10 min since the last start",
+        "next: 12:00 UTC",
+        (
+            "warning: slower than its schedule: a run takes 15 min on average and is due every 10 min; the runs in "
+            "between are skipped"
+        ),
+    )
+
+
+def test_what_the_scheduler_waits_for_is_what_comes_next() -> None:
+    put_off = Wait(NOON + 7, "missed 3 runs while off or asleep: one made good, in 7 s")
+    assert upcoming(Every(600), RAN, NOW, LIMITS, count=2, decided=put_off) == (NOON + 7, NOON + 607)
+    assert explain(Every(600), RAN, NOW, LIMITS, count=1, decided=put_off)[1:] == (
+        "now: missed 3 runs while off or asleep: one made good, in 7 s",
+        "next: 12:00:07 UTC",
+    )
+
+
+def test_the_stagger_is_of_the_name_and_the_machine_and_within_its_bound() -> None:
+    delays = [stagger(f"pipe-{each}", "seed", LIMITS) for each in range(200)]
+    assert delays == [stagger(f"pipe-{each}", "seed", LIMITS) for each in range(200)]
+    assert all(0 <= each < 30 for each in delays)
+    assert min(delays) < 3
+    assert max(delays) > 27
+    assert stagger("pipe-1", "other", LIMITS) != delays[1]
+    assert stagger("x", "", replace(LIMITS, stagger_seconds=0.0)) == 0

@@ -245,11 +245,6 @@ def test_a_refusal_is_one_also_where_the_stream_calls_it_an_error() -> None:
     assert (outcome.error_type, outcome.error_message) == (E.SAFETY_REFUSAL, "I can't help with this")
 
 
-def test_a_hint_rides_along() -> None:
-    outcome = judge(ended(), Summary(error_message="429 try again in 20s"), JSON_RULE, allow_empty=False)
-    assert outcome.retry_after_seconds == 20.0
-
-
 LIMITS = RetryLimits()
 PLAN = Plan("pi", retries=2, fallbacks=(Preset("b"), Preset("c")))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError
@@ -82,14 +81,6 @@ def test_pi_old_and_new_streams_tell_the_same(old: bool) -> None:  # a parameter
     assert "message_update" not in kinds
     assert b"very long" not in b"".join(kept), "the system prompt is not kept"
     assert {"type": "turn_end"} in [json.loads(line) for line in kept], "copies of messages are cut out"
-
-
-def test_a_quadratic_stream_is_read_and_not_stored() -> None:
-    raw = pi_run("word " * 400, old=True)
-    _, kept, summary, _ = read("pi-jsonl", raw)
-    assert len(raw) > 1_000_000
-    assert sum(map(len, kept)) < 10_000
-    assert summary.final_text.count("word") == 400
 
 
 def test_an_answer_without_deltas_is_told_whole_once() -> None:
@@ -257,33 +248,6 @@ def test_text_agents_bytes_pass_as_they_are() -> None:
     assert summary.has_text
     assert not read("text", b" \n\t")[2].has_text
     assert len(read("text", b"x" * 1_000_000)[2].final_text) == FINAL_TEXT_CHARS
-
-
-EVERYTHING = [
-    ("pi-jsonl", pi_run("over \u2028 the line", old=False)),
-    ("pi-jsonl", pi_run("one two", old=True)),
-    ("claude-json", CLAUDE),
-    ("text", "plain ünicode".encode()),
-]
-
-
-@given(st.sampled_from(EVERYTHING), st.lists(st.integers(0, 3000), max_size=6))
-@example(EVERYTHING[0], [300, 900])
-@example(EVERYTHING[2], [40, 400])
-@example(EVERYTHING[3], [7])
-def test_pieces_and_a_new_control_plane_in_between_change_nothing(case: tuple[str, bytes], cuts: list[int]) -> None:
-    """The stream is cut anywhere, and at each cut the parser is written down and made anew."""
-    name, raw = case
-    whole = read(name, raw)
-    places = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
-    parser, text = parser_for(name), b""
-    for start, end in itertools.pairwise(places):
-        parser = parser_for(name, json.loads(json.dumps(parser.state())))
-        text += b"".join(it.data for it in parser.feed(raw[start:end]) if isinstance(it, Text))
-    text += b"".join(it.data for it in parser.end() if isinstance(it, Text))
-    assert text == whole[0]
-    if name != "text":  # a text's last words may show a character that was cut in two
-        assert parser.summary == whole[2]
 
 
 @given(st.sampled_from(PARSERS), st.lists(st.binary(max_size=200), max_size=5))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from supervisord_py.pipes.agents.presets import (
     Resolved,
     load_presets,
     parse_presets,
-    read_presets,
     resolve,
 )
 from supervisord_py.pipes.definition import Fingerprint, PipeDefinition
@@ -143,17 +141,6 @@ def test_a_missing_preset_is_named_with_the_file_and_those_there_are() -> None:
     assert "has none" in refused(pipe("*"), Presets(FILE)).message
 
 
-def test_a_corrupt_file_fails_pipes_that_take_a_preset_and_warns_all_others() -> None:
-    broken = parse_presets("[presets.fast\n", FILE)
-    assert broken.names == ()
-    trouble = refused(pipe("fast"), broken)
-    assert "'fast' cannot be had: /conf/presets.toml: is no TOML" in trouble.message
-    found = resolved(pipe(model="gpt"), broken)
-    assert found.preset == Preset(model="gpt")
-    assert "is no TOML" in found.warnings[0]
-    assert refused(pipe(), broken).error_type is ErrorType.CONFIG_ERROR, "nobody knows what its default one was"
-
-
 WRONG = [
     ('modle = "x"', "modle", "there is no such key", "did you mean 'model'?"),
     ("model = 1", "model", "1 is not a text", "leave the key out"),
@@ -211,22 +198,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     file.unlink()
     file.mkdir()
     assert "cannot be read" in load_presets(file).problems[0].text
-
-
-async def test_a_file_that_is_just_being_written_is_read_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "presets.toml"
-    file.write_text(TEXT[:-30])
-
-    async def meanwhile(_: float) -> None:
-        file.write_text(TEXT)
-
-    monkeypatch.setattr(asyncio, "sleep", meanwhile)
-    assert (await read_presets(file)).names == PRESETS.names
-    file.write_text("[")
-    monkeypatch.undo()
-    assert (await read_presets(file, again_seconds=0)).file_problem is not None
 
 
 def test_whoever_gets_the_default_preset_is_told_of_a_second_one() -> None:

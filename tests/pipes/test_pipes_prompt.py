@@ -53,11 +53,6 @@ def test_a_body_passes_through_untouched(body: str) -> None:
     assert render_prompt(FACTS, "preset", body).endswith("\n\npreset\n\n" + body)
 
 
-def test_templates_of_old_pipes_are_left_as_they_are() -> None:
-    body = "From {{start_time}} to {{end_time}} in {{ vault_path }} {date}"
-    assert render_prompt(FACTS, None, body).endswith(body)
-
-
 @pytest.mark.parametrize(
     ("moment", "zone", "date", "offset"),
     [

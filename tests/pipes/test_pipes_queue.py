@@ -27,18 +27,6 @@ def queue_of(*entries: Waiting, limits: SlotLimits = MANY) -> Queue:
     return queue
 
 
-def test_first_come_first_served_within_a_group_and_groups_do_not_wait_for_each_other() -> None:
-    late, early = manual(1, queued_at=2.0), manual(2, queued_at=1.0)
-    scheduled = Waiting(3, "s", Group.SCHEDULED, 9.0)
-    queue = queue_of(late, early, scheduled, limits=SlotLimits(1, 1, 1))
-    assert [queue.position(number) for number in (1, 2, 3, 4)] == [2, 1, 1, None]
-    assert queue.admit(10.0) == (2, 3)
-    assert queue.position(1) == 1
-    assert queue.admit(11.0) == ()
-    queue.ended(2)
-    assert queue.admit(12.0) == (1,)
-
-
 def test_what_is_removed_is_gone_and_what_runs_is_not_removed() -> None:
     queue = queue_of(manual(1, "a"), manual(2, "a"), manual(3, "a"), manual(4, "b"))
     assert queue.admit(1.0) == (1, 4)

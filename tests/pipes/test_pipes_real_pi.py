@@ -1,9 +1,4 @@
-"""The real pi against a provider that does as it is told: what our launch makes ready is what it needs.
-
-It is installed by .ci/agents: the last one that runs on node 20, and the newest one with a node of its own. Each run
-costs a second of node, so there are few, side by side; what becomes of the other answers of a provider is seen through
-the whole daemon (tests/e2e/test_e2e_pipes_real_pi.py), and in what these and other versions were recorded to print.
-"""
+"""The newest pi, installed by .ci/agents with a node of its own. The older one: tests/e2e/test_e2e_pipes_real_pi.py."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mock_provider import ANSWER, COMMAND, INPUT_TOKENS, OUTPUT_TOKENS, MockProvider
+from mock_provider import ANSWER, INPUT_TOKENS, MockProvider
 from supervisord_py.pipes.agents.catalog import load_agents
 from supervisord_py.pipes.agents.launching import LaunchOrder, Means, Prepared, cleanup, launch
 from supervisord_py.pipes.agents.programs import Answer, Program
@@ -26,20 +21,13 @@ from supervisord_py.pipes.judging.parsers import parser_for
 from supervisord_py.pipes.judging.values import Cause, Ending, Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.deep
 
 PEERS = Path(__file__).parents[2] / os.environ.get("VENV", ".venv") / "peers"
 KEY = "sk-real-pi-test-key"
 PATIENCE = 100.0
-SCENARIOS = {
-    "tool": (Status.COMPLETED, None),
-    "401": (Status.FAILED, ErrorType.AUTH_FAILED),
-    "429-hint": (Status.FAILED, ErrorType.RATE_LIMITED),
-    "hang": (Status.TIMED_OUT, ErrorType.TIMEOUT),
-}
-SIDE_BY_SIDE = 2
 
 
 @dataclass(frozen=True)
@@ -69,13 +57,11 @@ async def ask(program: Program, *, seconds: float) -> Answer:
 class House:
     """Folders for the executions, and the means."""
 
-    def __init__(self, root: Path, *, pi: str = "pi", nodes: Path = PEERS / "node") -> None:
+    def __init__(self, root: Path, nodes: Path) -> None:
         self.root = root
         (root / "pipe").mkdir()
-        (root / "home" / ".pi" / "agent").mkdir(parents=True)
-        (root / "home" / ".pi" / "agent" / "settings.json").write_text("the user's own")
         found = [str(each.parent) for each in nodes.glob("node_modules/node-*/bin/node")]
-        path = os.pathsep.join([str(PEERS / pi / "node_modules" / ".bin"), *found, os.environ["PATH"]])
+        path = os.pathsep.join([str(PEERS / "pi-newest" / "node_modules" / ".bin"), *found, os.environ["PATH"]])
         environ = {"PATH": path, "HOME": str(root / "home"), "PROVIDER_KEY": KEY}
         self.means = Means(load_agents(None), environ, ("PATH", "HOME"), ask, root, preflight_seconds=PATIENCE)
 
@@ -99,7 +85,7 @@ class House:
         async with MockProvider() as provider:
             order = self.order(number, model, provider.url)
             prepared = await launch(order, self.means)
-            ending, out = await self._ended(prepared, provider, hangs=model == "hang")
+            ending, out = await self._ended(prepared)
             parser = parser_for(prepared.parser)
             parser.feed(out)
             parser.end()
@@ -109,7 +95,7 @@ class House:
             await asyncio.to_thread(cleanup, order.run_dir)
             return Run(prepared, outcome, parser.summary, len(provider.requests), stored)
 
-    async def _ended(self, prepared: Prepared, provider: MockProvider, *, hangs: bool) -> tuple[Ending, bytes]:
+    async def _ended(self, prepared: Prepared) -> tuple[Ending, bytes]:
         assert prepared.stdin_file is not None
         with prepared.stdin_file.open("rb") as prompt:
             child = await asyncio.create_subprocess_exec(
@@ -120,62 +106,20 @@ class House:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-        if hangs:
-            await asyncio.wait_for(provider.asked.wait(), PATIENCE)
-            child.send_signal(prepared.stop.signal)
         out, err = await asyncio.wait_for(child.communicate(), PATIENCE)
         code = child.returncode
         assert code is not None
-        cause = Cause.TIMEOUT if hangs else Cause.NOBODY
-        return Ending(cause, code if code >= 0 else None, -code if code < 0 else None, None, "", err.decode()), out
+        exit_code, number = (code, None) if code >= 0 else (None, -code)
+        return Ending(Cause.NOBODY, exit_code, number, None, "", err.decode()), out
 
 
-async def _all(house: House) -> Mapping[str, Run]:
-    slots = asyncio.Semaphore(SIDE_BY_SIDE)
-
-    async def one(number: int, model: str) -> Run:
-        async with slots:
-            return await house.run(number, model)
-
-    found = await asyncio.gather(*(one(number, model) for number, model in enumerate(SCENARIOS)))
-    return dict(zip(SCENARIOS, found, strict=True))
-
-
-# One test: with several, each process of a parallel run would do all of it again.
-@pytest.mark.deep
-@pytest.mark.timeout(600)
-async def test_the_real_pi_runs_as_it_was_made_ready(tmp_path: Path, require: Callable[[object, str], None]) -> None:
-    require((PEERS / "pi" / "node_modules" / ".bin" / "pi").exists(), "needs the real pi: .ci/agents")
-    house = House(tmp_path)
-    runs = await _all(house)
-    assert {model: (run.outcome.status, run.outcome.error_type) for model, run in runs.items()} == SCENARIOS
-    assert {model: run.requests for model, run in runs.items()} == dict.fromkeys(SCENARIOS, 1) | {"tool": 2}
-    assert {run.prepared.agent_version for run in runs.values()} == {"0.74.2"}
-    assert {run.prepared.warnings for run in runs.values()} == {()}
-    assert not any(KEY.encode() in run.stored for run in runs.values())
-    _check_words_and_costs(runs)
-    assert (tmp_path / "home" / ".pi" / "agent" / "settings.json").read_text() == "the user's own"
-    assert await asyncio.to_thread(os.listdir, tmp_path / "home" / ".pi" / "agent") == ["settings.json"]
-
-
-def _check_words_and_costs(runs: Mapping[str, Run]) -> None:
-    tool = runs["tool"]
-    assert tool.summary.final_text == ANSWER
-    usage = tool.summary.usage
-    assert (usage.input_tokens, usage.output_tokens) == (2 * INPUT_TOKENS, 2 * OUTPUT_TOKENS)
-    assert usage.cost == pytest.approx(2 * (INPUT_TOKENS * 3 + OUTPUT_TOKENS * 15) / 1e6)
-    assert b"from-the-tool" in tool.stored.replace(COMMAND.encode(), b"")
-    assert runs["429-hint"].outcome.retry_after_seconds == 7
-
-
-@pytest.mark.deep
 @pytest.mark.timeout(600)
 async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     tmp_path: Path, require: Callable[[object, str], None]
 ) -> None:
     require((PEERS / "pi-newest" / "node_modules" / ".bin" / "pi").exists(), "needs the newest pi: .ci/agents")
     (tmp_path / "new").mkdir()
-    run = await House(tmp_path / "new", pi="pi-newest", nodes=PEERS / "node22").run(1, "tool")
+    run = await House(tmp_path / "new", PEERS / "node22").run(1, "tool")
     assert (run.outcome.status, run.summary.final_text, run.requests) == (Status.COMPLETED, ANSWER, 2)
     assert (run.summary.usage.input_tokens, run.summary.settled) == (2 * INPUT_TOKENS, True)
     assert (run.prepared.agent_version, run.prepared.warnings) == ("1.5.2", ())
@@ -185,7 +129,7 @@ async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     crash = "SyntaxError: The requested module does not provide an export named enableCompileCache"
     await asyncio.to_thread(old.write_text, f"#!/bin/sh\necho '{crash}' >&2\nexit 1\n")
     await asyncio.to_thread(old.chmod, 0o700)
-    house = House(tmp_path / "old", pi="pi-newest", nodes=tmp_path / "old")
+    house = House(tmp_path / "old", tmp_path / "old")
     with pytest.raises(CannotRunError, match="does not start under what is there to run it") as caught:
         await launch(house.order(2, "ok", "http://127.0.0.1:9/v1"), house.means)
     assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE

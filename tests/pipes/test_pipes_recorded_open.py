@@ -10,9 +10,8 @@ import pytest
 from recordings import VERSION, read, recordings
 from supervisord_py.pipes.agents.command_line import command_line
 from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.judging.outcome import judge
 from supervisord_py.pipes.judging.parsers import parser_for
-from supervisord_py.pipes.judging.values import Cause, Ending, Kept
+from supervisord_py.pipes.judging.values import Kept
 
 ANSWER = "Hello from the mock provider."
 NODE20 = "node20"
@@ -130,17 +129,6 @@ def test_a_recorded_run_of_an_open_agent_comes_to_its_right_end(name: str) -> No
     if expected.error is None:
         assert ANSWER in found.summary.final_text
         assert ANSWER in found.text.decode()
-
-
-@pytest.mark.parametrize("name", [name for name, it in RUNS.items() if it.case == "hang"])
-def test_what_hangs_until_its_timeout_has_timed_out(name: str) -> None:
-    recording = RUNS[name]
-    told, parser = recording.told, parser_for(recording.spec.parser)
-    parser.feed(recording.stdout)
-    parser.end()
-    ending = Ending(Cause.TIMEOUT, told["code"], told["signal"], None, recording.stdout.decode(), recording.stderr)
-    outcome = judge(ending, parser.summary, recording.spec.success, allow_empty=False)
-    assert (outcome.status, outcome.error_type) == (Status.TIMED_OUT, E.TIMEOUT)
 
 
 @pytest.mark.parametrize("program", [program for program in EXPECTED if program.startswith("pi")])

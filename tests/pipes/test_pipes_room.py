@@ -1,19 +1,13 @@
-"""Runs by hand, from the trigger to the final row, through a real keeper."""
+"""A run by hand, from the trigger to the final row; and schedules that settings turn off and on."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import pytest
-
-from pipe_rig import PATIENCE, eventually, pipe_house
-from supervisord_py.errors import ConflictError
-from supervisord_py.pipes.execution import ErrorType, Status, Trigger
-from supervisord_py.pipes.room_requests import ExecutionFilter, RunRequest
-from supervisord_py.pipes.running import watching
+from pipe_rig import eventually, pipe_house
+from supervisord_py.pipes.execution import Status, Trigger
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,63 +33,42 @@ async def test_a_run_by_hand_goes_from_the_queue_to_a_final_row(short_tmp: Path)
         assert {kept.stat().st_mode & 0o777, (kept / "stdout").stat().st_mode & 0o777} == {0o700, 0o600}
 
 
-async def test_while_it_runs_its_row_says_what_it_has_given_so_far(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watching, "LOOK_SECONDS", 0.02)
+FOR_LONG = "timeout: 80000"
+"""Of what is to run on while the clocks are turned."""
+
+
+async def test_a_reload_of_the_settings_turns_schedules_off_and_on(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("slow", "echo one; echo two >&2; while [ ! -e gate ]; do sleep 0.01; done")
-        number = (await rig.room.run("slow")).id
-        async with asyncio.timeout(PATIENCE):
-            while not ((so_far := await rig.room.execution(number, blobs=True)).stdout and so_far.stderr):
-                await asyncio.sleep(0.005)
-        assert (so_far.status, so_far.stdout, so_far.stderr) == (Status.RUNNING, "one\n", "two\n")
-        assert (so_far.stdout_bytes, so_far.stderr_bytes) == (4, 4)
-        (page,) = (await rig.room.executions(ExecutionFilter())).executions
-        assert (page.stdout_bytes, page.stdout) == (4, None)
-        (folder / "gate").touch()
-        assert (await rig.room.wait(number)).stdout_bytes == 4
+        rig.room.reconfigure(replace(rig.config, enabled=False))
+        rig.shell("digest", "echo x", "schedule: every 1h")
+        await rig.room.refresh()
+        assert not rig.room.health().scheduler_running
+        assert rig.room.next("digest").sentences[0] == "no pipe runs by itself here (pipes.enabled = false)"
+        assert not list(rig.room._all.timetable._candidates())
+        rig.room.reconfigure(rig.config)
+        await eventually(lambda: rig.room.get("digest").last_run is not None, "a run by schedule")
+        assert rig.room.health().scheduler_running
+        assert [each.trigger for each in await rig.rows()] == [Trigger.SCHEDULED]
 
 
-async def test_cancel_ends_what_waits_and_what_runs(short_tmp: Path) -> None:
+async def test_a_one_time_pipe_that_waits_in_line_is_not_taken_out_by_a_look_at_its_file(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        rig.shell("long", "echo begun; sleep 1000")
-        first = await rig.room.run("long")
-        await eventually(lambda: rig.running(first.id), "the start")
-        second = await rig.room.run("long", RunRequest(queue=True))
-        waiting = await rig.room.cancel(second.id)
-        assert (waiting.status, waiting.error_type, waiting.started_at) == (Status.CANCELLED, ErrorType.CANCELLED, None)
-        ended = await rig.room.cancel(first.id)
-        assert (ended.status, ended.error_type) == (Status.CANCELLED, ErrorType.CANCELLED)
-        with pytest.raises(ConflictError, match="is over"):
-            await rig.room.cancel(first.id)
-        assert rig.room.get("long").consecutive_failures == 0
-        third = await rig.room.run("long")
-        assert [it.id for it in await rig.room.cancel_pipe("long")] == [third.id]
-        assert (await rig.room.wait(third.id)).status is Status.CANCELLED
-
-
-async def test_an_agent_killed_from_outside_crashed_and_the_next_run_goes_on(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("victim", "echo so far; sleep 1000", "retries: 0")
-        queued = await rig.room.run("victim")
-        pid = await eventually(lambda: rig.running(queued.id), "the start")
-        os.kill(pid, signal.SIGKILL)
-        done = await rig.room.wait(queued.id)
-        assert (done.status, done.error_type, done.signal) == (Status.FAILED, ErrorType.CRASH, signal.SIGKILL)
-        assert rig.room.get("victim").consecutive_failures == 1
-        rig.shell("victim", "echo better")
-        assert (await rig.run("victim")).status is Status.COMPLETED
-        assert rig.room.get("victim").consecutive_failures == 0
-
-
-async def test_keys_and_patterns_are_struck_out_of_everything_that_is_stored(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        script = 'printf %.4s "$API_KEY"; sleep 0.05; echo "${API_KEY#????}"; echo card 1234-5678 >&2; exit 3'
-        folder = rig.shell("leaky", script, "redact: '\\d{4}-\\d{4}'\nretries: 0")
-        (folder / ".env").write_text("API_KEY=sk-very-secret-value\n")
-        done = await rig.run("leaky")
-        assert (done.stdout, done.stderr) == ("[redacted]\n", "card [redacted]\n")
-        assert "exit code 3: card [redacted]" in (done.error_message or "")
-        kept = "".join(it.read_text() for it in rig.room._house.folder(done.id).iterdir())
-        assert "sk-very" not in repr(done) + kept
+        at_once = replace(rig.config.scheduler, stagger_seconds=0.0)
+        rig.room.reconfigure(replace(rig.config, scheduler=at_once))
+        rig.shell("first", "exec sleep 1000", f"schedule: every 1h\n{FOR_LONG}")
+        await rig.room.refresh()
+        await eventually(lambda: rig.room.get("first").running, "the only slot is taken")
+        # After the start of the room: what was due before it is spread out over a minute.
+        at = f"schedule: at {datetime.now(UTC) + timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}"
+        rig.shell("once", "echo x", at)
+        await rig.room.refresh()
+        rig.time.pass_by(601)
+        rig.room._all.timetable.wake()
+        await eventually(lambda: rig.room.get("once").queued, "it waits")
+        assert not rig.room.get("once").enabled
+        rig.shell("once", "echo x", f"{at}\ntitle: Changed")
+        await rig.room.refresh()
+        await rig.room.cancel_pipe("first")
+        await eventually(lambda: not rig.room.get("once").queued, "its turn")
+        await eventually(lambda: rig.room.get("once").running is None, "its end")
+        assert [each.status for each in await rig.rows("once")] == [Status.COMPLETED]

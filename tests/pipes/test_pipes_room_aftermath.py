@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pipe_rig import PATIENCE, eventually, pipe_house, quick_watchers
+from pipe_rig import PATIENCE, eventually, pipe_house
 from supervisord_py.pipes.config import OutputLimits, RetryLimits
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.running import forgetting
-from supervisord_py.pipes.running.spool import Spool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pipe_rig import PipeRig
     from supervisord_py.pipes.execution import Execution
-    from supervisord_py.pipes.room_requests import OutputStream
 
-BUSY = "echo 'HTTP 429: rate_limit' >&2; exit 1"
 FAST = RetryLimits(initial_seconds=0.01, jitter=0.0)
 
 
@@ -63,59 +58,6 @@ async def test_a_daily_budget_refuses_before_the_spawn(short_tmp: Path) -> None:
         assert "300 tokens today of 200" in (refused.error_message or "")
         rig.time.pass_by(86400)
         assert (await rig.run("paid")).status is Status.COMPLETED
-
-
-async def test_an_agent_that_is_silent_after_a_resume_is_ended(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """B2: everything the machine slept counts; who says something again goes on."""
-    looked = quick_watchers(monkeypatch)
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("mute", "echo hi; sleep 1000", "timeout: 100000\nretries: 0")
-        rig.shell("loud", "while [ ! -e gate ]; do echo x; sleep 0.02; done", "timeout: 100000\nretries: 0")
-        mute, loud = await rig.room.run("mute"), await rig.room.run("loud")
-        lives = [rig.room._house.roster.get(it.id) for it in (mute, loud)]
-        await eventually(
-            lambda: all(it.following and it.following.spool.sizes["stdout"] for it in lives), "first words"
-        )
-        await eventually(lambda: len(looked) == 2, "the watch over each")
-        rig.time.sleep(3600)
-        await eventually(lambda: all(it.resumed_at for it in looked), "a look at the clocks for each")
-        await eventually(lambda: lives[1].heard_at > max(it.resumed_at or 0 for it in looked), "words after the resume")
-        rig.time.pass_by(61)
-        done = await rig.room.wait(mute.id)
-        assert (done.status, done.error_type) == (Status.TIMED_OUT, ErrorType.TIMEOUT)
-        assert "woke up" in (done.error_message or "")
-        assert (await rig.room.cancel(loud.id)).status is Status.CANCELLED
-
-
-async def test_a_full_disk_loses_nothing_that_was_said_and_crashes_nothing(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C2: reading stands still while the disk takes nothing, and goes on when it does; what is lost is counted."""
-    full = {"is": True}
-    append = Spool.append
-
-    def refuse(self: Spool, stream: OutputStream, data: bytes) -> None:
-        if full["is"]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(self, stream, data)
-
-    monkeypatch.setattr(Spool, "append", refuse)
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("talk", "echo one; while [ ! -e gate ]; do sleep 0.01; done; echo two")
-        queued = await rig.room.run("talk")
-        await eventually(rig.room.refused_output, "the trouble")
-        assert os.strerror(errno.ENOSPC) in rig.room.refused_output()["pipe:talk"]
-        full["is"] = False
-        (folder / "gate").touch()
-        done = await rig.room.wait(queued.id)
-        assert (done.status, done.stdout, done.lost_bytes) == (Status.COMPLETED, "one\ntwo\n", 0)
-        assert rig.room.refused_output() == {}
-        full["is"] = True
-        monkeypatch.setattr("supervisord_py.pipes.running.following.DISK_PAUSE_SECONDS", 0.01)
-        lost = await rig.run("talk")
-        assert (lost.truncated, lost.lost_bytes) == (True, 8)
 
 
 async def test_old_executions_are_forgotten_with_their_files_in_small_batches(

@@ -1,4 +1,4 @@
-"""What people do to pipes' files through the room, and what it shows of them."""
+"""What people do to pipes' files, and pipes that cannot run: listed so, and no run of them passes in silence."""
 
 from __future__ import annotations
 
@@ -9,47 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipe_rig import eventually, pipe_house
-from requirement_stage import ended
-from supervisord_py.errors import ConfigError, ConflictError, InvalidInputError, UnknownUnitError
-from supervisord_py.pipes.execution import Status
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.declaring.validate import CheckStatus
+from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.room_requests import RunRequest
+from supervisord_py.pipes.running import pipe_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.pipes.declaring.catalog import Change
-
-
-async def test_a_pipe_is_added_disabled_checked_changed_and_removed(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        source = rig.config.examples_dir / "hello"
-        source.mkdir()
-        (source / "pipe.md").write_text("---\nagent: command\ncommand: cat\nschedule: every 1h\n---\nHi {{x}}.\n")
-        added = await rig.room.install("example:hello")
-        assert (added.name, added.enabled, added.schedule) == ("hello", False, "every 1h")
-        with pytest.raises(ConflictError):
-            await rig.room.install("example:hello")
-        assert {it.status.value for it in await rig.room.validate("hello")} <= {"pass", "skip", "warn"}
-        changed = await rig.room.configure("hello", {"timeout": 7, "title": "Hello"})
-        assert changed.title == "Hello"
-        text = (rig.config.pipes_dir / "hello" / "pipe.md").read_text()
-        assert text.endswith("---\nHi {{x}}.\n")
-        with pytest.raises(ConfigError) as refused:
-            await rig.room.configure("hello", {"schedule": "continuous"})
-        assert refused.value.exit_code == 2, "CONTRACT §3: input that does not fit"
-        assert (rig.config.pipes_dir / "hello" / "pipe.md").read_text() == text
-        assert "Hi {{x}}." in await rig.room.rendered("hello")
-        assert "./output/1/" in await rig.room.rendered("hello")
-        enabled = await rig.room.enable("hello")
-        assert enabled.enabled
-        assert (await ended(rig, "hello"))[0].status is Status.COMPLETED, "its first run"
-        await rig.room.remove("hello")
-        with pytest.raises(UnknownUnitError):
-            rig.room.get("hello")
-        assert len(await rig.rows("hello")) == 1
-        made = await rig.room.scaffold("fresh")
-        assert (made.name, made.schedule) == ("fresh", "manual")
-        assert "pipe_installed" in await rig.words("pipe:hello")
 
 
 async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:
@@ -65,28 +34,18 @@ async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Pat
         await rig.room.cancel(queued.id)
 
 
-async def test_what_is_shown_of_broken_and_of_unknown_pipes(short_tmp: Path) -> None:
+async def test_what_is_shown_of_a_broken_pipe_until_it_is_mended(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
         rig.write("torn", "schedule: */30 * * * *")
-        rig.write("odd", "agent: pii\npreset: nobody")
         await rig.room.refresh()
         report = rig.room.next("torn")
         assert (report.upcoming, "cannot run" in report.sentences[0]) == ((), True)
-        checks = {it.name: it for it in await rig.room.validate("odd")}
-        assert (checks["agent"].status.value, checks["presets"].status.value) == ("fail", "fail")
         assert any(it.status.value == "fail" for it in await rig.room.validate("torn"))
-        assert "disabled" in rig.room.next("odd").sentences[0] or rig.room.get("odd").enabled
         rig.write("torn", "schedule: '*/30 * * * *'\nagent: command\ncommand: cat")
         await rig.room.refresh()
         assert rig.room.get("torn").config_error is None
         # Not the last word of all: each half hour it is due.
         assert [it for it in await rig.words("pipe:torn") if it.startswith("pipe_")][-1] == "pipe_mended"
-        good = rig.room.preview("*/30 * * * *", "Europe/Berlin", 3)
-        assert (good["valid"], len(good["next"]), good["error"]) == (True, 3, None)
-        bad = rig.room.preview("continuous")
-        assert (bad["valid"], bad["next"], bad["summary"]) == (False, [], None)
-        with pytest.raises(InvalidInputError):
-            await rig.room.run("odd", RunRequest(timeout_seconds=0))
 
 
 async def test_a_look_ends_when_what_another_one_found_is_taken_in(
@@ -112,17 +71,6 @@ async def test_a_look_ends_when_what_another_one_found_is_taken_in(
         await asyncio.gather(first, second)
         assert not ended
         assert "pipe_added" in await rig.words("pipe:fresh")
-
-
-async def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about(short_tmp: Path) -> None:
-    """E5."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("slow", "sleep 0.05", "schedule: every 10m\nenabled: false")
-        await rig.run("slow")
-        assert not rig.room.get("slow").slower_than_schedule
-        rig.room._all.views._seconds["slow"] = 700.0
-        view = rig.room.get("slow")
-        assert (view.slower_than_schedule, "slower than its schedule" in view.warnings[-1]) == (True, True)
 
 
 async def test_what_waited_for_a_pipe_that_went_or_was_turned_off_meanwhile_does_not_run(short_tmp: Path) -> None:
@@ -161,3 +109,69 @@ async def test_who_asks_straight_after_an_edit_is_answered_for_the_file_as_it_is
         assert not await rig.rows()
         file.write_text("---\nagent: command\ncommand: [echo, two]\n---\n")
         assert (await rig.run("p")).stdout == "two\n"
+
+
+PRESET = '[presets.fast]\nprovider = "openai"\nmodel = "m"\n'
+CASES = {
+    "stranger": ("agent: claud", 2, "there is no agent 'claud'; did you mean 'claude'?", ErrorType.CONFIG_ERROR),
+    "unset": ("agent: pi\npreset: fats", 3, "did you mean 'fast'?", ErrorType.PRESET_NOT_FOUND),
+    "careless": ("agent: pi\npreset: auto", 3, "default = true", ErrorType.PRESET_NOT_FOUND),
+    "beside": ("agent: command\ncommand: ./go.sh", 3, "./go.sh", ErrorType.AGENT_NOT_FOUND),
+    "bare": ("agent: command\ncommand: [px-no-such-program]", 3, "install px-no-such", ErrorType.AGENT_NOT_FOUND),
+}
+
+
+async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe_faults, "LOOK_SECONDS", 0.0)
+    async with pipe_house(short_tmp) as rig:
+        presets, agents = rig.config.presets_file, rig.config.agents_file
+        presets.write_text(PRESET)
+        for name, (front, _line, _words, _kind) in CASES.items():
+            rig.write(name, front)
+        folder = rig.shell("sound", "echo fine")
+        await rig.room.refresh()
+        views = {each.name: each for each in rig.room.snapshot()}
+        for name, (_front, line, words, kind) in CASES.items():
+            told = views[name].config_error or ""
+            assert told.startswith(f"{rig.config.pipes_dir / name / 'pipe.md'}:{line}: "), told
+            assert words in told
+            done = await rig.run(name)
+            assert (done.error_type, done.pid) == (kind, None)
+            assert words in (done.error_message or "")
+            assert told in rig.room.next(name).sentences[0]
+        assert (views["sound"].config_error, rig.room.health().broken) == (None, len(CASES))
+        checks = {each.name: each.status for each in await rig.room.validate("careless")}
+        assert checks["presets"] is CheckStatus.FAIL
+        presets.write_text(f'{PRESET}default = true\n[presets.fats]\nprovider = "openai"\nmodel = "m"\n')
+        agents.write_text('[agents.claud]\nargv = ["true"]\nparser = "text"\n')
+        program = folder.parent / "beside" / "go.sh"
+        program.write_text("#!/bin/sh\n")
+        assert "chmod +x" in (rig.room.get("beside").config_error or "")
+        program.chmod(0o755)
+        (folder.parent / "bare" / ".env").write_text(f"PATH={short_tmp}\n")
+        (short_tmp / "px-no-such-program").symlink_to("/bin/true")
+        assert [each.name for each in rig.room.snapshot() if each.config_error] == []
+        agents.unlink()
+        assert "claud" in (rig.room.get("stranger").config_error or "")
+
+
+async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(short_tmp: Path) -> None:
+    async with pipe_house(short_tmp) as rig:
+        folder = rig.shell("sound", "echo fine")
+        text = (folder / "pipe.md").read_text()
+        rig.write("stranger", "agent: claud\ntimeout: 1m")
+        rig.write("torn", "agent: claud\nschedule: continuous")
+        await rig.room.refresh()
+        for changes in ({"agent": "nosuch"}, {"preset": "nosuch"}, {"command": "./nosuch"}):
+            for name in ("sound", "stranger") if "preset" in changes else ("sound",):
+                with pytest.raises(ConfigError) as refused:
+                    await rig.room.configure(name, changes)
+                assert (refused.value.extra["key"], refused.value.exit_code) == (next(iter(changes)), 2)
+        assert (folder / "pipe.md").read_text() == text
+        assert "claud" in ((await rig.room.configure("stranger", {"timeout": "2m"})).config_error or "")
+        assert (await rig.room.configure("stranger", {"agent": "pi"})).config_error is None
+        with pytest.raises(ConfigError, match="continuous"):
+            await rig.room.configure("torn", {"timeout": "2m"})
+        assert "claud" in ((await rig.room.configure("torn", {"schedule": "manual"})).config_error or "")

@@ -23,8 +23,6 @@ from supervisord_py.process import identity
 if TYPE_CHECKING:
     from pipe_rig import PipeRig
 
-COUNTING = "i=0; while [ ! -e gate ]; do i=$((i+1)); echo line $i; sleep 0.002; done; echo last $i"
-
 
 async def begun(rig: PipeRig, name: str) -> int:
     """Run a pipe, and wait until its process is there."""

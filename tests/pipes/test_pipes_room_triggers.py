@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pipe_rig import eventually, pipe_house
-from supervisord_py.pipes.execution import ErrorType, Group, Status, Trigger
-from supervisord_py.pipes.room_requests import PublishedEvent, RunRequest
+from supervisord_py.pipes.execution import Group, Status, Trigger
+from supervisord_py.pipes.room_requests import PublishedEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,70 +28,6 @@ async def row_of(rig: PipeRig, pipe: str, count: int = 1) -> list:
             if len([it for it in rows if it.status.is_final and it.id not in at_work]) >= count:
                 return rows
             await asyncio.sleep(0.01)
-
-
-async def test_a_pipe_with_an_interval_runs_by_itself_once_the_api_listens(short_tmp: Path) -> None:
-    """G1, E2: not before `start_scheduler`; at once on enable, then only when the time has come."""
-    async with pipe_house(short_tmp, scheduler=False) as rig:
-        rig.shell("tick", "echo tick", "schedule: every 30m")
-        await rig.room.refresh()
-        assert (await rig.rows(), rig.room.health().scheduler_running) == ([], False)
-        rig.room.start_scheduler()
-        first = (await row_of(rig, "tick"))[0]
-        assert (first.trigger, first.group, first.status) == (Trigger.SCHEDULED, Group.SCHEDULED, Status.COMPLETED)
-        assert (first.context_end, (first.context_end or 0) - (first.context_start or 0)) == (first.queued_at, 1800.0)
-        view = rig.room.get("tick")
-        assert abs((view.next_run or 0) - first.started_at - 1800) < 60
-        assert view.last_decision is not None
-        rig.time.pass_by(1801)
-        rig.room._all.timetable.wake()
-        second = (await row_of(rig, "tick", 2))[1]
-        assert second.context_start == first.context_end
-        report = rig.room.next("tick")
-        assert (report.summary[:12], len(report.upcoming)) == ("every 30 min", 5)
-
-
-async def test_a_due_time_while_it_runs_is_skipped_and_said(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("busy", "while [ ! -e gate ]; do sleep 0.01; done", f"schedule: every 30m\n{FOR_LONG}")
-        await rig.room.refresh()
-        await eventually(lambda: rig.room.get("busy").pid, "the start")
-        rig.time.pass_by(1801)
-        rig.room._all.timetable.wake()
-        decided = await eventually(
-            lambda: (it := rig.room.get("busy").last_decision) and "still running" in it.text and it, "the decision"
-        )
-        assert "execution 1" in decided.text
-        assert len(await rig.rows("busy")) == 1
-        (folder / "gate").touch()
-
-
-async def test_disabling_a_pipe_or_changing_its_schedule_takes_what_waits_out_of_the_line(short_tmp: Path) -> None:
-    """E1: cancelled, with the reason; a run by hand stays."""
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("hold", "while [ ! -e gate ]; do sleep 0.01; done", f"schedule: every 1h\n{FOR_LONG}")
-        await rig.room.refresh()
-        await eventually(lambda: rig.room.get("hold").pid, "the start")
-        rig.shell("next", "echo", "schedule: every 1h")
-        await rig.room.refresh()
-        waiting = await eventually(lambda: rig.room._house.roster.queued("next"), "the second in line")
-        assert rig.room.queue().groups[0].waiting[0].position == 1
-        view = await rig.room.disable("next")
-        assert (view.enabled, view.queued, view.next_run) == (False, 0, None)
-        row = await rig.room.execution(waiting[0].id)
-        assert (row.status, row.error_type) == (Status.CANCELLED, ErrorType.CANCELLED)
-        assert "disabled" in (row.error_message or "")
-        by_hand = await rig.run("next")
-        assert by_hand.status is Status.COMPLETED
-        await rig.room.enable("next")
-        rig.time.pass_by(3601)
-        rig.room._all.timetable.wake()
-        again = (await eventually(lambda: rig.room._house.roster.queued("next"), "the third"))[0]
-        rig.shell("next", "echo", "schedule: manual")
-        await rig.room.refresh()
-        row = await rig.room.wait(again.id)  # a look of the room's own may have come first, and be at work with it
-        assert (row.status, "schedule has changed" in (row.error_message or "")) == (Status.CANCELLED, True)
-        (rig.config.pipes_dir / "hold" / "gate").touch()
 
 
 async def test_what_was_due_and_is_taken_out_of_the_line_unrun_is_due_again(short_tmp: Path) -> None:
@@ -140,23 +76,6 @@ async def test_a_run_that_is_taken_out_of_the_line_uses_up_no_occurrence(short_t
         view = await rig.room.enable("few")
         assert view.next_run is not None
         assert abs(view.next_run - rig.time.clocks.wall() - 86400) < 60
-
-
-async def test_a_wish_of_this_machine_lasts_until_the_file_says_something_new(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("p", "echo", "enabled: true")
-        await rig.room.refresh()
-        await rig.room.disable("p")
-        await rig.restart()
-        assert not rig.room.get("p").enabled
-        rig.shell("p", "echo", "enabled: false\ntitle: x")
-        await rig.room.refresh()
-        assert not rig.room.get("p").enabled
-        await rig.room.enable("p")
-        assert rig.room.get("p").enabled
-        rig.shell("p", "echo", "enabled: true\ntitle: y")
-        await rig.room.refresh()
-        assert rig.room.get("p").enabled
 
 
 async def test_an_end_starts_the_pipes_that_wait_for_it_and_never_in_a_circle(short_tmp: Path) -> None:
@@ -217,31 +136,3 @@ async def test_files_and_tools_that_fail_start_pipes(short_tmp: Path) -> None:
         (inbox / "new.txt").write_text("new")  # whether somebody listens already or not
         rows = [it for it in await row_of(rig, "inbox") if it.trigger_event]
         assert rows[0].trigger_event == f"file_changed:{inbox}/new.txt"
-
-
-async def test_a_folder_that_is_deleted_mid_run_ends_its_run_and_is_forgotten(short_tmp: Path) -> None:
-    """F3; and F2: a broken file is listed with what is wrong, the others run on."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("gone", "sleep 1000")
-        rig.write("torn", "schedule: continuous")
-        queued = await rig.room.run("gone")
-        await eventually(lambda: rig.running(queued.id), "the start")
-        waiting = await rig.room.run("gone", RunRequest(queue=True))
-        await rig.room.remove("gone")
-        rows = {it.id: it for it in await rig.rows("gone")}
-        assert {rows[queued.id].status, rows[waiting.id].status} == {Status.CANCELLED}
-        assert not folder.exists()
-        assert [view.name for view in rig.room.snapshot()] == ["torn"]
-        assert "continuous" in (rig.room.get("torn").config_error or "")
-        assert not rig.room._house.states.knows("gone")
-
-
-async def test_a_one_time_pipe_runs_once_and_is_disabled_then(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("once", "echo", "schedule: at 2099-01-01T00:00:00Z")
-        await rig.room.refresh()
-        assert rig.room.get("once").next_run == 4070908800.0
-        rig.time.pass_by(4070908800.5 - rig.time.clocks.wall())
-        rig.room._all.timetable.wake()
-        assert (await row_of(rig, "once"))[0].trigger is Trigger.SCHEDULED
-        assert (rig.room.get("once").enabled, rig.room.get("once").next_run) == (False, None)

@@ -9,56 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipe_rig import PATIENCE, eventually, pipe_house
-from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.running import stopping
-from supervisord_py.process.spec import StopReport, Survivor
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-async def test_what_survives_a_stop_is_named_keeps_no_slot_and_is_stopped_again(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """D3."""
-    monkeypatch.setattr(stopping, "TRY_AGAIN_SECONDS", 0.02)
-    async with pipe_house(short_tmp) as rig:
-        rig.shell("undead", "sleep 1000")
-        stop = rig.placement.stop
-        tries: list[str] = []
-
-        async def fails_twice(key: str, **how: Any) -> StopReport:
-            tries.append(key)
-            if len(tries) <= 2:
-                return StopReport(key, (Survivor(rig.running(queued.id) or 1, "sleep", 1),))
-            return await stop(key, **how)
-
-        queued = await rig.room.run("undead")
-        pid = await eventually(lambda: rig.running(queued.id), "the start")
-        monkeypatch.setattr(rig.placement, "stop", fails_twice)
-        done = await rig.room.cancel(queued.id)
-        assert (done.status, f"survived the stop: pid {pid}" in (done.error_message or "")) == (Status.CANCELLED, True)
-        assert rig.room.health().running == 0
-        await eventually(lambda: not rig.placement.children(), "the third try")
-        assert len(tries) == 3
-
-
-async def test_a_second_daemon_that_runs_the_pipe_is_named_and_nothing_is_started(short_tmp: Path) -> None:
-    """D6."""
-    async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("shared", "touch started")
-
-        def build(number: int) -> pipe_executions.PipeExecutionRow:
-            return pipe_executions.PipeExecutionRow(number, "shared", "queued", "manual", "manual", 1.0)
-
-        other = (await pipe_executions.add(rig.ledger, build)).row
-        await pipe_executions.mark_running(rig.ledger, other.id, pipe_executions.Running(2.0))
-        done = await rig.run("shared")
-        assert (done.status, done.error_type, done.pid) == (Status.FAILED, ErrorType.UNKNOWN, None)
-        assert str(other.id) in (done.error_message or "")
-        assert not (folder / "started").exists()
-        assert rig.room.health().running == 0
 
 
 async def test_a_defect_of_ours_ends_the_run_and_frees_the_slot(
@@ -100,34 +54,16 @@ async def test_an_agent_over_its_memory_limit_is_told_so(short_tmp: Path) -> Non
         assert done.incomplete
 
 
-async def test_folders_that_cannot_be_written_fail_the_run_and_name_the_path(short_tmp: Path) -> None:
-    """F4. A file stands where a folder is to be: it fails for root as well."""
+async def test_what_was_left_in_the_place_of_an_execution_is_put_aside(short_tmp: Path) -> None:
     async with pipe_house(short_tmp) as rig:
-        folder = rig.shell("p", "echo", "retries: 0")
-        (folder / "output").write_text("in the way")
+        rig.shell("p", "echo", "retries: 0")
         done = await rig.run("p")
-        assert (done.status, done.error_type) == (Status.FAILED, ErrorType.CONFIG_ERROR)
-        assert str(folder / "output") in (done.error_message or "")
-        (folder / "output").unlink()
         leftover = rig.config.executions_dir / str(done.id + 1)
         leftover.mkdir()
         (leftover / "stdout").write_text("of an execution that was never recorded")
         again = await rig.run("p")
         assert (again.status, again.stdout) == (Status.COMPLETED, "\n")
         assert (rig.config.executions_dir / f"{again.id}.old0" / "stdout").exists()
-
-
-async def test_groups_have_their_own_slots(short_tmp: Path) -> None:
-    async with pipe_house(short_tmp) as rig:
-        for at in range(5):
-            rig.shell(f"m{at}", "sleep 1000")
-        queued = [await rig.room.run(f"m{at}") for at in range(5)]
-        await eventually(lambda: all(rig.running(it.id) for it in queued[:4]), "four starts")
-        assert rig.room.queue().groups[2].waiting[0].id == queued[4].id
-        await rig.room.cancel(queued[0].id)
-        await eventually(lambda: rig.running(queued[4].id), "the fifth")
-        for it in queued[1:]:
-            await rig.room.cancel(it.id)
 
 
 async def test_many_runs_leave_no_descriptor_open_and_no_task_behind(short_tmp: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small parts of running: what is read again, what is given up, who is on the roster, what is made at once."""
+"""Small parts of running: what is read again, and what is given up."""
 
 from __future__ import annotations
 
@@ -101,9 +101,3 @@ async def test_who_is_cancelled_in_an_attempt_leaves_nothing_that_goes_on() -> N
     with pytest.raises(asyncio.CancelledError):
         await attempt
     assert ended.is_set()
-
-
-# -- who is there ------------------------------------------------------------------------------------------------------
-
-
-# -- what is made at once ----------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from supervisord_py.ledger.pipe_executions import UsageRow
-from supervisord_py.ledger.pipe_history import Filter, UsageSum
+from supervisord_py.ledger.pipe_history import UsageSum
 from supervisord_py.ledger.pipe_state import PipeStateRow
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.config import PipesConfig, SchedulerLimits
@@ -26,7 +25,6 @@ from supervisord_py.pipes.execution import (
     Trigger,
     Usage,
 )
-from supervisord_py.pipes.room_requests import ExecutionFilter
 from supervisord_py.pipes.running import freezing
 from supervisord_py.pipes.running.clocks import Clocks, Resumes, whole_ms
 from supervisord_py.pipes.running.conclusion import counted, is_incomplete
@@ -61,12 +59,6 @@ def test_a_row_that_is_damaged_or_newer_is_read_as_far_as_it_goes() -> None:
     assert (found.plan, found.preset) == (Plan("pi", timeout_seconds=12.5), Preset("one", "openai", "m"))
     newer = replace(row, plan='{"timeout_seconds": 3, "of_tomorrow": 1}')
     assert rows.execution_of(newer).plan == Plan("pi", timeout_seconds=3)
-
-
-def test_what_was_used_and_what_is_looked_for_reach_the_ledger_as_they_are() -> None:
-    assert rows.usage_row(Usage(1, 2, 3, 4, 10, 0.5, 2)) == UsageRow(1, 2, 3, 4, 10, 0.5, 2)
-    wanted = ExecutionFilter("p", (Status.FAILED, Status.TIMED_OUT), 1.0, 2.0, 7, 20)
-    assert rows.filter_of(wanted) == Filter("p", ("failed", "timed_out"), 1.0, 2.0, 7, 20)
 
 
 @given(st.text(max_size=300), st.integers(8, 60))
@@ -125,16 +117,6 @@ def test_windows_are_chained_and_capped() -> None:
     assert freezing.window(980.0, 50.0, 1000.0, limits) == Window(980.0, 1000.0)
     assert freezing.window(2.0, 50.0, 1000.0, limits) == Window(900.0, 1000.0)
     assert freezing.window(2000.0, None, 1000.0, limits) == Window(1000.0, 1000.0)
-
-
-def test_what_is_queued_is_what_was_decided() -> None:
-    order = Order(Trigger.EVENT, Group.EVENT, event="e", key="k", retry_of=3, retry_count=2, not_before=9.0)
-    plan, preset = Plan("pi"), Preset("one")
-    assert freezing.frozen(DEFINITION, order, 5.0, plan, preset) == Execution(
-        0, "p", Status.QUEUED, Trigger.EVENT, Group.EVENT, 5.0, plan, preset,
-        not_before=9.0, trigger_event="e", trigger_key="k", retry_of=3, retry_count=2,
-    )  # fmt: skip
-    assert freezing.output_folder(7) == "./output/7/"
 
 
 def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_adapter_then_of_the_daemon() -> None:

@@ -132,20 +132,6 @@ async def test_a_room_that_begins_anew_may_take_back_what_never_ran() -> None:
     assert room.runs == [("a", NOON), ("a", NOON + 60)]
 
 
-async def test_a_busy_pipe_is_skipped_and_told() -> None:
-    room = Room()
-    room.add("a", Every(HOUR))
-    await room.scheduler.turn()
-    room.busy.add("a")
-    room.pass_(HOUR)
-    await room.scheduler.turn()
-    assert room.told("a")[-1] == Skipped(NOON + HOUR, "still running: execution 7; skipped")
-    room.busy.clear()
-    room.pass_(HOUR)
-    await room.scheduler.turn()
-    assert [at for _, at in room.runs] == [NOON, NOON + 2 * HOUR]
-
-
 async def test_the_trouble_of_one_pipe_is_not_the_others_and_is_tried_again() -> None:
     """Law 5: a failure is never sticky, and never a hot loop."""
     room = Room()
@@ -249,17 +235,6 @@ async def test_it_sleeps_while_nothing_is_due_and_wakes_when_told() -> None:
         assert room.looks == 2
     assert not room.scheduler.health().alive
     assert room.told("hand") == [Never("runs only by hand or by an event")]
-
-
-async def test_a_crash_of_the_loop_is_counted_shown_and_survived() -> None:
-    """E4."""
-    room = Room()
-    room.add("a", Every(HOUR))
-    room.fault = RuntimeError("boom")
-    async with running(room):
-        await until(lambda: room.runs)
-        health = room.scheduler.health()
-    assert (health.alive, health.restarts, health.last_error) == (True, 1, "RuntimeError: boom")
 
 
 # The clocks alone
