@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from api.api_rig import Rig, api_rig
+from api.api_rig import api_rig
 from supervisord_py.api.context import TcpAccess
 from supervisord_py.api.peers import (
     LocalPeer,
@@ -180,7 +180,3 @@ async def test_the_loopback_listener_wants_the_token(short_tmp: Path) -> None:
             rebound = {"Authorization": "Bearer t0ken", "Host": f"evil.example:{port}"}
             async with client.get("/api/health", headers=rebound) as answer:
                 assert answer.status == 403
-
-
-async def test_the_unix_socket_wants_no_token(rig: Rig) -> None:
-    assert (await rig.get("/api/health"))[0] == 200

@@ -113,19 +113,6 @@ async def test_a_cell_that_kills_its_kernel_fails_with_how_it_ended(
 
 # -- interrupts: the matrix of the notes, as far as one rung goes ---------------------------------------------------
 
-YIELDING = {
-    "python loop": "while True: pass",
-    "sleep": "import time; time.sleep(600)",
-    "socket": "import socket; a, b = socket.socketpair(); a.recv(1)",
-    "await": "import asyncio; await asyncio.sleep(600)",
-    "child": "import subprocess; subprocess.run(['sleep', '600'])",
-    "child of its own session": "import subprocess; subprocess.run(['sleep', '600'], start_new_session=True)",
-    "numpy": "while True: a = a * 1.0",
-    "regex": "import re; re.match('(a+)+$', 'a' * 40 + 'b')",
-}
-BEFORE = {"numpy": "import numpy\na = numpy.ones(10)\n"}
-"""An interrupt in an import may be lost: Python drops what is raised in a callback of a weak reference."""
-
 
 @pytest.fixture
 def only_rung(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
