@@ -188,7 +188,7 @@ class PipeRig:
         text = agents.read_text() if agents.exists() else ""
         if f"[agents.{name}]" not in text:
             argv = [sys.executable, str(FAKE_AGENT), "--as", dialect]
-            parser = {"text": "text", "claude": "claude-json"}.get(dialect, "pi-jsonl")
+            parser = "text" if dialect == "text" else "pi-jsonl"
             words = ", ".join(f'"{word}"' for word in argv)
             agents.write_text(f'{text}\n[agents.{name}]\nargv = [{words}]\nprompt = "stdin"\nparser = "{parser}"\n')
         return self.write(name, f"agent: {name}\n{front}", f"FAKE: {' '.join(steps)}\n")
