@@ -20,11 +20,6 @@ from supervisord_py.errors import KeeperLostError
 from supervisord_py.process.events import Event, EventGap
 from supervisord_py.process.spec import Reason, TreeStat
 
-CONTRACT_KEYS = {
-    "unit", "kind", "name", "state", "reason", "pid", "started_at", "uptime_seconds", "rss_bytes", "cpu_percent",
-    "last_used", "in_flight", "pinned", "start_method", "restarts", "next_run", "config_error",
-}  # fmt: skip
-
 
 def unit_of(document: dict[str, Any], unit: str) -> dict[str, Any]:
     return next(one for one in document["units"] if one["unit"] == unit)

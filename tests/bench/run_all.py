@@ -17,8 +17,6 @@ ALL = (
     "bench_output",
     "bench_kernels",
     "bench_pipes",
-    "bench_pipe_ledger",
-    "bench_pipe_schedule",
     "bench_idle",
 )
 
