@@ -8,10 +8,14 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from e2e.house import alive, until
 
 if TYPE_CHECKING:
     from e2e.house import House
+
+pytestmark = pytest.mark.deep
 
 
 def execute(house: House, code: str, **body: Any) -> dict[str, Any]:

@@ -235,6 +235,7 @@ def test_ctrl_c_interrupts_the_cell_and_keeps_the_variables(held: House) -> None
     assert execute(held, "ctrl-c", "kept").stdout == b"5\n"
 
 
+@pytest.mark.deep
 def test_ctrl_c_again_takes_the_next_step_and_says_that_variables_are_lost(held: House) -> None:
     """The cell holds the interpreter from its print on: no thread of the kernel can tell that there is output."""
     code = "print('deaf'); sum(range(10**13))"

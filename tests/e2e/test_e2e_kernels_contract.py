@@ -481,6 +481,7 @@ def test_shell_cells_obey_the_same_rules(calls: Calls, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "x" * 300_000), done.stderr
 
 
+@pytest.mark.deep
 def test_a_shell_cell_that_takes_too_long_is_ended_with_its_tree(calls: Calls, tmp_path: Path) -> None:
     code = f"trap '' INT; setsid sleep 600 & echo $! > {tmp_path}/pid; sleep 600"
     done = calls.house.pxctl("--json", "exec", "--bash", "--cwd", str(tmp_path), "--timeout", "5", code)

@@ -316,6 +316,7 @@ ALL_ORDERS = (
 )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", rounds(2, of=10))
 def test_kill_of_the_keeper_leaves_nothing_and_the_next_start_says_what_was_cut_off(fallen: House, seed: int) -> None:
     home, dice = fallen, random.Random(400 + seed)

@@ -204,6 +204,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("row", FLOODS)
 def test_an_endless_flood_is_interrupted_and_everybody_else_is_served(calls: Calls, row: str) -> None:
     calls.run("flood", "mine = 42")

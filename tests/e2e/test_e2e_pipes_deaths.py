@@ -78,6 +78,7 @@ def besieged(siege: Siege, seeds: range, orders: tuple[tuple[str, ...], ...]) ->
         knocking.join(60)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("campaign", rounds(1, of=3))
 def test_killed_brains_lose_no_row_run_none_twice_and_cut_nothing(campaign: int) -> None:
     first = 10 * campaign

@@ -235,6 +235,7 @@ def test_a_pipe_tells_of_the_failures_of_others(home: House) -> None:
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_intervals_begin_at_once_and_are_skipped_while_their_pipe_runs(home: House) -> None:
     """The shortest interval is 10 s: both are looked at after it has gone by once."""
     shell(home, "ticks", "echo tick", "schedule: every 10s")

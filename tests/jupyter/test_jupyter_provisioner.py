@@ -156,6 +156,7 @@ async def test_a_kernelspec_that_names_its_interpreter_gets_that_one_by_our_laun
         assert "launch.py" in await value(kc, "__import__('sys').argv[0]")
 
 
+@pytest.mark.deep
 async def test_any_other_kernelspec_is_run_as_it_is_written(front: Front) -> None:
     """Its language is another's, so the daemon runs its command; Jupyter's protocol is all that is asked of it."""
     name = front.spec("other", [PYTHON, *LAUNCHED, "--IPKernelApp.quiet=True"], language="snake")
@@ -232,6 +233,7 @@ async def test_a_daemon_that_is_not_there_is_started_unless_that_is_forbidden(
         assert own_front.house.pxctl("daemon", "stop").returncode == 0
 
 
+@pytest.mark.deep
 async def test_a_kernel_lives_on_while_the_control_plane_is_replaced_and_ends_with_the_daemon(own_front: Front) -> None:
     own_front.house.start()
     async with kernel() as (km, kc):
@@ -263,6 +265,7 @@ async def test_a_kernel_whose_front_end_asks_for_it_is_not_idle_and_one_whose_is
         assert not await km.is_alive()
 
 
+@pytest.mark.deep
 async def test_without_a_place_the_front_end_is_told_so(own_front: Front) -> None:
     """A kernel that works keeps its place."""
     own_front.house.start()

@@ -252,6 +252,7 @@ def switches(pid: int) -> int:
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("voluntary")))
 
 
+@pytest.mark.deep
 def test_an_idle_keeper_sleeps(rung: Rig) -> None:
     """No wake-up in an observed while, children held, without a watchdog that asks for one."""
     link = rung.links[0]

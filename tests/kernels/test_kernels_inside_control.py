@@ -303,6 +303,7 @@ def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     assert rig.out(second.id) == b"second\n"
 
 
+@pytest.mark.deep
 def test_a_completion_does_not_take_the_output_of_threads_away(rig: InsideRig) -> None:
     first = rig.good(
         "import os, threading\nfree, done = threading.Event(), threading.Event()\n"

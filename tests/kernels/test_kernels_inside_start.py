@@ -45,6 +45,7 @@ def value(rig: InsideRig, expression: str) -> str:
     return str(rig.records(rig.good(expression).id, "result")[0]["data"]["text/plain"])
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("environ", [{}, {"PYTHONSAFEPATH": "1"}, {"PYTHONPATH": "/somewhere"}], ids=repr)
 def test_paths_and_arguments_are_those_of_a_stock_kernel(python: str, short_tmp: Path, environ: dict[str, str]) -> None:
     told = []

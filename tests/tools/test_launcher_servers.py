@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SERVERS = ("http-server", "uvicorn-asyncio", "uvicorn-uvloop", "hypercorn-asyncio", "aiohttp-server", "flask-server")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("server", SERVERS)
 async def test_a_tool_keeps_its_port_over_several_lives(house: ToolHouse, server: str) -> None:
     house.add(server)
