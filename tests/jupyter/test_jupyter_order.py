@@ -19,7 +19,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=[]), max_size=30)
 VARIABLES = st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=5)
 
 
-@given(st.uuids().map(str) | ANY_TEXT)
+@given(st.uuids().map(str) | st.text(max_size=30))
 def test_the_name_of_a_session_is_one_that_the_daemon_takes_and_is_always_the_same(kernel_id: str) -> None:
     name = session_name(kernel_id)
     assert checked_by_the_daemon(name) == name
