@@ -224,7 +224,8 @@ class Verbs:
     def _stat(self, request: Request) -> Members:
         census, held = self._keeper.registry.census, self._keeper.registry.instances
         asked = [held[key] for key in request.message.get("keys") or () if key in held]
-        if any(instance.group is None and instance.tree_alive for instance in asked):
+        # Where no group tells it now, the last snapshot would: it may be older than an end.
+        if any(one.tree_alive and not (one.group is not None and one.group.populated()) for one in asked):
             census.take()
         once = request.message.get("shared_once") is True
         return {"stats": {one.key: _measure(one, census.members(one) if one.tree_alive else [], once) for one in asked}}

@@ -97,6 +97,18 @@ def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) ->
     assert not any(alive(pid) for pid in second_pids)
 
 
+def test_what_has_ended_is_not_counted_by_an_older_look_at_all_processes(rung: Rig) -> None:
+    """A stop takes such a look, which holds what lived then."""
+    link = rung.links[0]
+    one, other = rung.spec(["sleep", "600"]), rung.spec(["sleep", "600"], unit="tool:other")
+    link.call("spawn", **one)
+    link.call("spawn", **other)
+    stop(link, other["key"], 0.1)
+    link.call("signal", key=one["key"], signum=9)
+    link.exit(one["key"])
+    assert link.call("stat", keys=[one["key"]])["stats"][one["key"]]["processes"] == 0
+
+
 def test_on_the_portable_rung_the_group_and_the_seen_descendants_die(rigs: Any) -> None:
     rig = rigs(platform="portable")
     link = rig.up()
