@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.direct.handle import DirectHandle
 
 IPYKERNEL_6 = Path(__file__).parents[2] / ".venv" / "peers" / "ipykernel6" / "bin" / "python"
-KINDS = ["ours", "ours-6", "stock"]
+KINDS = ["ours", pytest.param("ours-6", marks=pytest.mark.deep), "stock"]
 
 
 class Kernel:

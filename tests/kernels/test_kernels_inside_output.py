@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-@pytest.fixture(scope="module", params=["ipykernel 7", "ipykernel 6"])
+@pytest.fixture(scope="module", params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
 def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
     if request.param == "ipykernel 7":
         return sys.executable

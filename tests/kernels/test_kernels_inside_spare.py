@@ -62,7 +62,7 @@ def spare(folder: Path, python: str = sys.executable) -> Iterator[tuple[InsideRi
         rig.close()
 
 
-@pytest.fixture(params=["ipykernel 7", "ipykernel 6"])
+@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
 def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
     if request.param == "ipykernel 7":
         return sys.executable

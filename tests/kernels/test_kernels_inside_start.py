@@ -25,7 +25,7 @@ SOURCES = sorted(Path(inside.__file__).parent.glob("*.py"))
 PATHS = "import json, os, sys; print(json.dumps([sys.path, sys.argv[1:], sys.flags.safe_path, os.getcwd()]))"
 
 
-@pytest.fixture(params=["ipykernel 7", "ipykernel 6"])
+@pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
 def python(request: pytest.FixtureRequest, require: Callable[[object, str], None]) -> str:
     if request.param == "ipykernel 7":
         return sys.executable
