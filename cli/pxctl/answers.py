@@ -212,7 +212,7 @@ def _decode(text: str) -> tuple[str, bytes] | None:
 
 
 def _base64(text: str) -> bytes | None:
-    import binascii  # noqa: PLC0415 - only where something is saved
+    import binascii
 
     try:
         return binascii.a2b_base64(text.encode("ascii"), strict_mode=True)

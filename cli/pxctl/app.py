@@ -112,7 +112,7 @@ class Invocation:
             return self.client()
 
         def wake() -> None:
-            from pxctl.daemon_process import ensure_daemon  # noqa: PLC0415 - subprocess is dear, and seldom needed
+            from pxctl.daemon_process import ensure_daemon
 
             ensure_daemon(self)
 
@@ -299,7 +299,7 @@ def _show_version(context: click.Context, _: click.Parameter, value: Any) -> Non
 
 def own_version() -> str:
     """Return the version of the distribution, or a placeholder in a bare source tree."""
-    from importlib import metadata  # noqa: PLC0415 - dear, and seldom asked for
+    from importlib import metadata
 
     try:
         return metadata.version("supervisord-py")
@@ -434,7 +434,7 @@ class LazyGroup(_WithGlobals, click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Offer the names of the commands without importing them."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only while completing
+        from click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)

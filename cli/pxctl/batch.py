@@ -117,7 +117,7 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     if problem is not None:
         failure = Problem(int(problem.get("status") or 500), problem)
     elif unit.startswith("pipe:") and verb == "start" and answer.get("status") == "failed":
-        from pxctl.executions import failure_of  # noqa: PLC0415 - the words of failures are seldom needed
+        from pxctl.executions import failure_of
 
         failure = failure_of(answer)
     if failure is None:

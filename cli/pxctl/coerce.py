@@ -168,7 +168,7 @@ def _takes_file(variant: Mapping[str, Any]) -> bool:
 
 def _encoded(path: str, content: bytes, variants: Sequence[Mapping[str, Any]]) -> str:
     """Return a file in base64, with its type in front where a data URL is asked for (RFC 2397)."""
-    import mimetypes  # noqa: PLC0415 - reads the system's tables of types; only files need them
+    import mimetypes
 
     text = binascii.b2a_base64(content, newline=False).decode()
     if not any(variant.get("format") == "data-url" for variant in variants):

@@ -60,7 +60,7 @@ def script(shell: str, command: click.Command) -> str:
     """Return the script for one of SHELLS: click's own but for bash."""
     if shell == "bash":
         return BASH
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - only for scripts
+    from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
     assert found is not None, shell

@@ -120,7 +120,7 @@ def await_execution(client: Client, execution: Execution, timeout: float | None 
     Raises:
         Failure: The time is over (`timed_out`), or the daemon is away for too long.
     """
-    from pxctl.follow import Patience  # noqa: PLC0415 - dear, and only for this
+    from pxctl.follow import Patience
 
     patience = Patience(met=True)
     deadline = None if timeout is None else time.monotonic() + timeout

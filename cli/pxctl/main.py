@@ -41,6 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _called(arguments: list[str]) -> int:
     # Most of the start are these imports: whoever presses Ctrl-C meanwhile gets no traceback of them.
-    from pxctl.app import Invocation, call  # noqa: PLC0415
+    from pxctl.app import Invocation, call
 
     return call(arguments, Invocation(os.environ))

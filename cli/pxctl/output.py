@@ -170,7 +170,7 @@ def width_of(text: str) -> int:
 
 
 def _cells(letter: str) -> int:
-    import unicodedata  # noqa: PLC0415 - only where a text is not ASCII
+    import unicodedata
 
     if unicodedata.combining(letter) or unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
         return 0

@@ -151,7 +151,7 @@ def _absolute(path: str | None) -> str | None:
 def _expand_home(env: Mapping[str, str], path: str) -> str:
     home = env.get("HOME")
     if home is None or not home.startswith("/"):
-        import pwd  # noqa: PLC0415 - only where HOME is unusable
+        import pwd
 
         home = pwd.getpwuid(os.getuid()).pw_dir
     return home.rstrip("/") + path[1:]

@@ -23,7 +23,7 @@ def main() -> int:
     gc.disable()
     # structlog loads rich wherever it is installed, for tracebacks that we print plainly: a fifth of the start.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means 'not there' to the import system
-    from supervisord_py.daemon.brain import run  # noqa: PLC0415 - after the two lines above, which is the point
+    from supervisord_py.daemon.brain import run
 
     gc.freeze()
     gc.enable()

@@ -69,7 +69,7 @@ def main(
 ) -> None:
     """Parse the command line; `_HELP` is what the user reads."""
     del foreground  # there is nothing else
-    from supervisord_py.daemon.boot import Flags  # noqa: PLC0415 - `--help` and `--version` need nothing
+    from supervisord_py.daemon.boot import Flags
 
     flags = Flags(config_file, system, socket_path, settings)
     try:
@@ -88,8 +88,8 @@ def main(
 
 
 def _start(flags: Flags) -> NoReturn:
-    from supervisord_py.daemon import boot, lock, sockets  # noqa: PLC0415 - as above
-    from supervisord_py.daemon.paths import check_socket_length, make_places  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import boot, lock, sockets
+    from supervisord_py.daemon.paths import check_socket_length, make_places
 
     paths = flags.paths()
     inherited = _inherited()
@@ -117,7 +117,7 @@ def _start(flags: Flags) -> NoReturn:
 
 def _inherited() -> socket.socket | None:
     """Return the socket that systemd gave; none of its descriptors goes on to children."""
-    from supervisord_py.daemon import sockets  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import sockets
 
     found = sockets.inherited_socket(os.environ, os.getpid())
     for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"):
@@ -142,7 +142,7 @@ def _raise_open_files() -> None:
 
 def _check(flags: Flags, *, as_json: bool) -> int:
     """Say what is wrong with the settings; returns the exit code."""
-    from supervisord_py.daemon.sources import SettingsError  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.sources import SettingsError
 
     paths = flags.paths()
     try:
@@ -163,7 +163,7 @@ def _check(flags: Flags, *, as_json: bool) -> int:
 
 
 def _show(flags: Flags, *, as_json: bool) -> None:
-    from supervisord_py.daemon.schema import shown  # noqa: PLC0415 - as above
+    from supervisord_py.daemon.schema import shown
 
     loaded = flags.load(flags.paths())
     if as_json:
@@ -175,7 +175,7 @@ def _show(flags: Flags, *, as_json: bool) -> None:
 
 
 def _print_unit(kind: str, flags: Flags) -> None:
-    from supervisord_py.daemon import service_files  # noqa: PLC0415 - as above
+    from supervisord_py.daemon import service_files
 
     command = service_files.own_command(sys.argv[0], flags.words())
     scope = flags.scope

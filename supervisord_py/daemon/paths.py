@@ -180,7 +180,7 @@ def _roots(environ: Mapping[str, str], scope: Scope) -> Roots:
 
 
 def _platform_roots() -> Roots:
-    import platformdirs  # noqa: PLC0415 - 30 ms that a daemon with PX_HOME or --system need not pay
+    import platformdirs
 
     with warnings.catch_warnings():
         # The fall-back under /tmp is checked for its owner here and again when it is made; the warning helps nobody.

@@ -188,6 +188,6 @@ def shown_by(error: DaemonError, program: str = "jupyter_server") -> Exception:
     """
     if program not in sys.modules:
         return error
-    from tornado.web import HTTPError  # noqa: PLC0415 - there already in that program, and not needed in any other
+    from tornado.web import HTTPError
 
     return HTTPError(error.status or _UNAVAILABLE, str(error))

@@ -38,8 +38,8 @@ def _arguments(argv: list[str]) -> tuple[int, str]:
 def main(argv: list[str]) -> int:
     """Run; return the exit code."""
     _find_package()
-    from supervisord_py.keeper.context import BootError, read_boot  # noqa: PLC0415  the path is ready only now
-    from supervisord_py.keeper.journal import Journal  # noqa: PLC0415  same
+    from supervisord_py.keeper.context import BootError, read_boot
+    from supervisord_py.keeper.journal import Journal
 
     fd, mode = _arguments(argv)
     journal = Journal()
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def _sweep(boot: Boot, journal: Journal) -> int:
-    from supervisord_py.keeper.sweep import sweep  # noqa: PLC0415
+    from supervisord_py.keeper.sweep import sweep
 
     swept = sweep(boot.daemon_id, boot.run_dir)
     survivors = [row.pid for row in swept.survivors]
@@ -61,8 +61,8 @@ def _sweep(boot: Boot, journal: Journal) -> int:
 
 
 def _hold(boot: Boot, journal: Journal) -> int:
-    from supervisord_py.keeper.context import Birth  # noqa: PLC0415
-    from supervisord_py.keeper.keeper import Keeper  # noqa: PLC0415
+    from supervisord_py.keeper.context import Birth
+    from supervisord_py.keeper.keeper import Keeper
 
     keeper = Keeper(boot, Birth(), journal)
     code = keeper.run()

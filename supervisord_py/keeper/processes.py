@@ -92,7 +92,7 @@ def slurp(path: str, limit: int = 1 << 20) -> bytes:
 def look(pid: int) -> Process | None:
     """Return the process of that number, or None when there is none."""
     if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin  # noqa: PLC0415  loads libproc, which is only there
+        from supervisord_py.keeper import darwin
 
         return darwin.look(pid)
     try:
@@ -114,7 +114,7 @@ def table() -> dict[int, Process]:
 def pids() -> Iterator[int]:
     """Yield the number of every process."""
     if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin  # noqa: PLC0415  see above
+        from supervisord_py.keeper import darwin
 
         yield from darwin.pids()
         return
@@ -144,7 +144,7 @@ def environment(pid: int) -> dict[bytes, bytes]:
 def resident(pid: int) -> int:
     """Return the resident bytes of one process; 0 when it is gone."""
     if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin  # noqa: PLC0415  see above
+        from supervisord_py.keeper import darwin
 
         return darwin.footprint(pid)
     try:

@@ -42,7 +42,7 @@ class PipeFiles:
 
     async def install(self, source: str, name: str | None) -> PipeView:
         """Add a pipe; return how it stands, with what is to be said of it now."""
-        from supervisord_py.pipes.declaring.install import install  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import install
 
         config = self._house.config
         known = frozenset((await self._house.shelf.catalog()).names)
@@ -65,7 +65,7 @@ class PipeFiles:
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
-        from supervisord_py.pipes.declaring.install import scaffold  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import scaffold
 
         folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
         await self._all.upkeep.refresh()
@@ -84,10 +84,10 @@ class PipeFiles:
         await self._all.upkeep.refresh()
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        from supervisord_py.pipes.declaring.edit import edit_keys  # noqa: PLC0415 - PyYAML comes with it
-        from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe  # noqa: PLC0415
-        from supervisord_py.pipes.declaring.pipe_file import declare  # noqa: PLC0415 - as above
-        from supervisord_py.pipes.declaring.problems import DeclarationError, error_of  # noqa: PLC0415
+        from supervisord_py.pipes.declaring.edit import edit_keys
+        from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe
+        from supervisord_py.pipes.declaring.pipe_file import declare
+        from supervisord_py.pipes.declaring.problems import DeclarationError, error_of
 
         file = declared.folder / PIPE_FILE
         try:
@@ -109,7 +109,7 @@ class PipeFiles:
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""
-        from supervisord_py.pipes.declaring.install import remove  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.install import remove
 
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
@@ -124,7 +124,7 @@ class PipeFiles:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        from supervisord_py.pipes.declaring.pipe_file import read_pipe  # noqa: PLC0415 - PyYAML comes with it
+        from supervisord_py.pipes.declaring.pipe_file import read_pipe
 
         await self._all.upkeep.refresh()
         known = self._all.views.declared(name)
@@ -144,7 +144,7 @@ class PipeFiles:
             UnknownUnitError: There is none of that name; the nearest is named.
             ConfigError: There is one, and it is broken.
         """
-        from supervisord_py.pipes.declaring.problems import config_error  # noqa: PLC0415 - as above
+        from supervisord_py.pipes.declaring.problems import config_error
 
         found = await self.afresh(name)
         if isinstance(found, BrokenPipe):
@@ -153,7 +153,7 @@ class PipeFiles:
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
         """Check a pipe, its agent, its presets, its times."""
-        from supervisord_py.pipes.declaring.validate import Elsewhere, validate  # noqa: PLC0415 - of use only here
+        from supervisord_py.pipes.declaring.validate import Elsewhere, validate
 
         known = Elsewhere()
         if isinstance(declared, PipeDefinition):

@@ -204,7 +204,7 @@ def _follow(invocation: Invocation, client: Client, order: Order, source: Source
 
 def _view(invocation: Invocation, call: Call, source: Source, wishes: _Wishes) -> View:
 
-    from pxctl.screen import Album, Screen, way_for  # noqa: PLC0415 - only where something is shown
+    from pxctl.screen import Album, Screen, way_for
 
     album = Album(invocation.env)
     has_headers = source.file is not None

@@ -205,7 +205,7 @@ def start_session(
             invocation.say_all(_explanation(answer.document, invocation.paint))
         return
 
-    from pxctl.cells import Progress, start_kernel  # noqa: PLC0415 - dear, and only for this
+    from pxctl.cells import Progress, start_kernel
 
     progress = Progress(invocation, f"kernel:{name}")
     try:
@@ -499,7 +499,7 @@ def print_output(
     cwd: str | None,
 ) -> None:
     """Print what a cell printed: all of it, also what an answer had cut; byte for byte on a pipe."""
-    from pxctl.follow import pages, print_pages  # noqa: PLC0415 - dear, and only for this
+    from pxctl.follow import pages, print_pages
 
     invocation.action = f"read the output of {kernel}"
     client = invocation.client()
@@ -533,7 +533,7 @@ _EXPORT_SECONDS = 300.0
 @_which
 def export_kernel(invocation: Invocation, kernel: str, target: str | None, cwd: str | None) -> None:
     """Write what a session ran, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too."""
-    from pxctl.answers import write_whole  # noqa: PLC0415 - dear, and only for this
+    from pxctl.answers import write_whole
 
     invocation.action = f"export {kernel}"
     client = invocation.client()

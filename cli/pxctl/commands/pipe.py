@@ -141,7 +141,7 @@ def show_pipe(invocation: Invocation, pipe: str, rendered: bool) -> None:
 
 def _print_prompt(invocation: Invocation, prompt: object, name: str) -> None:
     """Write the prompt, on a pipe byte for byte; a terminal gets nothing that could steer it."""
-    from pxctl.shown_text import shaped  # noqa: PLC0415 - dear, and only for this
+    from pxctl.shown_text import shaped
 
     if not isinstance(prompt, str):
         raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=USAGE)
@@ -342,7 +342,7 @@ def config_pipe(invocation: Invocation, pipe: str, values: tuple[str, ...]) -> N
 
 
 def _change(text: str, name: str) -> tuple[str, Any]:
-    from pxctl.coerce import CannotRead, read_json  # noqa: PLC0415 - dear, and only for this
+    from pxctl.coerce import CannotRead, read_json
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():

@@ -156,7 +156,7 @@ class CellsHouse:
         rows = await self.history(session.id)
 
         def make() -> dict[str, Any]:
-            from supervisord_py.kernels.output import notebook  # noqa: PLC0415 - nbformat, not needed at the start
+            from supervisord_py.kernels.output import notebook
 
             return notebook.export(
                 rows,

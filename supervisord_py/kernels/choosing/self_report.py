@@ -51,7 +51,7 @@ def trial(overlay: str) -> "str | None":
         return "missing"
     sys.path.append(overlay)
     try:
-        import ipykernel.kernelapp  # noqa: F401, PLC0415
+        import ipykernel.kernelapp  # noqa: F401
     except BaseException as error:  # whatever a broken package raises, also SystemExit
         return type(error).__name__ + ": " + str(error)
     return None

@@ -304,7 +304,7 @@ def flush_native() -> None:
 def _flush_of_c_stdout() -> Callable[[], object] | None:
     """Return what calls fflush(3) on the C library's `stdout`, None where that cannot be had."""
     try:
-        import ctypes  # noqa: PLC0415 - not in every interpreter
+        import ctypes
 
         library = ctypes.CDLL(None)
         name = "__stdoutp" if sys.platform == "darwin" else "stdout"

@@ -81,7 +81,7 @@ def diff(old: str | Path, new: str | Path, *, context: int = 3, texts: bool = Fa
     Raises:
         OSError: One of them cannot be read.
     """
-    import difflib  # noqa: PLC0415 - seldom needed, and the start is to be short
+    import difflib
 
     sides = [str(old), str(new)]
     names = ["old", "new"] if texts else sides

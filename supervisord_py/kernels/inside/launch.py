@@ -77,7 +77,7 @@ def refuse(error: str, detail: str, **members: Any) -> NoReturn:
 
 def load_package() -> None:
     """Make this folder the package `px_inside`; its modules are then imported, and cached as bytecode, as any other."""
-    from importlib.util import module_from_spec, spec_from_file_location  # noqa: PLC0415 - after the path is right
+    from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.abspath(__file__))
     where = os.path.join(folder, "__init__.py")

@@ -47,7 +47,7 @@ class Owner:
     """The other end of the descriptor; when it closes, this process ends without a word."""
 
     def __init__(self, number: int) -> None:
-        import socket  # noqa: PLC0415 - a fresh start has it from ipykernel; the probe of a broken one need not
+        import socket
 
         os.set_inheritable(number, False)
         self._socket: socket.socket = socket.socket(fileno=number)

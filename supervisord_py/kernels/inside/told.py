@@ -40,7 +40,7 @@ def tell(op: str, **fields: Any) -> None:
         op: Which helper.
         fields: What it did, in a few words and numbers.
     """
-    from IPython.display import publish_display_data  # noqa: PLC0415 - the start can do without it
+    from IPython.display import publish_display_data
 
     event = {"op": op, **{name: _small(value) for name, value in fields.items()}}
     publish_display_data({STATUS_MIME: event})

@@ -53,7 +53,7 @@ NewSession = Callable[[], "aiohttp.ClientSession"]
 
 def new_session() -> aiohttp.ClientSession:
     """Return a session that goes through the proxy of the environment, as agents do."""
-    import aiohttp  # noqa: PLC0415 - heavy, and this module is imported at the control plane's start
+    import aiohttp
 
     return aiohttp.ClientSession(trust_env=True)
 
@@ -134,7 +134,7 @@ def _plain(error: Exception) -> str:
 
 
 def _get(http: aiohttp.ClientSession, url: str, seconds: float) -> Any:
-    import aiohttp  # noqa: PLC0415 - see above
+    import aiohttp
 
     # No total: the deadline around it counts. Redirects are the agent's to follow.
     timeout = aiohttp.ClientTimeout(total=None, sock_read=min(READ_SECONDS, seconds / 2))
@@ -147,7 +147,7 @@ async def _patiently(once: Callable[[], Awaitable[Found | None]], seconds: float
     Raises:
         UnreachableError: Nobody is there.
     """
-    import aiohttp  # noqa: PLC0415 - see above
+    import aiohttp
 
     tenacity: Any = await asyncio.to_thread(importlib.import_module, "tenacity")  # 80 ms, off the loop
     refused = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)

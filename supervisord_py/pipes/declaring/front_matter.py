@@ -239,7 +239,7 @@ class _Header:
 
     def __init__(self, text: str, sections: Sections, lines: Lines, file: str) -> None:
         # 15 ms, of which a control plane without pipes has no use.
-        import yaml  # noqa: PLC0415 - see above
+        import yaml
 
         self._yaml = yaml
         self._text = text

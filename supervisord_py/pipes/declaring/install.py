@@ -159,7 +159,7 @@ async def fetch(address: str, limit_bytes: int) -> bytes:
         FetchError, TooLargeError: It cannot be read.
     """
     # Costs its import in a control plane that has no other use of a client.
-    import aiohttp  # noqa: PLC0415 - see above
+    import aiohttp
 
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -143,7 +143,7 @@ class _Listener(threading.Thread):
     def run(self) -> None:
         try:
             # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
-            from watchfiles import Change, watch  # noqa: PLC0415 - see above
+            from watchfiles import Change, watch
 
             for changes in watch(
                 *sorted(self.paths),

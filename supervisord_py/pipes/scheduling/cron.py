@@ -51,7 +51,7 @@ class CronRule:
 
     def _search(self, start: float, *, reverse: bool = False) -> Iterator[float]:
         # Pure, and only needed once something is due: 7 ms that the control plane's start does not pay.
-        from cronsim import CronSim  # noqa: PLC0415 - lazy on purpose
+        from cronsim import CronSim
 
         for found in CronSim(self.expression, datetime.fromtimestamp(start, self.zone), reverse=reverse):
             yield found.timestamp()
@@ -63,7 +63,7 @@ def checked_cron(text: str, shortest_seconds: float) -> str:
     Raises:
         ScheduleError: It is none, never comes, or two runs may be nearer than allowed.
     """
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - as above
+    from cronsim import CronSim, CronSimError
 
     parts = text.upper().replace("?", "*").split()
     if len(parts) == _FIELDS + 2 and parts[-1] == _FOREVER:
@@ -98,7 +98,7 @@ def _never(text: str) -> ScheduleError:
 
 def _wrong(text: str, parts: list[str], wrong: str) -> ScheduleError:
     """Say which field is wrong; a range that ends before it begins, as other crons have it, is written out."""
-    from cronsim import CronSim, CronSimError  # noqa: PLC0415 - as above
+    from cronsim import CronSim, CronSimError
 
     for field, part in enumerate(parts, len(_ENDS) - len(parts)):
         for low, high, first_name, last_name in _RANGE.findall(part) if wrong == _NAMES[field] else ():

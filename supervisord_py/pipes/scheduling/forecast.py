@@ -47,7 +47,7 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
 
 
 def _cron(expression: str) -> str:
-    from cronsim.explain import Expression  # noqa: PLC0415 - pure, and 20 ms that only people's questions pay
+    from cronsim.explain import Expression
 
     fields = expression.split()
     words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())

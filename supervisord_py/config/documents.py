@@ -1,0 +1,482 @@
+"""What users write, read into Structs; each mistake with file, line, column, JSON pointer and the nearest known word.
+
+A text becomes a `Document` (`parse_json`, `parse_toml`, `parse_yaml`; `read_document` for files), and `convert` makes a
+`msgspec.Struct` of its value or says what is wrong with it: one `Problem` for each key, so that a file is mended in one
+go. Positions are looked up only when there is a problem. Nothing but `DocumentError` and `OSError` escapes a reader,
+whatever the bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+import errno
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+import types
+import typing
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from supervisord_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+T = TypeVar("T")
+Pointer = tuple[str | int, ...]
+
+MAX_FILE_BYTES = 1024 * 1024
+MAX_DEPTH = 100
+MAX_PROBLEMS = 100
+MAX_MESSAGE = 400
+_TYPE_NAMES = {
+    "int": "a whole number", "float": "a number", "str": "a string", "bool": "true or false", "object": "an object",
+    "array": "an array", "null": "null",
+}  # fmt: skip
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`$", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`(?P<limit>.*?)(?:, got `(?P<got>[^`]+)`)?$", re.DOTALL)
+_STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.([^.\[]+)")
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with what a user wrote.
+
+    Attributes:
+        message: What, in words; `hint` the cure where there is more to say.
+        file: The file's path, or the name of what else it stands in ("body").
+        line, column: Count from 1; None where the file itself is the matter.
+        pointer: RFC 6901, "" for the whole.
+    """
+
+    message: str
+    file: str = ""
+    line: int | None = None
+    column: int | None = None
+    pointer: str = ""
+    hint: str | None = None
+
+    def where(self) -> str:
+        """Return `file, line N, column N, at /pointer`, as far as known."""
+        line = () if self.line is None else (f"line {self.line}", *((f"column {self.column}",) if self.column else ()))
+        return ", ".join(filter(None, (self.file, *line, self.pointer and f"at {self.pointer}")))
+
+
+class DocumentError(ValueError):
+    """A text cannot be read at all; `problem` says why and where."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Document:
+    """A parsed text.
+
+    Args:
+        value: dicts, lists and scalars.
+        text: What was parsed; positions are looked up in it.
+        file: Its name in messages.
+        first_line: The number of the text's first line in the file.
+    """
+
+    def __init__(self, value: Any, text: str, file: str, language: str, first_line: int = 1) -> None:
+        self.value = value
+        self.text = text
+        self.file = file
+        self.language = language
+        self.first_line = first_line
+
+    @cached_property
+    def _marks(self) -> dict[Pointer, tuple[tuple[int, int], tuple[int, int]]]:
+        """Line and column, counted from 0, of each key and each value."""
+        if self.language == "toml":
+            return dict(_toml_marks(self.value, self.text))
+        import yaml  # only when something is wrong
+
+        # JSON is YAML but for tabs between its tokens, which stand for one column here as well.
+        text = self.text.replace("\t", " ") if self.language == "json" else self.text
+        try:
+            root = yaml.compose(text, Loader=yaml.BaseLoader)
+        except (yaml.YAMLError, RecursionError):
+            return {}
+        return dict(_yaml_marks(root, ())) if root is not None else {}
+
+    def place(self, path: Pointer, *, key: bool = False) -> tuple[int | None, int | None]:
+        """Return line and column of the value at `path` (of its key with `key`), or of its nearest parent."""
+        while path and path not in self._marks:
+            path, key = path[:-1], False
+        if path not in self._marks:
+            return (self.first_line, 1) if self.text else (None, None)
+        line, column = self._marks[path][0 if key else 1]
+        return line + self.first_line, column + 1
+
+    def problem(self, path: Pointer, message: str, *, key: bool = False, hint: str | None = None) -> Problem:
+        """Return what is wrong with the value (or the key) at `path`."""
+        line, column = self.place(path, key=key)
+        message = message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…"
+        return Problem(message=message, file=self.file, line=line, column=column, pointer=pointer(path), hint=hint)
+
+
+def _yaml_marks(node: Any, path: Pointer) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
+    at = (node.start_mark.line, node.start_mark.column)
+    yield path, (at, at)
+    if node.id == "mapping":
+        for key, value in node.value:
+            below = (*path, str(key.value))
+            own = (key.start_mark.line, key.start_mark.column)
+            for each, (_key, mark) in _yaml_marks(value, below):
+                yield each, (own if each == below else _key, mark)
+    elif node.id == "sequence":
+        for index, value in enumerate(node.value):
+            yield from _yaml_marks(value, (*path, index))
+
+
+def _toml_marks(value: Any, text: str) -> Iterator[tuple[Pointer, tuple[tuple[int, int], tuple[int, int]]]]:
+    """Find the lines `key =` and `[table]` by their looks; the value of a key counts as being where its key is."""
+    table: Pointer = ()
+    counts: dict[Pointer, int] = {}
+    for number, line in enumerate(text.splitlines()):
+        header = re.match(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]", line)
+        key = re.match(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[A-Za-z0-9_-]+)*\s*=", line)
+        if header:
+            table = _toml_path(header[2])
+            if header[1] == "[[":
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+        elif key is None:
+            continue
+        path = table if header else (*table, *_toml_path(line[: key.end() - 1].strip() if key else ""))
+        at = (number, len(line) - len(line.lstrip()))
+        yield path, (at, at)
+
+
+def _toml_path(words: str) -> Pointer:
+    return tuple(each.strip("\"'") for each in re.findall(r"\"[^\"]*\"|'[^']*'|[^.\s]+", words))
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """Join keys and indexes to a JSON pointer."""
+    return "".join(f"/{str(each).replace('~', '~0').replace('/', '~1')}" for each in path)
+
+
+def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
+
+    Raises:
+        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return raw
+
+
+def read_document(path: Path, *, limit: int = MAX_FILE_BYTES) -> Document:
+    """Read and parse a file, by its suffix: .json, .toml, else YAML.
+
+    Raises:
+        DocumentError: It is missing, unreadable, too large, no UTF-8, or not of its language.
+    """
+    parse = {".json": parse_json, ".toml": parse_toml}.get(path.suffix, parse_yaml)
+    try:
+        return parse(decode(read_bounded(path, limit), str(path)), str(path))
+    except OSError as error:
+        raise DocumentError(Problem(message=error.strerror or str(error), file=str(path))) from None
+
+
+def decode(raw: bytes, file: str) -> str:
+    """Decode UTF-8.
+
+    Raises:
+        DocumentError: With the place of the first byte that is none.
+    """
+    if raw.startswith(b"\xef\xbb\xbf"):
+        message = "the file begins with a byte order mark; save it as UTF-8 without one"
+        raise DocumentError(Problem(message=message, file=file, line=1, column=1))
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        before = raw[: error.start].decode("utf-8", "replace")
+        message = f"not UTF-8: byte 0x{raw[error.start]:02x} ({error.reason})"
+        raise DocumentError(_at(before, len(before), message, file)) from None
+
+
+def _at(text: str, offset: int, message: str, file: str) -> Problem:
+    line, column = text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+    return Problem(message=message, file=file, line=line, column=column)
+
+
+def parse_json(text: str, file: str = "") -> Document:
+    """Parse JSON strictly: a key that stands twice, NaN, 1e999 and half a surrogate pair are refused.
+
+    Raises:
+        DocumentError: Whatever is wrong, with its place.
+    """
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for index, (key, _) in enumerate(pairs) if any(key == each for each, _ in pairs[:index]))
+            raise ValueError(f"the key {twice!r} stands twice", json.dumps(twice, ensure_ascii=False))
+        return found
+
+    def constant(word: str) -> Any:
+        raise ValueError(f"{word} is no JSON value", word)
+
+    def number(digits: str) -> float:
+        if math.isinf(value := float(digits)):
+            raise ValueError(f"{digits[:40]} is too large for a number", digits)
+        return value
+
+    try:
+        value = json.loads(text, object_pairs_hook=members, parse_constant=constant, parse_float=number)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        _check_depth(value, file)
+    except json.JSONDecodeError as error:
+        raise DocumentError(Problem(message=error.msg, file=file, line=error.lineno, column=error.colno)) from None
+    except UnicodeEncodeError:
+        raise DocumentError(_at(text, text.lower().index("\\ud"), "half of a surrogate pair", file)) from None
+    except RecursionError:
+        raise DocumentError(_too_deep(file)) from None
+    except DocumentError:
+        raise
+    except ValueError as error:
+        message, token = error.args if len(error.args) == 2 else (str(error), "")
+        raise DocumentError(_at(text, max(text.rfind(token), 0) if token else 0, message, file)) from None
+    return Document(value, text, file, "json")
+
+
+def parse_toml(text: str, file: str = "") -> Document:
+    """Parse TOML.
+
+    Raises:
+        DocumentError: With the place that tomllib names.
+    """
+    try:
+        value = tomllib.loads(text)
+        _check_depth(value, file)
+    except tomllib.TOMLDecodeError as error:
+        named = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
+        line, column = (int(named[1]), int(named[2])) if named and named[1] else (text.count("\n") + 1, 1)
+        message = str(error)[: named.start()] if named else str(error)
+        raise DocumentError(Problem(message=message, file=file, line=line, column=column)) from None
+    except RecursionError:
+        raise DocumentError(_too_deep(file)) from None
+    return Document(value, text, file, "toml")
+
+
+def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
+    """Parse YAML for its structure only: every scalar is the text that was written, null and "" are None.
+
+    Anchors, aliases, tags and a key that stands twice are refused: a file is what it looks like.
+
+    Raises:
+        DocumentError: Whatever is wrong, with its place.
+    """
+    import yaml  # 15 ms; settings and tools do without
+
+    def build(node: Any, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        if node.id == "scalar":
+            return None if node.style is None and node.value in {"", "~", "null", "Null", "NULL"} else node.value
+        if node.id == "sequence":
+            return [build(each, depth + 1) for each in node.value]
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            if key.id != "scalar":
+                raise yaml.MarkedYAMLError(problem="a key is a word", problem_mark=key.start_mark)
+            if key.value in found:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+            found[key.value] = build(value, depth + 1)
+        return found
+
+    try:
+        event: Any
+        for event in yaml.parse(text, Loader=yaml.BaseLoader):
+            if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
+                message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
+                raise yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+        value = build(root, 0) if root is not None else None
+    except RecursionError:
+        raise DocumentError(_too_deep(file)) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + first_line, mark.column + 1) if mark else (None, None)
+        problem = Problem(message=error.problem or str(error), file=file, line=line, column=column)
+        raise DocumentError(problem) from None
+    except yaml.YAMLError as error:
+        raise DocumentError(Problem(message=str(error).splitlines()[0], file=file)) from None
+    return Document(value, text, file, "yaml", first_line)
+
+
+def _check_depth(value: Any, file: str, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise DocumentError(_too_deep(file))
+    if isinstance(value, (dict, list)):
+        for each in value.values() if isinstance(value, dict) else value:
+            _check_depth(each, file, depth + 1)
+
+
+def _too_deep(file: str) -> Problem:
+    return Problem(message=f"nested deeper than {MAX_DEPTH} levels", file=file)
+
+
+def convert(
+    document: Document,
+    kind: type[T],
+    at: Pointer = (),
+    *,
+    value: Any = None,
+    strict: bool = True,
+    elsewhere: Mapping[str, str] | None = None,
+    dec_hook: Callable[[type, Any], Any] | None = None,
+) -> tuple[T | None, list[Problem]]:
+    """Make a Struct of the object at `at`, or say what is wrong: at most one problem for each of its keys.
+
+    Args:
+        value: The object, where it is not simply what stands at `at`.
+        strict: False also takes numbers and booleans written as text (YAML, query strings, environment).
+        elsewhere: Keys that belong to another place, with the sentence that says so.
+        dec_hook: As msgspec has it, for fields of types of one's own.
+
+    Returns:
+        The object, None if there is any problem; and the problems in the order of the file.
+    """
+    for step in at if value is None else ():
+        value = document.value[step] if value is None else value[step]
+    value = document.value if value is None else value
+    if not isinstance(value, dict):
+        return None, [document.problem(at, f"must be an object, not {type_name(value)}")]
+    struct = typing.cast("Any", kind)
+    fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
+    forbids = struct.__struct_config__.forbid_unknown_fields
+    problems = []
+    for key in value:
+        if key not in fields and forbids:
+            said = f": {elsewhere[key]}" if elsewhere and key in elsewhere else did_you_mean(str(key), fields)
+            problems.append(document.problem((*at, key), f"unknown key {key!r}{said}", key=True))
+    for key, field in fields.items():
+        if key in value:
+            try:
+                msgspec.convert(value[key], field.type, strict=strict, dec_hook=dec_hook)
+            except (msgspec.ValidationError, RecursionError) as error:
+                problems.append(_problem(document, (*at, key), field.type, str(error)))
+        elif field.required:
+            problems.append(document.problem(at, f"the key {key!r} is missing"))
+    if not problems:
+        try:
+            return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
+        except msgspec.ValidationError as error:  # what __post_init__ found
+            problems.append(_problem(document, at, kind, str(error)))
+    problems.sort(key=lambda each: (each.line or 0, each.column or 0))
+    return None, problems
+
+
+def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:
+    """Turn a message of msgspec (`Expected int, got str - at $.a[0]`) into a problem with its place."""
+    message, _, where = error.partition(" - at `$")
+    path, kind = _follow(document.value, at, kind, where.rstrip("`"))
+    if found := _UNKNOWN.match(message):
+        known = [each.encode_name for each in msgspec.structs.fields(kind)] if is_struct(kind) else []
+        return document.problem((*path, found[1]), f"unknown key {found[1]!r}{did_you_mean(found[1], known)}", key=True)
+    if found := _MISSING.match(message):
+        return document.problem(path, f"the key {found[1]!r} is missing")
+    if message.startswith("Invalid enum value"):
+        written = message.removeprefix("Invalid enum value ").strip("'")
+        known = choices_of(kind)
+        near = did_you_mean(written, known)
+        return document.problem(path, f"must be one of {', '.join(known)}, not {written!r}{near}" if known else message)
+    if found := _EXPECTED.match(message):
+        kinds = found["wanted"].replace("int | float", "float").split(" | ")
+        wanted = " or ".join(_TYPE_NAMES.get(each, each) for each in kinds)
+        got = f", not {_TYPE_NAMES.get(found['got'], found['got'])}" if found["got"] else ""
+        return document.problem(path, f"must be {wanted}{found['limit']}{got}")
+    return document.problem(path, message)
+
+
+def _follow(value: Any, at: Pointer, kind: Any, where: str) -> tuple[Pointer, Any]:
+    """Follow a path of msgspec, as `.limits[0]`, through value and type."""
+    path = at
+    for index, name in _STEP.findall(where):
+        kind = _bare(kind)
+        if index == "...":  # msgspec does not say which key of a dict
+            break
+        if name and is_struct(kind):
+            kind = next((each.type for each in msgspec.structs.fields(kind) if each.encode_name == name), Any)
+        else:
+            kind = (typing.get_args(kind) or (Any,))[-1 if name else 0]
+        path = (*path, name or int(index))
+    return path, _bare(kind)
+
+
+def _bare(kind: Any) -> Any:
+    """Strip Annotated and a None of a union of two."""
+    while typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) in {typing.Union, types.UnionType}:
+        kinds = [each for each in typing.get_args(kind) if each is not type(None)]
+        return _bare(kinds[0]) if len(kinds) == 1 else kind
+    return kind
+
+
+def is_struct(kind: Any) -> bool:
+    """Say whether a type is a Struct."""
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def choices_of(kind: Any) -> list[str]:
+    """Return the words of an enum or a Literal."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return [str(each.value) for each in kind]
+    return [str(each) for each in typing.get_args(kind)] if typing.get_origin(kind) is typing.Literal else []
+
+
+def type_name(value: Any) -> str:
+    """Name a JSON value's type as a person would."""
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known word that `name` was most likely meant for, None when none is near."""
+    by_lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name[:100].lower(), by_lower, n=1, cutoff=cutoff)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
+def config_error(problems: Sequence[Problem], unit: str | None = None, hint: str | None = None) -> ConfigError:
+    """Return problems, of which there is at least one, as the error of every surface: all are in its `errors`."""
+    first = problems[0]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return ConfigError(
+        f"{first.where()}: {first.message}{more}",
+        hint=first.hint or hint,
+        unit=unit,
+        file=first.file,
+        line=first.line,
+        column=first.column,
+        pointer=first.pointer,
+        errors=[msgspec.to_builtins(each) for each in problems[:MAX_PROBLEMS]],
+    )

@@ -1,0 +1,169 @@
+"""What users write is read into Structs, and each mistake is told with its place and the nearest known word."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.config.documents import (
+    Document,
+    DocumentError,
+    config_error,
+    convert,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+    read_document,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Listen(enum.StrEnum):
+    HANDOVER = "handover"
+    PORT = "port"
+
+
+class Limits(msgspec.Struct, forbid_unknown_fields=True):
+    open_files: Annotated[int, msgspec.Meta(ge=16)] | None = None
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True):
+    name: str = "x"
+    listen: Listen = Listen.HANDOVER
+    mode: Literal["one", "two"] = "one"
+    limits: Limits = msgspec.field(default_factory=Limits)
+    command: tuple[str, ...] | None = None
+    seconds: float = 1
+
+
+SUGGESTED = "unknown key 'open_file'; did you mean 'open_files'?"
+
+
+def problems(text: str) -> list[tuple[Any, ...]]:
+    return [
+        (each.line, each.column, each.pointer, each.message) for each in convert(parse_json(text, "tool.json"), Tool)[1]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"nam": 1}', (1, 2, "/nam", "unknown key 'nam'; did you mean 'name'?")),
+        ('{\n\t"name": 1}', (2, 10, "/name", "must be a string, not a whole number")),
+        ('{"listen": "prt"}', (1, 12, "/listen", "must be one of handover, port, not 'prt'; did you mean 'port'?")),
+        ('{"mode": "three"}', (1, 10, "/mode", "must be one of one, two, not 'three'")),
+        ('{"limits":\n{"open_file": 1}}', (2, 2, "/limits/open_file", SUGGESTED)),
+        ('{"limits": {"open_files": 3}}', (1, 27, "/limits/open_files", "must be a whole number >= 16")),
+        ('{"command": ["a", 5]}', (1, 19, "/command/1", "must be a string, not a whole number")),
+        ('{"seconds": "5"}', (1, 13, "/seconds", "must be a number, not a string")),
+        ("[]", (1, 1, "", "must be an object, not an array")),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_told_with_its_place(text: str, expected: tuple[Any, ...]) -> None:
+    assert problems(text) == [expected]
+
+
+def test_every_key_that_is_wrong_is_told_at_once_in_the_order_of_the_file() -> None:
+    found = problems('{"mode": 1, "nam": 2, "limits": {"open_files": "a"}}')
+    assert [each[2] for each in found] == ["/mode", "/nam", "/limits/open_files"]
+
+
+def test_a_required_key_that_is_missing_is_named() -> None:
+    class Needs(msgspec.Struct):
+        id: str
+
+    assert convert(parse_json("{}"), Needs)[1][0].message == "the key 'id' is missing"
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "place", "words"),
+    [
+        (parse_json, '{"a": 1, "a": 2}', (1, 10), "the key 'a' stands twice"),
+        (parse_json, '{"a": NaN}', (1, 7), "NaN is no JSON value"),
+        (parse_json, "[1e999]", (1, 2), "too large for a number"),
+        (parse_json, '"\\ud800"', (1, 2), "half of a surrogate pair"),
+        (parse_json, '{\n"a"', (2, 4), "Expecting ':' delimiter"),
+        (parse_toml, "a = 1\nb =\n", (2, 4), "Invalid value"),
+        (parse_yaml, "a: 1\na: 2", (2, 1), "the key 'a' stands twice"),
+        (parse_yaml, "a: b: c", (1, 5), "mapping values are not allowed here"),
+        (parse_yaml, "a: &x 1", (1, 4), "anchors, aliases and tags are not read"),
+        (parse_yaml, "a: !!int 1", (1, 4), "anchors, aliases and tags are not read"),
+    ],
+)
+def test_a_text_that_is_not_of_its_language_is_told_with_its_place(
+    parse: Callable[[str, str], Document], text: str, place: tuple[int, int], words: str
+) -> None:
+    with pytest.raises(DocumentError, match=words) as caught:
+        parse(text, "file")
+    assert (caught.value.problem.line, caught.value.problem.column) == place
+
+
+@pytest.mark.parametrize(("parse", "key"), [(parse_json, ""), (parse_toml, "a = "), (parse_yaml, "")])
+@pytest.mark.parametrize("depth", [110, 600, 5000])
+def test_deep_nesting_is_a_mistake(parse: Callable[[str, str], Document], key: str, depth: int) -> None:
+    with pytest.raises(DocumentError, match="nested deeper than 100 levels"):
+        parse(key + "[" * depth + "]" * depth, "file")
+
+
+@given(st.text(max_size=60) | st.text("{}[]\",:=-&*!\n ab1'.", max_size=40))
+def test_whatever_the_text_a_reader_gives_a_value_or_a_document_error(text: str) -> None:
+    for parse in (parse_json, parse_toml, parse_yaml):
+        try:
+            document = parse(text, "file")
+        except DocumentError:
+            continue
+        document.place(("a", 0, "b"))
+
+
+def test_keys_of_toml_tables_are_found_by_their_line() -> None:
+    class Preset(msgspec.Struct, forbid_unknown_fields=True):
+        model: str = ""
+
+    document = parse_toml('x = 1\n[presets.main]\nmodel = "m"\n  modle = "x"\n', "presets.toml")
+    (problem,) = convert(document, Preset, ("presets", "main"))[1]
+    assert (problem.line, problem.column) == (4, 3)
+    assert "did you mean 'model'?" in problem.message
+
+
+def test_yaml_scalars_are_what_was_written_and_numbers_are_read_by_their_field() -> None:
+    class Pipe(msgspec.Struct, forbid_unknown_fields=True):
+        schedule: str = ""
+        count: int = 0
+
+    document = parse_yaml("schedule: 9:30\ncount: 010\n", "pipe.md", first_line=2)
+    assert document.value == {"schedule": "9:30", "count": "010"}
+    assert convert(document, Pipe, strict=False)[1][0].line == 3  # 010 is no number in JSON, and octal elsewhere
+    assert convert(parse_yaml("count: 10\n"), Pipe, strict=False)[0] == Pipe(count=10)
+
+
+@pytest.mark.parametrize("kind", ["missing", "fifo", "bytes", "bom"])
+def test_a_file_that_cannot_be_read_is_a_document_error(tmp_path: Path, kind: str) -> None:
+    import os
+
+    path = tmp_path / "tool.json"
+    match kind:
+        case "fifo":
+            os.mkfifo(path)
+        case "bytes":
+            path.write_bytes(b'{"a": "\xff"}')
+        case "bom":
+            path.write_bytes(b"\xef\xbb\xbf{}")
+    with pytest.raises(DocumentError) as caught:
+        read_document(path)
+    assert caught.value.problem.file == str(path)
+
+
+def test_all_problems_are_in_the_errors_of_one_config_error() -> None:
+    found = convert(parse_json('{"a": 1, "b": 2}', "tool.json"), Tool)[1]
+    error = config_error(found, "tool:x")
+    assert error.detail.startswith("tool.json, line 1, column 2, at /a: unknown key 'a'")
+    assert error.detail.endswith("(and 1 more)")
+    assert [each["pointer"] for each in error.extra["errors"]] == ["/a", "/b"]
