@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.session import SessionView
     from supervisord_py.process.spec import Reason
     from supervisord_py.tools.declaring.catalog import Entry
-    from supervisord_py.tools.serving.tool_state import ToolState
+    from supervisord_py.tools.service import ToolState
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
     from supervisord_py.tools.config import ToolsConfig
     from supervisord_py.tools.declaring.catalog import Catalog
-    from supervisord_py.tools.serving.launcher import Launcher
+    from supervisord_py.tools.service import Tools
 
 
 class RestartScope(StrEnum):
@@ -168,7 +168,7 @@ class ApiConfig:
 class ApiContext:
     """Everything that a route may use."""
 
-    launcher: Launcher
+    launcher: Tools
     kernels: Kernels
     pipes: Pipes
     catalog: Catalog

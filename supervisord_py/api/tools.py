@@ -15,7 +15,7 @@ from supervisord_py.api.streams import first_of, ndjson_line, open_stream
 from supervisord_py.api.times import rfc3339
 from supervisord_py.errors import BadRequestError, TimedOutError, UnknownUnitError
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.serving.proxy import forward
+from supervisord_py.tools.proxy import forward
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.api.call import Call
     from supervisord_py.tools.declaring.catalog import Entry
-    from supervisord_py.tools.serving.tool_state import ToolState
+    from supervisord_py.tools.service import ToolState
 
 _ACCEPTED = 202
 

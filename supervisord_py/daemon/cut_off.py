@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.spec import Caps
-    from supervisord_py.tools.serving.launcher import Launcher
+    from supervisord_py.tools.service import Tools
 
 _log = structlog.get_logger(__name__)
 _SPARES = "kernel-spare:"
@@ -73,15 +73,15 @@ def _nobodys_rows(caps: Caps) -> list[tuple[str, str, int]]:
     return [swept for swept in caps.interrupted if not swept[1].startswith(_SPARES)]
 
 
-async def remember(ledger: Ledger, launcher: Launcher, losses: Losses) -> None:
+async def remember(ledger: Ledger, launcher: Tools, losses: Losses) -> None:
     """Have the tools show how their last life ended, until the next start of each."""
     for row in losses.rows:
         kind, _, name = row.unit.partition(":")
         if kind != "tool":
             continue
         is_last = await _is_last(ledger, row) and launcher.instance_of(name) is None
-        if is_last and launcher.chronicle.standing(name).state != "failed":  # that says more
-            launcher.chronicle.update(name, state="cold", reason=row.reason, failure=None)
+        if is_last and launcher.last_state(name).state != "failed":  # that says more
+            launcher.remember(name, state="cold", reason=row.reason, failure=None)
 
 
 async def remember_kernels(ledger: Ledger, kernels: Kernels, losses: Losses) -> None:

@@ -37,7 +37,7 @@ from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.declaring.catalog import Catalog
-from supervisord_py.tools.serving.launcher import Launcher
+from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,7 +98,7 @@ class House:
         self._tcp: tuple[str, int] | None = None
         settings, paths = plan.loaded.settings, plan.paths
         self.catalog = Catalog(wiring.tool_folders(settings, paths), wiring.tools_config(settings, paths).defaults)
-        self.launcher = Launcher(placement, ledger, self.catalog, wiring.tools_config(settings, paths), events)
+        self.launcher = Tools(placement, ledger, self.catalog, wiring.tools_config(settings, paths), events)
         self.steering = Steering(
             self._facts(),
             plan.loaded,

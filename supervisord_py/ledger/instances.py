@@ -116,6 +116,12 @@ async def ready(ledger: Ledger, key: str, at: float) -> Durability:
     return await ledger.write(lambda connection: connection.execute(sql, (at, key)))
 
 
+def post_ready(ledger: Ledger, key: str, at: float) -> None:
+    """Record when it first could take work; nobody waits for that."""
+    sql = "UPDATE instances SET ready_at = coalesce(ready_at, ?) WHERE key = ?"
+    ledger.post(lambda connection: connection.execute(sql, (at, key)))
+
+
 async def ended(ledger: Ledger, key: str, ending: Ending) -> Durability:
     """Record how it ended; only the first end counts."""
     return await ledger.write(ended_of(key, ending))

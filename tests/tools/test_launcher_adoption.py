@@ -138,7 +138,7 @@ async def test_a_stop_under_way_keeps_its_reason(house: ToolHouse) -> None:
         await asyncio.sleep(0.02)
     assert await reason() == "stopped"
     await eventually(lambda: house.state("shapes").reason == "stopped", "the same in status")
-    assert house.launcher.chronicle.standing("shapes").state == "cold"
+    assert house.launcher.last_state("shapes").state == "cold"
 
 
 async def test_an_older_instance_does_not_tell_how_its_tool_stands(
@@ -163,7 +163,7 @@ async def test_an_older_instance_does_not_tell_how_its_tool_stands(
     async with asyncio.timeout(PATIENCE):
         while not await house.said("stopped"):
             await asyncio.sleep(0.01)
-    standing = house.launcher.chronicle.standing("shapes")
+    standing = house.launcher.last_state("shapes")
     assert (standing.state, standing.reason) == ("ready", None)
 
 

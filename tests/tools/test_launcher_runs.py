@@ -20,7 +20,7 @@ from supervisord_py.errors import (
 from supervisord_py.ledger import instances
 from supervisord_py.process.identity import liveness
 from supervisord_py.tools.serving import chronicle, upstream, visit
-from supervisord_py.tools.serving.answers import StreamedAnswer
+from supervisord_py.tools.proxy import StreamedAnswer
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 from supervisord_py.tools.serving.visit import Overtime
 from tools.tool_house import PATIENCE, alive, eventually

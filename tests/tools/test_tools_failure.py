@@ -24,9 +24,9 @@ from supervisord_py.errors import (
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.tools.config import PoolLimits
 from supervisord_py.tools.serving import failure
-from supervisord_py.tools.serving.failure import Ended, refusal_error
+from supervisord_py.tools.failures import Ended, refusal_error
 from supervisord_py.tools.serving.instance import Tag, decode_tag
-from supervisord_py.tools.serving.readiness import Listening, NotInTime
+from supervisord_py.tools.readiness import Listening, NotInTime
 from supervisord_py.tools.serving.warm_events import Refusal, Refuse
 from supervisord_py.tools.spec import ListenMode
 

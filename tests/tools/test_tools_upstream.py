@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from supervisord_py.tools.serving import upstream as upstream_module
-from supervisord_py.tools.serving.upstream import Call, Upstream, schema_drift
+from supervisord_py.tools.upstream import Call, Upstream, schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,10 +18,10 @@ from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.declaring.catalog import Catalog
-from supervisord_py.tools.serving.answers import StreamedAnswer, WholeAnswer
+from supervisord_py.tools.proxy import StreamedAnswer, WholeAnswer
 from supervisord_py.tools.serving.instance import decode_tag
-from supervisord_py.tools.serving.launcher import Launcher
-from supervisord_py.tools.serving.readiness import ReadinessWatch, listening_of
+from supervisord_py.tools.service import Tools
+from supervisord_py.tools.readiness import ReadinessWatch, listening_of
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from supervisord_py.tools.serving.readiness import ReadyOutcome
+    from supervisord_py.tools.readiness import ReadyOutcome
 
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
@@ -83,7 +83,7 @@ class ToolHouse:
             defaults=ToolDefaults(python=sys.executable, stop_timeout_seconds=2.0),
             pool=PoolLimits(**pool),
         )
-        self.launcher: Launcher
+        self.launcher: Tools
         self.placement: LocalPlacement
         self.ledger: Ledger
         self.events: EventStream
@@ -115,7 +115,7 @@ class ToolHouse:
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")
         self.events = await EventStream.open(EventJournal(self.ledger))
         self.catalog = Catalog([self.tools], self.config.defaults)
-        self.launcher = Launcher(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
+        self.launcher = Tools(self.placement, self.ledger, self.catalog, self.config, self.events, environ=ENVIRON)
         await self.launcher.open()
 
     async def noted(self, name: str) -> None:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances, runs
 from supervisord_py.tools.checking.sample import sample_input
-from supervisord_py.tools.serving.failure import hint_for
-from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
-from supervisord_py.tools.serving.upstream import schema_drift
+from supervisord_py.tools.failures import hint_for
+from supervisord_py.tools.proxy import RunRequest, start_run
+from supervisord_py.tools.upstream import schema_drift
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.runs import RunRow
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.tools.serving.launcher import Launcher
+    from supervisord_py.tools.service import Tools
     from supervisord_py.tools.spec import ToolSpec
 
 INSTANCES = 10
@@ -218,7 +218,7 @@ CASES: tuple[Callable[[Findings], Case], ...] = (
 )
 
 
-async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, Any]:
+async def diagnose(launcher: Tools, ledger: Ledger, name: str) -> dict[str, Any]:
     """Walk the failure table for a tool and return the JSON document px.debug/1.
 
     Raises:
@@ -230,7 +230,7 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, A
     past = await runs.latest(ledger, spec.unit, RUNS)
     error = await _try_it(launcher, spec) if is_cold else None
     drift = await _drift(launcher, spec)
-    standing = launcher.chronicle.standing(name)
+    standing = launcher.last_state(name)
     instance = launcher.instance_of(name)
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     findings = Findings(
@@ -240,7 +240,7 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, A
         instances=[row for row in lives if row.spec_digest == spec.digest],
         runs=past,
         error=error,
-        stderr_tail=await launcher.tails.of(instance) if instance is not None else "",
+        stderr_tail=await launcher.supervisor.tail(instance) if instance is not None else "",
     )
     cases = tuple(look(findings) for look in CASES)
     how = "a fresh start and sample run" if is_cold else "what was recorded"
@@ -251,24 +251,24 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, A
     return {"schema": "px.debug/1", "unit": spec.unit, "cases": shown, "verdict": _verdict(cases, error, how)}
 
 
-async def _drift(launcher: Launcher, spec: ToolSpec) -> tuple[str, ...]:
+async def _drift(launcher: Tools, spec: ToolSpec) -> tuple[str, ...]:
     """Compare `/schema` now where the tool runs, else take what was seen of this declaration last."""
     instance = launcher.instance_of(spec.name)
     if instance is not None and instance.upstream is not None and instance.wanted is None:
         return await schema_drift(instance.upstream, dict(spec.manifest))
-    standing = launcher.chronicle.standing(spec.name)
+    standing = launcher.last_state(spec.name)
     return standing.drift if standing.drift_digest == spec.digest else ()
 
 
-async def _try_it(launcher: Launcher, spec: ToolSpec) -> PxError | None:
+async def _try_it(launcher: Tools, spec: ToolSpec) -> PxError | None:
     """Start the tool and give it a sample input; return what went wrong."""
     sample = sample_input(spec, datetime.now(UTC))
     try:
         if sample.trouble:
             await launcher.warm(spec.name)
         else:
-            request = RunRequest(JsonInput(sample.value, json.dumps(sample.value).encode()))
-            async with run(launcher, spec.name, request):
+            request = RunRequest(json.dumps(sample.value).encode(), sample.value)
+            async with start_run(launcher, spec.name, request):
                 pass
     except PxError as error:
         return error

@@ -24,8 +24,9 @@ import aiohttp
 
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.bounded_file import read_bounded
-from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
+from supervisord_py.process.supervisor import stop_report
+from supervisord_py.tools import failures
 from supervisord_py.tools.checking.sample import Sample, sample_input
 from supervisord_py.tools.declaring.difference import Tolerance, differences
 from supervisord_py.tools.declaring.fingerprint import MANIFEST
@@ -36,12 +37,9 @@ from supervisord_py.tools.declaring.pixie_call import pixie_call
 from supervisord_py.tools.declaring.pixie_schema import incoherences
 from supervisord_py.tools.declaring.problems import clip
 from supervisord_py.tools.declaring.schema import compile_schema, violations
-from supervisord_py.tools.serving import failure
-from supervisord_py.tools.serving.answers import is_json, read_up_to
-from supervisord_py.tools.serving.instance import Instance
-from supervisord_py.tools.serving.listeners import Listeners
-from supervisord_py.tools.serving.startup import Startup, close_notify
-from supervisord_py.tools.serving.upstream import Call, Upstream
+from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.proxy import is_json
+from supervisord_py.tools.upstream import Call, read_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -49,8 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.tools.config import ToolDefaults
-    from supervisord_py.tools.serving.launcher import Launcher
-    from supervisord_py.tools.serving.startup import Surroundings
+    from supervisord_py.tools.service import Tools
     from supervisord_py.tools.spec import ToolSpec
 
 NAMES = (
@@ -99,7 +96,7 @@ class Check:
     details: str | None = None
 
 
-async def validate_tool(launcher: Launcher, folder: Path, now: datetime) -> dict[str, Any]:
+async def validate_tool(launcher: Tools, folder: Path, now: datetime) -> dict[str, Any]:
     """Run the twelve checks on the tool in `folder` and return the report, JSON document px.validation/1.
 
     Args:
@@ -112,7 +109,7 @@ async def validate_tool(launcher: Launcher, folder: Path, now: datetime) -> dict
     if spec is None:
         why = "not reached: the tool cannot be loaded"
     elif all(check.status is not Status.FAIL for check in checks):
-        trial = _Trial(launcher.around, spec, now)
+        trial = _Trial(launcher, spec, now)
         checks += await trial.run()
     known = {check.name: check for check in checks}
     ordered = [known.get(name, Check(name, Status.SKIP, why)) for name in NAMES]
@@ -256,25 +253,20 @@ class _Opaque:
 class _Trial:
     """One instance of a tool for the length of a validation."""
 
-    def __init__(self, around: Surroundings, spec: ToolSpec, now: datetime) -> None:
-        listeners = Listeners(around.placement, around.config.listen_backlog, prefix=f"listen:{METHOD}:")
-        self.around = replace(around, listeners=listeners)
+    def __init__(self, tools: Tools, spec: ToolSpec, now: datetime) -> None:
+        self.supervisor = tools.supervisor
+        self.config = tools.config
+        self.driver = tools.trial_driver(METHOD)
         self.spec = spec
         self.sample: Sample | None = None
         self.answer: Any = None
         self.stderr = ""
         self._now = now
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
-        self._seconds = float(override or around.config.validate_timeout_seconds)
-        self._instance = Instance(
-            serial=0,
-            key=around.placement.new_key(),
-            spec=replace(spec, start_timeout_seconds=self._seconds),
-            started_at=time.time(),
-            asked_at=asyncio.get_running_loop().time(),
-            start_method=METHOD,
-            extra_env=VALIDATING,
-        )
+        self._seconds = float(override or tools.config.validate_timeout_seconds)
+        key, trial = tools.supervisor.placement.new_key(), replace(spec, start_timeout_seconds=self._seconds)
+        self._instance = ToolInstance(key, trial, extra_env=VALIDATING)
+        self._instance.start_method = METHOD
 
     async def run(self) -> list[Check]:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
@@ -302,7 +294,7 @@ class _Trial:
     async def _ask(self, call: Call, seconds: float, limit: int = _MAX_ANSWER) -> _Answer:
         upstream = self._instance.upstream
         if upstream is None:
-            raise failure.bad_answer(self.spec, "is not running", self.stderr)
+            raise failures.bad_answer(self.spec, "is not running", self.stderr)
         try:
             async with asyncio.timeout(seconds), await upstream.send(call) as answer:
                 body, _ = await read_up_to(answer, limit)
@@ -312,13 +304,12 @@ class _Trial:
             raise TimedOutError(detail, unit=self.spec.unit) from error
         except (aiohttp.ClientError, OSError) as error:
             what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
-            raise failure.bad_answer(self.spec, what, await self.around.tails.of(self._instance)) from error
+            raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
     async def _spawns(self, name: str) -> Check:
         begun = time.monotonic()
-        await Startup(self.around).bring_up(self._instance)
+        await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
-        self._instance.upstream = Upstream(self._instance.port)
         health = await self._ask(Call("GET", "/healthz"), self._seconds)
         if health.status != 200:
             return Check(name, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
@@ -356,7 +347,7 @@ class _Trial:
         run_id = str(uuid.uuid4())
         if self.spec.pixie is None:
             return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
-        call = pixie_call(self.spec, value, run_id, self.around.config.data_dir)
+        call = pixie_call(self.spec, value, run_id, self.config.data_dir)
         os.makedirs(call.artefacts_dir, mode=0o700, exist_ok=True)
         return call.body, call.headers, run_id
 
@@ -417,21 +408,12 @@ class _Trial:
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
-        placement, instance, name = self.around.placement, self._instance, NAMES[10]
-        if instance.upstream is not None:
-            await instance.upstream.close()
+        instance, name = self._instance, NAMES[10]
         begun, limit = time.monotonic(), self.spec.stop_timeout_seconds
-        report = await placement.stop(instance.key, grace_seconds=limit, reason=Reason.STOPPED.value)
-        seconds, reason = time.monotonic() - begun, Reason.SPAWN_FAILED
-        if instance.child is not None:
-            instance.record = await placement.wait(instance.key)
-            self.stderr = await self.around.tails.of(instance)
-            reason = outcome(instance.record, Reason.STOPPED, instance.ready_at is not None)
-        await self.around.chronicle.ended(instance.key, failure.Ended(reason, instance.record, self.stderr))
-        await close_notify(placement, instance)
-        if not report.survivors:
-            await placement.release(instance.key)
-        await self.around.listeners.drop(self.spec.name)
+        await self.supervisor.stop(self.driver, instance, Reason.STOPPED)
+        report, seconds = stop_report(instance), time.monotonic() - begun
+        self.stderr = await self.supervisor.tail(instance)
+        await self.driver.listeners.drop(self.spec.name)
         if report.survivors:
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
             return Check(name, Status.FAIL, f"survived the stop: {names}")

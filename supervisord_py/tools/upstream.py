@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from supervisord_py.tools.declaring.difference import differences
-from supervisord_py.tools.serving.answers import read_up_to
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping
@@ -81,6 +80,18 @@ class Upstream:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+
+
+async def read_up_to(response: aiohttp.ClientResponse, limit: int) -> tuple[bytes, bool]:
+    """Read at most `limit` bytes and a little; say whether that was all."""
+    parts: list[bytes] = []
+    size = 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > limit:
+            return b"".join(parts), False
+    return b"".join(parts), True
 
 
 SHOWN = 20

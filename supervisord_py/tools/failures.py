@@ -6,16 +6,15 @@ What is merely likely from stderr is called suspected.
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import signal as signals
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from supervisord_py.errors import (
     CancelledRunError,
     InterruptedRunError,
+    KeeperLostError,
     OverloadedError,
     PxError,
     ReadinessTimeoutError,
@@ -26,17 +25,17 @@ from supervisord_py.errors import (
     ToolFailedError,
     UnknownUnitError,
 )
+from supervisord_py.process.instance import End
+from supervisord_py.process.pool import Refusal
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.serving.warm_events import Refusal
 from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.pool import Refuse
     from supervisord_py.tools.config import PoolLimits
-    from supervisord_py.tools.serving.readiness import NotInTime
-    from supervisord_py.tools.serving.warm_events import Refuse
+    from supervisord_py.tools.readiness import NotInTime
     from supervisord_py.tools.spec import ToolSpec
 
 
@@ -54,55 +53,7 @@ _MEMORY_SIGNS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How an instance ended, with what it had to say.
-
-    Attributes:
-        reason: From the closed list.
-        record: The exit record; None when there was never a process.
-        stderr_tail: The end of its stderr, decoded.
-    """
-
-    reason: Reason
-    record: ExitRecord | None
-    stderr_tail: str
-
-    @property
-    def code(self) -> int | None:
-        """The exit code, if it exited."""
-        return self.record.code if self.record else None
-
-    @property
-    def signal(self) -> int | None:
-        """The signal, if one ended it."""
-        return self.record.signal if self.record else None
-
-    def facts(self) -> dict[str, Any]:
-        """Return the members of a problem document that describe this end."""
-        facts: dict[str, Any] = {"reason": self.reason.value, "code": self.code, "signal": self.signal}
-        verdict = self.record.verdict if self.record else None
-        if verdict is not None:
-            facts["verdict"] = {
-                "by": verdict.by,
-                "rss_bytes": verdict.rss_bytes,
-                "limit_bytes": verdict.limit_bytes,
-                "signal": verdict.signal,
-                "time": verdict.time,
-            }
-        return {**facts, "stderr_tail": self.stderr_tail}
-
-
-def decode_tail(raw: bytes, limit: int) -> str:
-    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
-    tail = raw[-limit:] if limit else b""
-    if len(raw) > limit:
-        while tail and tail[0] & 0xC0 == 0x80:
-            tail = tail[1:]
-    return tail.decode(errors="replace")
-
-
-def how_it_ended(ended: Ended) -> str:
+def how_it_ended(ended: End) -> str:
     """Say it as a verb phrase: 'exited with code 3', 'was killed by SIGSEGV'."""
     if ended.signal is not None:
         try:
@@ -204,12 +155,7 @@ def is_the_tools(error: PxError) -> bool:
     return isinstance(error, ResourceLimitError | TimedOutError)
 
 
-def fresh(error: PxError) -> PxError:
-    """Return an equal error for another waiter: a raised one collects tracebacks."""
-    return copy.copy(error)
-
-
-def early_exit(spec: ToolSpec, ended: Ended) -> PxError:
+def early_exit(spec: ToolSpec, ended: End) -> PxError:
     """Describe a start whose process ended before it was ready."""
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
@@ -252,10 +198,10 @@ def not_ready(spec: ToolSpec, seen: NotInTime, port: int, stderr_tail: str) -> P
     )
 
 
-def port_stolen(spec: ToolSpec, port: int, attempts: int) -> PxError:
-    """Describe a start that was given up because its port was always somebody else's."""
+def port_taken(spec: ToolSpec, port: int) -> StartFailedError:
+    """Describe a start that was given up because its port was somebody else's."""
     return StartFailedError(
-        f"{spec.unit}: the listener on port {port} is not the tool's own; {attempts} ports were tried.",
+        f"{spec.unit}: the listener on port {port} is not the tool's own.",
         hint="See which program takes ports on this machine (`ss -ltnp`), then ask again.",
         unit=spec.unit,
         reason=Reason.EARLY_EXIT.value,
@@ -264,7 +210,7 @@ def port_stolen(spec: ToolSpec, port: int, attempts: int) -> PxError:
     )
 
 
-def limit_exceeded(spec: ToolSpec, ended: Ended) -> ResourceLimitError:
+def limit_exceeded(spec: ToolSpec, ended: End) -> ResourceLimitError:
     """Describe an end by a limit; `limit` is memory, runtime or cpu."""
     word = _LIMIT_WORDS[ended.reason]
     facts = {**ended.facts(), "limit": word}
@@ -314,8 +260,15 @@ def stopped_during_run(spec: ToolSpec, reason: Reason) -> PxError:
     )
 
 
-def died_during_run(spec: ToolSpec, ended: Ended) -> PxError:
-    """Describe a run whose instance ended under it."""
+def runtime_end(stderr_tail: str) -> End:
+    """Return the end of an instance whose run took too long."""
+    return End(Reason.RUNTIME_LIMIT, None, stderr_tail)
+
+
+def died_during_run(spec: ToolSpec, ended: End, error: PxError | None = None) -> PxError:
+    """Describe a run whose instance ended under it; `error` is why nothing more can be known."""
+    if isinstance(error, KeeperLostError):
+        return error.fresh()
     if ended.reason in _LIMIT_WORDS:
         return limit_exceeded(spec, ended)
     if ended.reason in {Reason.SHUTDOWN, Reason.STOPPED, Reason.REPLACED}:
@@ -343,7 +296,7 @@ _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", 
 
 def refusal_error(refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None) -> PxError:
     """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
-    unit, after = f"tool:{refuse.tool}", max(1, math.ceil(refuse.retry_after))
+    unit, after = f"tool:{refuse.unit}", max(1, math.ceil(refuse.retry_after))
     match refuse.refusal:
         case Refusal.QUEUE_FULL:
             return OverloadedError(

@@ -1,0 +1,203 @@
+"""One life of one process of a unit: never restarted, only replaced. What is wanted of it and what is observed.
+
+`wanted` is why it is to end, set by users and policies; everything else is observed. *Up* (`child`) and *ready*
+(`ready_at`) are two facts. The phases go one way: starting, ready, stopping, cold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisord_py.process.lifecycle import outcome
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from supervisord_py.errors import PxError
+    from supervisord_py.process.spec import Child, ExitRecord, StopReport
+
+
+class Phase(StrEnum):
+    """Where an instance is, and so its unit. Busy is not a phase: it is `READY` with requests in flight.
+
+    `COLD`: nothing is left of it, or its keeper is lost and nothing more can be done about it.
+    """
+
+    COLD = "cold"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the keeper remembers of an instance for the next control plane.
+
+    Attributes:
+        v: Version; another one is not understood, and the child is stopped.
+        ready: It had become ready.
+        stopping: Why it was being stopped.
+        digest: Of the declaration it was started from.
+        own: What its driver adds.
+    """
+
+    v: int
+    ready: bool = False
+    stopping: Reason | None = None
+    digest: str = ""
+    own: dict[str, Any] = {}
+
+
+NOTE_VERSION = 2
+
+
+def read_note(text: str) -> Note | None:
+    """Read a note; None when it is none of ours or of another version."""
+    try:
+        note = msgspec.json.decode(text, type=Note)
+    except msgspec.MsgspecError:
+        return None
+    return note if note.v == NOTE_VERSION else None
+
+
+class End:
+    """How an instance ended: the reason, the exit record (None where there never was a process), its last words."""
+
+    def __init__(self, reason: Reason, record: ExitRecord | None = None, stderr_tail: str = "") -> None:
+        self.reason = reason
+        self.record = record
+        self.stderr_tail = stderr_tail
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, if it exited."""
+        return self.record.code if self.record else None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal, if one ended it."""
+        return self.record.signal if self.record else None
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """What its killer wrote down, JSON values."""
+        verdict = self.record.verdict if self.record else None
+        if verdict is None:
+            return None
+        return {name: getattr(verdict, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the members of a problem document that describe this end."""
+        verdict = {"verdict": self.verdict} if self.verdict else {}
+        tail = {"stderr_tail": self.stderr_tail}
+        return {"reason": self.reason.value, "code": self.code, "signal": self.signal, **verdict, **tail}
+
+
+class Instance:
+    """One instance. Drivers add their own facts in a subclass.
+
+    Args:
+        key: Its id, fresh from `KeeperClient.new_key`.
+        unit: `kind:name`.
+        digest: Of the declaration it is started from.
+        stop_seconds: Between SIGTERM and SIGKILL.
+        cpu_limit_seconds: The CPU limit that it runs under; the kernel enforces it and writes no verdict.
+
+    Attributes:
+        started_at, ready_at: Unix seconds; None while it is not ready.
+        asked_at: When the start was decided, on the loop's clock.
+        event: Id of the newest event about it: the cause of the next one.
+        wanted: Why it is to end; None while it is to live.
+        record: How its leader ended, once that is known.
+        end: The same with reason and evidence.
+        error: Why it never became ready.
+        report: What the last stop left.
+        port: Where it listens on 127.0.0.1, 0 for nowhere.
+        over: Set once `end` is known.
+        stopped: Set once nothing is left of it, or something has survived a stop.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        unit: str,
+        *,
+        digest: str = "",
+        stop_seconds: float = 5.0,
+        cpu_limit_seconds: float | None = None,
+    ) -> None:
+        self.key = key
+        self.unit = unit
+        self.digest = digest
+        self.stop_seconds = stop_seconds
+        self.cpu_limit_seconds = cpu_limit_seconds
+        self.phase = Phase.STARTING
+        self.started_at = time.time()
+        self.asked_at = asyncio.get_running_loop().time()
+        self.ready_at: float | None = None
+        self.start_method = "spawn"
+        self.port = 0
+        self.event: int | None = None
+        self.child: Child | None = None
+        self.wanted: Reason | None = None
+        self.record: ExitRecord | None = None
+        self.end: End | None = None
+        self.error: PxError | None = None
+        self.report: StopReport | None = None
+        self.life: asyncio.Task[None] | None = None
+        self.over = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    @property
+    def kind(self) -> str:
+        """What kind of unit it is of."""
+        return self.unit.partition(":")[0]
+
+    @property
+    def name(self) -> str:
+        """The unit's name without its kind."""
+        return self.unit.partition(":")[2]
+
+    @property
+    def pid(self) -> int | None:
+        """The leader's pid, once spawned."""
+        return self.child.identity.pid if self.child else None
+
+    @property
+    def died(self) -> bool:
+        """Whether it had been ready and ended unasked."""
+        return self.wanted is None and self.error is None
+
+    def own_note(self) -> dict[str, Any]:
+        """Return what the driver wants to be told by the note; JSON values."""
+        return {}
+
+    def note(self) -> str:
+        """Return the note for the keeper."""
+        note = Note(NOTE_VERSION, self.ready_at is not None, self.wanted, self.digest, self.own_note())
+        return msgspec.json.encode(note).decode()
+
+    def decide_end(self, stderr_tail: str) -> End:
+        """Decide how it ended, once: what made the start fail, else what the record and the wish say."""
+        if self.end is None:
+            if self.error is not None:
+                reason = reason_of(self.error)
+                stderr_tail = stderr_tail or str(self.error.extra.get("stderr_tail", ""))
+            elif self.record is None:
+                reason = self.wanted or Reason.INTERRUPTED
+            else:
+                reason = outcome(self.record, self.wanted, self.ready_at is not None, self.cpu_limit_seconds)
+            self.end = End(reason, self.record, stderr_tail)
+            self.over.set()
+        return self.end
+
+
+def reason_of(error: PxError) -> Reason:
+    """Return the reason that the error of a failed start carries."""
+    try:
+        return Reason(str(error.extra.get("reason", "")))
+    except ValueError:
+        return Reason.INTERRUPTED if error.kind == "keeper_lost" else Reason.SPAWN_FAILED

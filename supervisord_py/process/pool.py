@@ -1,0 +1,514 @@
+"""Which instances there are, who uses them, and who must go. Pure: no clock, no I/O.
+
+Each method tells the pool what happened and returns what is to be done about it, to be performed in order and reported
+back. A *ticket* is a number that stands for one request, a *serial* for one instance; both grow, so that their order is
+the order of arrival. `now` is seconds on one clock that never goes back and counts suspend.
+
+Laws, each checked by the state machine of the tests:
+
+- One instance of a unit at a time: a new one starts only when the old one is gone.
+- Starting and ready instances count against `keep_max`; stopping ones apart (at most as many again), so that a new
+  start begins while its victim is still on the way out: eviction is off the request path.
+- A busy instance is never evicted. The victim is the least recently used idle, unpinned one; a starting one that
+  nobody waits for any more is as good as idle. (A start that lost its waiters is otherwise left to finish.)
+- Age counts from the end of the last activity. `keep_alive` replaces the unit's own age for one idle period, and can
+  only lengthen it while the unit is pinned.
+- A request waits in its unit's line, first come, first served; free places go to the line whose head came first.
+- A failed start fails everyone who waits for it and nobody else. The next request starts anew, once the backoff is
+  over: it waits for that in its line, and is refused only when its own time is shorter. Others may overtake meanwhile.
+- A stale instance takes no new request; it is replaced once the last one ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisord_py.process.backoff import Backoff, BackoffPolicy
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.spec import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RETRY_SECONDS = 1.0
+"""When asking again makes sense while the pool is full: nobody can know better."""
+START_BACKOFF = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
+"""Short: somebody waits for the start."""
+_MIDDLING = 0.5
+"""Chance has no place in a backoff here: requests are spread over time already."""
+
+
+class Pin(StrEnum):
+    """How far a unit is exempt: `LRU` from eviction for capacity, `FOREVER` from age as well."""
+
+    NONE = "none"
+    LRU = "lru"
+    FOREVER = "forever"
+
+
+class Refusal(StrEnum):
+    """Why a request gets no instance."""
+
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline"
+    DEADLINE_STARTING = "deadline_starting"
+    ALL_PINNED = "all_pinned"
+    FAILING = "failing"
+    STOPPED = "stopped"
+    REMOVED = "removed"
+    CLOSING = "closing"
+
+
+class Bounds(NamedTuple):
+    """Bounds of the pool.
+
+    Attributes:
+        keep_max: Instances that may be starting, ready or busy at a time; at least 1.
+        memory_budget_bytes: Sum of the trees' resident memory, or None.
+        queue_max: Requests of one unit that may wait beyond what its instance takes.
+    """
+
+    keep_max: int = 5
+    memory_budget_bytes: int | None = None
+    queue_max: int = 512
+
+
+class Rules(NamedTuple):
+    """What the pool has to know of a unit: an instance started under another `digest` is stale."""
+
+    digest: str
+    concurrency: int
+    keep_seconds: float
+
+
+class Request(NamedTuple):
+    """A request. `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as usual."""
+
+    ticket: int
+    unit: str
+    rules: Rules
+    deadline: float
+    keep_alive: float | None = None
+
+
+class Start(NamedTuple):
+    """Spawn an instance and report `ready` or `start_failed`."""
+
+    unit: str
+    serial: int
+
+
+class Stop(NamedTuple):
+    """Stop what is there of an instance and report `gone`. `reason` is None when it ended by itself."""
+
+    unit: str
+    serial: int
+    reason: Reason | None
+
+
+class Grant(NamedTuple):
+    """The request has the instance until it is released. `cold`: it waited for the start."""
+
+    ticket: int
+    unit: str
+    serial: int
+    cold: bool
+
+
+class Refuse(NamedTuple):
+    """The request gets nothing; `retry_after` seconds is when asking again makes sense."""
+
+    ticket: int
+    unit: str
+    refusal: Refusal
+    retry_after: float
+
+
+class Fail(NamedTuple):
+    """The request waited for this start, which failed."""
+
+    ticket: int
+    unit: str
+    serial: int
+
+
+Action = Start | Stop | Grant | Refuse | Fail
+LIVE = (Phase.STARTING, Phase.READY)
+
+
+class Slot:
+    """All that is known of one unit."""
+
+    def __init__(self, unit: str, rules: Rules) -> None:
+        self.unit = unit
+        self.rules = rules
+        self.phase = Phase.COLD
+        self.serial = 0
+        self.digest = ""
+        self.in_flight: dict[int, Request] = {}
+        self.line: dict[int, Request] = {}
+        self.cold: set[int] = set()
+        """Who in the line waited for the present start."""
+        self.last_used = 0.0
+        self.keep_seconds = 0.0
+        self.rss_bytes = 0
+        self.backoff = Backoff(START_BACKOFF)
+        self.failed_digest = ""
+        self.is_known = True
+
+    @property
+    def is_stale(self) -> bool:
+        """True when the declaration changed or vanished since the start."""
+        return not self.is_known or self.digest != self.rules.digest
+
+    @property
+    def is_idle(self) -> bool:
+        """True when stopping it would disturb nobody."""
+        return self.phase in LIVE and not self.in_flight and not self.line
+
+    @property
+    def free(self) -> int:
+        """How many requests the instance can take now."""
+        ready = self.phase is Phase.READY and not self.is_stale
+        return self.rules.concurrency - len(self.in_flight) if ready else 0
+
+    @property
+    def excess(self) -> int:
+        """How many wait beyond what the present or coming instance takes at once."""
+        room = 0 if self.phase is Phase.COLD and self.held_until is None else self.rules.concurrency
+        return len(self.line) - max(0, room - len(self.in_flight))
+
+    @property
+    def held_until(self) -> float | None:
+        """When the next start may begin, while earlier ones that failed put it off; None when nothing does."""
+        return None if self.phase in LIVE else self.backoff.blocked_until
+
+    def is_held(self, now: float) -> bool:
+        """Say whether the next start has to wait still."""
+        return self.held_until is not None and self.backoff.wait_seconds(now) > 0
+
+    def declare(self, rules: Rules) -> None:
+        """Take the unit's rules. Another declaration starts with a clean slate."""
+        self.rules, self.is_known = rules, True
+        if self.backoff.failures and rules.digest != self.failed_digest:
+            self.backoff = Backoff(START_BACKOFF)
+
+
+class Pool:
+    """The slots of all units."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.is_closed = False
+        self._slots: dict[str, Slot] = {}
+        self._pins: dict[str, Pin] = {}
+        self._holders: dict[int, Slot] = {}
+        self._waiting: dict[str, Slot] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._serial = 0
+        self._out: list[Action] = []
+
+    # -- to look at --------------------------------------------------------------------------------------------
+
+    def slot(self, unit: str) -> Slot | None:
+        """Return what is known of a unit; None when there is nothing to know."""
+        return self._slots.get(unit)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return everything known."""
+        return tuple(self._slots.values())
+
+    def pin_of(self, unit: str) -> Pin:
+        """Return a unit's pin."""
+        return self._pins.get(unit, Pin.NONE)
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` is due next, or None."""
+        while self._deadlines and not self._waits(self._deadlines[0][1]):
+            heapq.heappop(self._deadlines)
+        times = [self.expires_at(slot) for slot in self._slots.values()]
+        times += [self._deadlines[0][0]] if self._deadlines else []
+        times += [held for slot in self._waiting.values() if (held := slot.held_until) is not None]
+        soonest = min(times, default=math.inf)
+        return None if math.isinf(soonest) else soonest
+
+    def expires_at(self, slot: Slot) -> float:
+        """Return when an idle instance is too old; infinity for one that is not idle or not ready."""
+        if slot.phase is not Phase.READY or not slot.is_idle or self.pin_of(slot.unit) is Pin.FOREVER:
+            return math.inf
+        keep = slot.keep_seconds
+        return slot.last_used + (keep if self.pin_of(slot.unit) is Pin.NONE else max(keep, slot.rules.keep_seconds))
+
+    # -- requests ----------------------------------------------------------------------------------------------
+
+    def ask(self, request: Request, now: float) -> list[Action]:
+        """Take a request."""
+        slot = self._slots.setdefault(request.unit, Slot(request.unit, request.rules))
+        slot.declare(request.rules)
+        if self.is_closed:
+            self._refuse(slot, request.ticket, Refusal.CLOSING)
+        elif slot.is_held(now) and slot.backoff.wait_seconds(now) >= request.deadline - now:
+            self._refuse(slot, request.ticket, Refusal.FAILING, slot.backoff.wait_seconds(now))
+        else:
+            slot.line[request.ticket] = request
+            self._holders[request.ticket] = slot
+            self._waiting[slot.unit] = slot
+        actions = self._settle(now)
+        if request.ticket in slot.line:  # all room is given away: hold the newcomer to the bounds of the line
+            if slot.excess > self.bounds.queue_max:
+                self._refuse(slot, request.ticket, Refusal.QUEUE_FULL)
+                actions += self._taken()
+            else:
+                heapq.heappush(self._deadlines, (request.deadline, request.ticket))
+        return actions
+
+    def end(self, ticket: int, now: float) -> list[Action]:
+        """Note that a request has ended, or that whoever asked does not wait any more."""
+        slot = self._holders.get(ticket)
+        if slot is None:
+            return []
+        request = slot.in_flight.pop(ticket, None)
+        self._leave_line(slot, ticket)
+        if request is not None:
+            slot.last_used = now
+            keep = request.keep_alive
+            slot.keep_seconds = slot.rules.keep_seconds if keep is None else math.inf if keep == -1 else keep
+        return self._settle(now)
+
+    def _refuse(self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS) -> None:
+        self._leave_line(slot, ticket)
+        self._out.append(Refuse(ticket, slot.unit, refusal, retry_after))
+
+    def _leave_line(self, slot: Slot, ticket: int) -> None:
+        slot.line.pop(ticket, None)
+        slot.cold.discard(ticket)
+        self._holders.pop(ticket, None)
+        if not slot.line:
+            self._waiting.pop(slot.unit, None)
+
+    def _waits(self, ticket: int) -> bool:
+        slot = self._holders.get(ticket)
+        return slot is not None and ticket in slot.line
+
+    # -- instances ---------------------------------------------------------------------------------------------
+
+    def reserve_serial(self) -> int:
+        """Return a fresh serial, for an instance that is adopted."""
+        self._serial += 1
+        return self._serial
+
+    def adopt(
+        self, unit: str, serial: int, rules: Rules, *, digest: str, last_used: float, ready: bool, now: float
+    ) -> list[Action]:
+        """Note an instance of an earlier control plane, ready or still starting."""
+        slot = self._slots[unit] = Slot(unit, rules)
+        slot.phase = Phase.READY if ready else Phase.STARTING
+        slot.serial, slot.digest, slot.last_used, slot.keep_seconds = serial, digest, last_used, rules.keep_seconds
+        return self._settle(now)
+
+    def ready(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that an instance may take work."""
+        slot = self._present(unit, serial, Phase.STARTING)
+        if slot is not None:
+            slot.phase, slot.backoff = Phase.READY, slot.backoff.came_up(now)
+            slot.last_used, slot.keep_seconds = now, slot.rules.keep_seconds
+            slot.cold = set(slot.line)
+        return self._settle(now)
+
+    def start_failed(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that an instance never became ready. What is left of it is still to be stopped."""
+        slot = self._present(unit, serial, Phase.STARTING)
+        if slot is not None:
+            if slot.is_known:  # a start that outlived its declaration says nothing of the next one
+                slot.failed_digest, slot.backoff = slot.digest, slot.backoff.failed(now, _MIDDLING)
+            for ticket in tuple(slot.line):
+                self._leave_line(slot, ticket)
+                self._out.append(Fail(ticket, unit, serial))
+            self._stop(slot, None)
+        return self._settle(now)
+
+    def died(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that the leader of a ready instance ended unasked. What is left of its tree is still to be stopped."""
+        slot = self._present(unit, serial, Phase.READY)
+        if slot is not None:
+            self._stop(slot, None)
+        return self._settle(now)
+
+    def condemn(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that a ready instance is about to be stopped for a fault of its own: it gets no new request."""
+        slot = self._present(unit, serial, Phase.READY)
+        if slot is not None:
+            slot.digest = ""  # stale from now on, whatever the declaration says
+        return self._settle(now)
+
+    def gone(self, unit: str, serial: int, now: float) -> list[Action]:
+        """Note that nothing of an instance is left, or that nothing more can be done about it."""
+        slot = self._present(unit, serial, Phase.STOPPING)
+        if slot is not None:
+            slot.phase, slot.rss_bytes, slot.digest = Phase.COLD, 0, ""
+        return self._settle(now)
+
+    def measured(self, sizes: Mapping[str, int], now: float) -> list[Action]:
+        """Take the resident memory of whole trees, by unit."""
+        for slot in self._slots.values():
+            slot.rss_bytes = sizes.get(slot.unit, slot.rss_bytes)
+        return self._settle(now)
+
+    def _present(self, unit: str, serial: int, phase: Phase) -> Slot | None:
+        slot = self._slots.get(unit)
+        return slot if slot is not None and slot.serial == serial and slot.phase is phase else None
+
+    # -- what is wanted ----------------------------------------------------------------------------------------
+
+    def pin(self, unit: str, pin: Pin, now: float) -> list[Action]:
+        """Set a unit's pin."""
+        self._pins[unit] = pin
+        return self._settle(now)
+
+    def declare(self, unit: str, rules: Rules, now: float) -> list[Action]:
+        """Take a declaration that was read again."""
+        slot = self._slots.get(unit)
+        if slot is not None:
+            if slot.keep_seconds == slot.rules.keep_seconds:
+                slot.keep_seconds = rules.keep_seconds
+            slot.declare(rules)
+        return self._settle(now)
+
+    def forget(self, unit: str, now: float) -> list[Action]:
+        """Note that there is no such unit any more. Declared again, it starts with a clean slate."""
+        slot = self._slots.get(unit)
+        if slot is not None:
+            slot.is_known, slot.backoff = False, Backoff(START_BACKOFF)
+            for ticket in tuple(slot.line):
+                self._refuse(slot, ticket, Refusal.REMOVED)
+        return self._settle(now)
+
+    def stop(self, unit: str, reason: Reason, now: float) -> list[Action]:
+        """Have a unit's instance stopped now, busy or not."""
+        self._stop_unit(unit, reason, Refusal.STOPPED)
+        return self._settle(now)
+
+    def close(self, now: float) -> list[Action]:
+        """Refuse everything, stop everything."""
+        self.is_closed = True
+        for unit in tuple(self._slots):
+            self._stop_unit(unit, Reason.SHUTDOWN, Refusal.CLOSING)
+        return self._settle(now)
+
+    def bound(self, bounds: Bounds, now: float) -> list[Action]:
+        """Take new bounds."""
+        self.bounds = bounds
+        return self._settle(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Note that `next_deadline` was reached."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, ticket = heapq.heappop(self._deadlines)
+            if self._waits(ticket):
+                slot = self._holders[ticket]
+                starting = slot.phase is Phase.STARTING
+                self._refuse(slot, ticket, Refusal.DEADLINE_STARTING if starting else Refusal.DEADLINE)
+        return self._settle(now)
+
+    def _stop_unit(self, unit: str, reason: Reason, refusal: Refusal) -> None:
+        slot = self._slots.get(unit)
+        if slot is not None:
+            for ticket in tuple(slot.line):
+                self._refuse(slot, ticket, refusal)
+            if slot.phase in LIVE:
+                self._stop(slot, reason)
+
+    def _stop(self, slot: Slot, reason: Reason | None) -> None:
+        """Let go of an instance. Its requests are lost with it; what waits in line waits on."""
+        for ticket in slot.in_flight:
+            self._holders.pop(ticket, None)
+        slot.in_flight.clear()
+        slot.phase = Phase.STOPPING
+        self._out.append(Stop(slot.unit, slot.serial, reason))
+
+    # -- the decision ------------------------------------------------------------------------------------------
+
+    def _taken(self) -> list[Action]:
+        out, self._out = self._out, []
+        return out
+
+    def _settle(self, now: float) -> list[Action]:
+        """Grant, retire, start, shrink, forget; in this order, so that a request is never refused room that is free."""
+        for slot in tuple(self._waiting.values()):
+            self._grant(slot)
+        for slot in tuple(self._slots.values()):
+            self._retire(slot, now)
+        cold = [s for s in self._waiting.values() if s.phase is Phase.COLD and not s.is_held(now)]
+        for slot in sorted(cold, key=lambda each: next(iter(each.line))):
+            if not self._start(slot, now):
+                break
+        self._shrink()
+        for slot in tuple(self._slots.values()):
+            slot.backoff = slot.backoff.settled(now)
+            if slot.phase is Phase.COLD and not slot.line and not (slot.backoff.failures and slot.is_known):
+                del self._slots[slot.unit]
+        return self._taken()
+
+    def _grant(self, slot: Slot) -> None:
+        while slot.line and slot.free > 0:
+            ticket, request = next(iter(slot.line.items()))
+            cold = ticket in slot.cold
+            self._leave_line(slot, ticket)
+            self._holders[ticket] = slot
+            slot.in_flight[ticket] = request
+            self._out.append(Grant(ticket, slot.unit, slot.serial, cold))
+
+    def _retire(self, slot: Slot, now: float) -> None:
+        if slot.phase is not Phase.READY or slot.in_flight:
+            return
+        if slot.is_stale:
+            self._stop(slot, Reason.REPLACED)
+        elif not slot.line and self.expires_at(slot) <= now:
+            self._stop(slot, Reason.EVICTED_TTL)
+
+    def _start(self, slot: Slot, now: float) -> bool:
+        """Start an instance, at the cost of another if need be; False when there is no place."""
+        if self._count(Phase.STOPPING) >= self.bounds.keep_max:
+            return False
+        surplus = self._count(*LIVE) + 1 - self.bounds.keep_max
+        if surplus > 0:
+            victims = tuple(self._victims())[:surplus]
+            if len(victims) < surplus:
+                self._refuse_if_hopeless()
+                return False
+            for victim in victims:
+                self._stop(victim, Reason.EVICTED_LRU)
+        self._serial += 1
+        slot.serial, slot.phase, slot.digest = self._serial, Phase.STARTING, slot.rules.digest
+        slot.last_used = now
+        self._out.append(Start(slot.unit, slot.serial))
+        return True
+
+    def _refuse_if_hopeless(self) -> None:
+        """Refuse what waits for a place when only idle pinned instances hold them: no end of a request frees one."""
+        if all(slot.is_idle for slot in self._slots.values() if slot.phase in LIVE):
+            for slot in tuple(self._waiting.values()):
+                if slot.phase is Phase.COLD:
+                    for ticket in tuple(slot.line):
+                        self._refuse(slot, ticket, Refusal.ALL_PINNED)
+
+    def _shrink(self) -> None:
+        """Stop idle ones while there are too many, or while they are too large together."""
+        while self._count(*LIVE) > self.bounds.keep_max and (victim := next(self._victims(), None)):
+            self._stop(victim, Reason.EVICTED_LRU)
+        while self._is_over_budget() and (victim := next((v for v in self._victims() if v.rss_bytes), None)):
+            self._stop(victim, Reason.EVICTED_LRU)
+
+    def _is_over_budget(self) -> bool:
+        budget = self.bounds.memory_budget_bytes
+        return budget is not None and sum(s.rss_bytes for s in self._slots.values() if s.phase in LIVE) > budget
+
+    def _count(self, *phases: Phase) -> int:
+        return sum(1 for slot in self._slots.values() if slot.phase in phases)
+
+    def _victims(self) -> Iterator[Slot]:
+        idle = [s for s in self._slots.values() if s.is_idle and self.pin_of(s.unit) is Pin.NONE]
+        return iter(sorted(idle, key=lambda s: (s.last_used, s.serial)))

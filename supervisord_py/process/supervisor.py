@@ -1,0 +1,384 @@
+"""How an instance lives, whatever its kind: started, adopted, watched, stopped to the last process, recorded.
+
+Laws:
+- The row of an instance is written before its process is spawned; the keeper's note and the events follow.
+- *Stopped* means that the whole tree is gone. An instance whose tree cannot be ended stays in the stopping phase, so
+  that no second copy is started beside it; its stop is tried again, and what survives is named.
+- The end is in the ledger before the keeper forgets the instance, and is published in one breath with `Driver.gone`:
+  whoever hears of it finds the final state.
+- What the keeper holds at the start is adopted if its note is understood and its driver wants it; everything else of
+  ours is stopped. What ended meanwhile is recorded by the same `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import structlog
+
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
+from supervisord_py.ledger import instances
+from supervisord_py.process.descriptors import SHORT, check_room, shortage
+from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
+from supervisord_py.process.output import OutputReader, Stream
+from supervisord_py.process.spec import Reason, StopReport
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.instance import Note
+    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.spec import Child, ChildSpec, ExitRecord
+
+TRY_AGAIN_SECONDS = 5.0
+DRAIN_SECONDS = 0.5
+"""How long a failure waits for the last words of a tree that is slow to end."""
+TAIL_BYTES = 64 * 1024
+_log = structlog.get_logger(__name__)
+Kind_contra = TypeVar("Kind_contra", bound=Instance, contravariant=True)
+"""The instances of one kind."""
+
+
+class Driver(Protocol[Kind_contra]):
+    """What a kind of unit adds to the mechanism."""
+
+    kind: str
+
+    async def prepare(self, instance: Kind_contra) -> ChildSpec:
+        """Return what is to be spawned; takes what the instance needs (`release` gives it back). May raise PxError."""
+
+    async def ready(self, instance: Kind_contra) -> None:
+        """Return when it may take work; raise the error that every waiter of the start is to see."""
+
+    def revive(self, child: Child, note: Note | None) -> Any:
+        """Return the instance of a child that the keeper holds, also of one that is not wanted any more."""
+
+    async def adopt(self, instance: Kind_contra, note: Note) -> bool:
+        """Say whether to go on with a living child: its unit still exists, and is reachable."""
+
+    def interrupt(self, instance: Kind_contra) -> None:
+        """Tell whoever works on it that it ended (`instance.end`), or that it is about to (`instance.wanted`)."""
+
+    async def release(self, instance: Kind_contra) -> None:
+        """Give back what the instance held besides its process."""
+
+    def gone(self, instance: Kind_contra) -> None:
+        """Forget it: nothing is left. Called in one breath with the event of its end."""
+
+
+class Supervisor:
+    """The one owner of rows, notes, events and ends of instances. `open` it where the loop runs."""
+
+    def __init__(self, placement: Placement, ledger: Ledger, events: EventStream) -> None:
+        self.placement = placement
+        self._ledger = ledger
+        self._events = events
+        self._group: asyncio.TaskGroup
+        self._owner: asyncio.Task[None] | None = None
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Begin to take tasks."""
+        grouped = asyncio.Event()
+        self._owner = asyncio.create_task(self._hold_group(grouped), name="supervisor")
+        await grouped.wait()
+
+    async def _hold_group(self, grouped: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as self._group:
+            grouped.set()
+            await asyncio.Event().wait()  # until `close` cancels the group with all that is in it
+
+    async def close(self) -> None:
+        """Cancel all tasks. The children stay with the keeper, for the next control plane or for its own shutdown."""
+        if self._owner is not None:
+            self._owner.cancel()
+            await asyncio.wait([self._owner])
+
+    def task(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[None]:
+        """Run something until `close`; what it raises is logged and harms nothing else."""
+        task = self._group.create_task(_guarded(work))
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, nobody else would
+        return task
+
+    def say(self, event: str, instance: Instance, reason: Reason | None = None, **facts: Any) -> int:
+        """Publish an event about an instance; its cause is the one before it, unless `cause` is given."""
+        cause = facts.pop("cause", instance.event)
+        number = self._events.publish(event, instance.unit, reason, instance=instance.key, cause=cause, **facts)
+        instance.event = number
+        return number
+
+    # -- up ----------------------------------------------------------------------------------------------------
+
+    async def start(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
+        """Bring an instance up; returns when it is ready. `stop` it afterwards, also when it failed.
+
+        Raises:
+            PxError: Why it did not come up, with evidence; `instance.error` is the same.
+        """
+        try:
+            check_room(instance.unit)
+            spec = replace(await driver.prepare(instance), tag=instance.note())
+            await instances.insert_starting(self._ledger, _starting(instance))
+            instance.child = child = await self.placement.spawn(instance.key, spec)
+            instance.started_at = child.started_at
+            self.say("spawned", instance, pid=instance.pid, port=instance.port)
+            await instances.spawned(self._ledger, instance.key, _spawned(child))
+            await self._until_ready(driver, instance)
+        except (PxError, OSError) as error:
+            raise self._failed(instance, _as_error(instance, error)) from error
+        except Exception as error:
+            _log.exception("start_broke", unit=instance.unit)
+            broken = StartFailedError(f"pxd failed: {error!r}", unit=instance.unit)
+            raise self._failed(instance, broken) from error
+
+    async def resume(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
+        """Go on with an adopted instance that was not ready yet; raises as `start`."""
+        try:
+            await self._until_ready(driver, instance)
+        except PxError as error:
+            raise self._failed(instance, error) from error
+
+    async def _until_ready(self, driver: Driver[Kind_contra], instance: Kind_contra) -> None:
+        await driver.ready(instance)
+        instance.ready_at = time.time()
+        instance.phase = Phase.READY
+
+    def became_ready(self, instance: Instance, **facts: Any) -> None:
+        """Tell everybody that an instance takes work."""
+        self.say("ready", instance, pid=instance.pid, port=instance.port, **facts)
+        if instance.ready_at is not None:
+            instances.post_ready(self._ledger, instance.key, instance.ready_at)
+        self.task(self.annotate(instance))
+
+    async def annotate(self, instance: Instance) -> None:
+        """Have the keeper remember what is known now."""
+        try:
+            await self.placement.annotate(instance.key, instance.note())
+        except KeeperLostError:
+            raise
+        except PxError as error:  # it has ended meanwhile: nobody will adopt it
+            _log.debug("annotate_refused", instance=instance.key, detail=error.detail)
+
+    def _failed(self, instance: Instance, error: PxError) -> PxError:
+        instance.error = error
+        reason, code = reason_of(error), error.problem().get("code")
+        self.say("start_failed", instance, reason, detail=error.detail, hint=error.hint, code=code)
+        _log.warning("start_failed", unit=instance.unit, reason=reason.value, detail=error.detail)
+        return error
+
+    # -- adoption ----------------------------------------------------------------------------------------------
+
+    async def adopt(self, driver: Driver[Any]) -> list[Any]:
+        """Take over what an earlier control plane left: same pid, same port, same age.
+
+        Returns:
+            The living instances that go on, the newest of a unit first; ready ones and ones to `resume`.
+        """
+        found = []
+        children = await self.placement.list(f"{driver.kind}:")
+        for child in sorted(children, key=lambda each: each.started_at, reverse=True):
+            note = read_note(child.tag)
+            instance = driver.revive(child, note)
+            instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
+            instance.asked_at -= max(0.0, time.time() - child.started_at)
+            row = await instances.get(self._ledger, child.key) if not (note and note.ready) else None
+            if (note and note.ready) or (row and row.ready_at):
+                instance.ready_at, instance.phase = child.started_at, Phase.READY
+            if child.exit is not None:
+                instance.record = child.exit
+                await self.stop(driver, instance, None)
+            elif note is not None and note.stopping is None and await driver.adopt(instance, note):
+                self.say("adopted", instance, pid=instance.pid, port=instance.port)
+                found.append(instance)
+            else:
+                self.task(self.stop(driver, instance, instance.wanted or Reason.REPLACED))
+        return found
+
+    # -- down --------------------------------------------------------------------------------------------------
+
+    async def wait(self, instance: Instance) -> ExitRecord:
+        """Wait until the leader of an instance was reaped (not: until its tree is gone)."""
+        instance.record = await self.placement.wait(instance.key)
+        return instance.record
+
+    async def stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
+        """Stop what is there of an instance, record its end, and let the driver forget it.
+
+        Args:
+            driver: Its driver.
+            instance: In any phase but gone.
+            reason: Why; None when it ended, or failed to start, by itself.
+        """
+        try:
+            await self._stop(driver, instance, reason)
+        except KeeperLostError as error:
+            await self._cut_off(driver, instance, error)
+        instance.stopped.set()
+
+    async def _stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:
+        starting = instance.phase is Phase.STARTING
+        instance.wanted = instance.wanted or reason
+        instance.phase = Phase.STOPPING
+        if starting and instance.life is not None and instance.error is None:
+            instance.life.cancel()
+        if instance.wanted is not None and instance.record is None:
+            self.say("stopping", instance, instance.wanted)
+            driver.interrupt(instance)
+            await self.annotate(instance)
+        elif instance.error is None:
+            instance.decide_end(await self.last_words(instance))
+            driver.interrupt(instance)
+        await self._clear(instance)
+        if instance.record is None:
+            held = await self.placement.attach(instance.key)
+            instance.record = await self.placement.wait(instance.key) if held is not None else None
+        if instance.end is None:
+            instance.decide_end("")
+            driver.interrupt(instance)
+        await instances.ended(self._ledger, instance.key, _ending(instance))
+        await driver.release(instance)
+        try:
+            await self.placement.release(instance.key)
+        except ConflictError as error:
+            _log.warning("release_refused", instance=instance.key, detail=error.detail)
+        self._say_ended(instance)
+        instance.phase = Phase.COLD
+        driver.gone(instance)  # no await since the event: who hears it reads the state after this
+
+    async def _clear(self, instance: Instance) -> None:
+        """Stop the tree, again and again while something survives."""
+        word = (instance.wanted or Reason.EXIT).value
+        while True:
+            instance.report = report = await self.placement.stop(
+                instance.key, grace_seconds=instance.stop_seconds, reason=word
+            )
+            if not report.survivors:
+                return
+            pids = [each.pid for each in report.survivors]
+            self.say("survivors", instance, instance.wanted or Reason.EXIT, pids=pids)
+            _log.error("survived_stop", unit=instance.unit, pids=pids)
+            instance.stopped.set()
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
+
+    def _say_ended(self, instance: Instance) -> None:
+        end = instance.decide_end("")
+        event = "died" if instance.died else "stopped"
+        self.say(event, instance, end.reason, pid=instance.pid, code=end.code, signal=end.signal)
+        if instance.died:
+            _log.warning("died", unit=instance.unit, reason=end.reason.value, code=end.code, signal=end.signal)
+
+    async def _cut_off(self, driver: Driver[Kind_contra], instance: Kind_contra, error: PxError) -> None:
+        """The keeper is gone: nothing can be known or done any more; whoever waits hears of it."""
+        instance.error, instance.phase = instance.error or error, Phase.COLD
+        instance.decide_end("")
+        driver.interrupt(instance)
+        with contextlib.suppress(KeeperLostError):  # what it held with the keeper is gone, too
+            await driver.release(instance)
+        driver.gone(instance)
+
+    # -- output ------------------------------------------------------------------------------------------------
+
+    async def tail(self, instance: Instance, since: float | None = None) -> str:
+        """Return the end of what an instance has written to stderr so far, decoded.
+
+        Args:
+            instance: Also one that has ended.
+            since: Unix seconds: only what was written then or later.
+        """
+        if instance.child is None:
+            return ""
+        end = instance.record.log_end if instance.record else None
+        raw = await asyncio.to_thread(self._read_tail, instance.unit, instance.child.log_position, end, since)
+        return decode_tail(raw, TAIL_BYTES)
+
+    def _read_tail(self, unit: str, start: int, end: int | None, since: float | None) -> bytes:
+        try:
+            reader = OutputReader.of(self.placement.log_dir, unit)
+            start = start if since is None else max(start, reader.since(since))
+            return reader.tail_bytes(start, reader.end() if end is None else end, Stream.STDERR, TAIL_BYTES)
+        except OSError:
+            return b""  # a full or broken disk must not hide the failure itself
+
+    async def last_words(self, instance: Instance) -> str:
+        """Return the tail of an instance whose leader has ended, after its pipes are drained if that is quick."""
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await self.placement.stop(instance.key, grace_seconds=instance.stop_seconds, reason="exit")
+        except TimeoutError:
+            pass  # leftovers of its tree take their time; the stop goes on at the keeper
+        return await self.tail(instance)
+
+
+def stop_report(instance: Instance) -> StopReport:
+    """Return what the stop of an instance left."""
+    return instance.report or StopReport(instance.key)
+
+
+def decode_tail(raw: bytes, limit: int) -> str:
+    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
+    tail = raw[-limit:] if limit else b""
+    if len(raw) > limit:
+        while tail and tail[0] & 0xC0 == 0x80:
+            tail = tail[1:]
+    return tail.decode(errors="replace")
+
+
+def _as_error(instance: Instance, error: PxError | OSError) -> PxError:
+    if isinstance(error, PxError):
+        return error
+    if error.errno in SHORT:
+        return shortage(instance.unit)
+    return StartFailedError(
+        f"{instance.unit} was not started: {error}.",
+        hint="See `pxctl doctor`.",
+        unit=instance.unit,
+        reason=Reason.SPAWN_FAILED.value,
+        errno=error.errno,
+    )
+
+
+def _starting(instance: Instance) -> instances.Starting:
+    return instances.Starting(
+        key=instance.key,
+        unit=instance.unit,
+        started_at=instance.started_at,
+        start_method=instance.start_method,
+        port=instance.port or None,
+        spec_digest=instance.digest,
+    )
+
+
+def _spawned(child: Child) -> instances.Spawned:
+    who = child.identity
+    return instances.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, child.log_position)
+
+
+def _ending(instance: Instance) -> instances.Ending:
+    end = instance.decide_end("")
+    record = instance.record
+    return instances.Ending(
+        ended_at=record.ended_at if record else time.time(),
+        reason=end.reason.value,
+        code=end.code,
+        signal=end.signal,
+        verdict=end.verdict,
+        max_rss_bytes=record.max_rss_bytes if record else None,
+        cpu_seconds=record.user_seconds + record.system_seconds if record else None,
+        log_end=record.log_end if record else None,
+    )
+
+
+async def _guarded(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except KeeperLostError:
+        _log.warning("keeper_lost")
+    except Exception:
+        _log.exception("task_failed")

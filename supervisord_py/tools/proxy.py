@@ -1,0 +1,536 @@
+"""One run of a tool, from the client's request to the last byte of the tool's answer.
+
+Laws:
+- An input that does not fit never starts anything. The clock of `max_runtime_seconds` runs while a ready instance has
+  the request, and not before. Whoever gives up frees what it held, and the tool is asked to cancel.
+- Whoever ends a run says why before the connection breaks. A run that breaks by itself waits a moment for the exit
+  record of its instance, because a dying process closes its sockets before its parent hears of it.
+- Nothing that broke off is ever ended cleanly: as long as nothing has gone to the client, a broken answer becomes an
+  error document; afterwards the error is raised out of `chunks`, and the server must abort its own connection.
+- Backpressure goes through: the tool is read only as fast as the client reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import shutil
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import aiohttp
+from aiohttp import web
+
+from supervisord_py.errors import (
+    EXIT_USAGE,
+    BadRequestError,
+    OverloadedError,
+    PxError,
+    TimedOutError,
+    TooLargeError,
+    ToolFailedError,
+)
+from supervisord_py.process.descriptors import SHORT
+from supervisord_py.process.identity import liveness
+from supervisord_py.process.spec import Liveness, Reason
+from supervisord_py.tools import failures
+from supervisord_py.tools.declaring.input import check_input
+from supervisord_py.tools.declaring.pixie_call import pixie_call
+from supervisord_py.tools.upstream import Call, read_up_to
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Mapping
+    from pathlib import Path
+
+    from supervisord_py.tools.driver import ToolInstance
+    from supervisord_py.tools.service import Granted, Tools
+    from supervisord_py.tools.spec import ToolSpec
+
+LARGE_BYTES = 256 * 1024
+MAX_SECONDS = 1e9
+EXIT_RECORD_SECONDS = 1.0
+LATE_RECORD_SECONDS = 10.0
+"""The same once the leader is seen dead: its record is sure to come, the keeper only has not got to it yet."""
+CANCEL_SECONDS = 1.0
+_TOOL_WORDS_BYTES = 64 * 1024
+_FORWARDED = (
+    "Accept", "Accept-Language", "Idempotency-Key", "Last-Event-ID", "Traceparent", "Tracestate", "X-Request-Id",
+)  # fmt: skip
+"""An allow-list: credentials for the daemon are none of the tool's business."""
+_UNSAID = frozenset({"application/x-www-form-urlencoded", "application/octet-stream"})
+"""What curl and aiohttp say when they were told nothing: JSON if it looks like JSON."""
+_STREAMED = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
+_OWN_HEADERS = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
+    "upgrade", "content-length", "date", "server",
+})  # fmt: skip
+"""What belongs to one connection, or is said by the server that says it."""
+
+
+class AnswerTee(Protocol):
+    """Hears what goes to the client."""
+
+    def begin(self, status: int, content_type: str) -> None:
+        """The answer begins."""
+
+    def chunk(self, data: bytes) -> None:
+        """A part of its body."""
+
+
+class RunRequest(NamedTuple):
+    """What is asked of a tool.
+
+    Attributes:
+        body: Bytes, or chunks that can be sent once; then `size` is their sum, because many small servers understand
+            no other framing than Content-Length.
+        value: The parsed input where it is JSON; `content_type` is then None.
+        streaming: Asked of `/stream` instead of `/run`.
+        timeout_seconds: From now to the end of the answer; None for no such limit.
+        keep_alive: Seconds to keep the instance afterwards; 0 not at all, -1 for ever, None as usual.
+        headers: What goes on to the tool.
+        request_id: For the ledger.
+    """
+
+    body: bytes | AsyncIterable[bytes]
+    value: Any = None
+    content_type: str | None = None
+    size: int | None = None
+    streaming: bool = False
+    timeout_seconds: float | None = None
+    keep_alive: float | None = None
+    headers: Mapping[str, str] = {}  # never changed
+    request_id: str | None = None
+
+
+class Answer(NamedTuple):
+    """What the tool answered: `body` where it is complete and sound, else `chunks`, which raise where it breaks off."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | None
+    chunks: AsyncIterator[bytes] | None = None
+
+
+class NotJsonError(ValueError):
+    """An answer that claims to be JSON is none; the message says where."""
+
+
+# -- the client's side -------------------------------------------------------------------------------------------------
+
+
+async def forward(
+    tools: Tools, request: web.Request, name: str, *, streaming: bool, tee: AnswerTee | None = None
+) -> web.StreamResponse:
+    """Run a tool for an HTTP request and answer it.
+
+    Raises:
+        PxError: Before the answer has begun; afterwards where a stream broke off.
+    """
+    tools.catalog.get(name)  # an unknown tool is 404 whatever else is wrong
+    asked = await read_request(tools, request, name, streaming=streaming)
+    async with start_run(tools, name, asked) as run:
+        answer = run.answer
+        headers = {**answer.headers, "X-Px-Run-Id": run.id}
+        if run.cold_start_ms is not None:
+            headers["X-Px-Cold-Start"] = str(run.cold_start_ms)
+        if tee is not None:
+            tee.begin(answer.status, headers.get("Content-Type", ""))
+            if answer.body is not None:
+                tee.chunk(answer.body)
+        if answer.body is not None:
+            return web.Response(status=answer.status, headers=headers, body=answer.body)
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        await response.prepare(request)
+        assert answer.chunks is not None
+        async for chunk in answer.chunks:
+            await response.write(chunk)
+            if tee is not None:
+                tee.chunk(chunk)
+        await response.write_eof()
+        return response
+
+
+async def read_request(tools: Tools, request: web.Request, name: str, *, streaming: bool) -> RunRequest:
+    """Read what a client asks of a tool: its parameters, and its body as far as it must be looked at.
+
+    Raises:
+        BadRequestError, TooLargeError: It cannot be understood, or is too large.
+    """
+    limit, size = tools.config.max_body_bytes, request.content_length
+    if (size or 0) > limit:
+        raise _too_large(name, limit)
+    given = request.headers.get("Content-Type", "")
+    kind = media_type(given)
+    asked = RunRequest(
+        b"",
+        content_type=given,
+        streaming=streaming,
+        timeout_seconds=_seconds(request, "timeout"),
+        keep_alive=_seconds(request, "keep_alive"),
+        headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
+        request_id=request.headers.get("X-Request-Id"),
+    )
+    plain = not kind or is_json(kind) or kind in _UNSAID
+    if not plain and size is not None and not request.content.at_eof():
+        return asked._replace(body=request.content.iter_any(), size=size)
+    try:
+        raw = await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise _too_large(name, limit) from error
+    if len(raw) > limit:
+        raise _too_large(name, limit)
+    if not plain or (kind in _UNSAID and raw.lstrip()[:1] not in {b"{", b"["}):
+        return asked._replace(body=raw)
+    if not raw.strip():
+        return asked._replace(body=b"{}", value={}, content_type=None)
+    try:
+        value = json.loads(raw, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        detail, hint = f"The input for tool:{name} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
+        raise BadRequestError(detail, hint=hint, unit=f"tool:{name}") from error
+    return asked._replace(body=raw, value=value, content_type=None)
+
+
+def _refuse_constant(text: str) -> float:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def _seconds(request: web.Request, name: str) -> float | None:
+    text = request.query.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    keep = name == "keep_alive"
+    if (0 <= value <= MAX_SECONDS and (value > 0 or keep)) or (keep and value == -1):
+        return value
+    allowed = "0, a number of seconds, or -1 for ever" if keep else "a positive number of seconds"
+    raise BadRequestError(f"The parameter {name}={text!r} is not {allowed}.", hint=f"Ask with ?{name}=30, for example.")
+
+
+def _too_large(name: str, limit: int) -> TooLargeError:
+    return TooLargeError(
+        f"The body for tool:{name} is larger than {limit} bytes.",
+        hint="Raise the setting tools.max_body_bytes, or give the tool a path instead.",
+        unit=f"tool:{name}",
+        limit_bytes=limit,
+        setting="tools.max_body_bytes",
+    )
+
+
+# -- the run -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def start_run(tools: Tools, name: str, request: RunRequest) -> AsyncIterator[Run]:
+    """Run a tool; the context is open for as long as its answer is read.
+
+    Raises:
+        PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
+    """
+    spec = tools.catalog.get(name)
+    run = Run(tools, spec, request)
+    try:
+        if request.content_type is None:
+            if len(request.body if isinstance(request.body, bytes) else b"") > LARGE_BYTES:
+                await asyncio.to_thread(check_input, spec, request.value)  # large inputs beside the loop, not in it
+            else:
+                check_input(spec, request.value)
+        granted = await tools.acquire(spec, request.timeout_seconds, request.keep_alive)
+        try:
+            async with run.on(granted):
+                yield run
+        finally:
+            tools.release(granted)
+    except BaseException as error:
+        tools.run_ended(run, error)
+        raise
+    tools.run_ended(run, None)
+
+
+class Run:
+    """One run. `interrupt` from outside raises its error inside, at the next await.
+
+    Attributes:
+        id: Given to the tool and to the client.
+        row: Its id in the ledger.
+        answer: Once it is there, or has begun.
+        cold_start_ms: None unless it waited for a start.
+    """
+
+    def __init__(self, tools: Tools, spec: ToolSpec, request: RunRequest) -> None:
+        self.id = str(uuid.uuid4())
+        self.spec = spec
+        self.request = request
+        self.begun = asyncio.get_running_loop().time()
+        self.begun_at = time.time()
+        self.row = tools.run_begun(self)
+        self.instance: ToolInstance | None = None
+        self.cold_start_ms: int | None = None
+        self.status: int | None = None
+        self.answer: Answer
+        self._tools = tools
+        self._error: PxError | None = None
+        self._over = asyncio.Event()
+        self._scope = asyncio.timeout(None)
+        self._response: aiohttp.ClientResponse | None = None
+
+    @contextlib.asynccontextmanager
+    async def on(self, granted: Granted) -> AsyncIterator[None]:
+        """Be on the instance under its limits; ask the tool to cancel when the run is given up."""
+        self.instance = instance = granted.instance
+        self.cold_start_ms = instance.cold_start_ms if granted.cold else None
+        loop, timers = asyncio.get_running_loop(), []
+        if instance.spec.max_runtime_seconds > 0:
+            timers.append(loop.call_later(instance.spec.max_runtime_seconds, self._exceed_runtime))
+        if self.request.timeout_seconds is not None:
+            timers.append(loop.call_at(self.begun + self.request.timeout_seconds, self._time_out))
+        instance.runs.add(self)
+        try:
+            async with self._scope:
+                try:
+                    self.answer = await self._ask()
+                    self.status = self.answer.status
+                    yield
+                finally:
+                    if self._response is not None:
+                        self._response.close()  # unless it was read to its end: then it is back in the pool
+        except (asyncio.CancelledError, ConnectionError, TimedOutError):
+            self._ask_to_cancel()
+            raise
+        except TimeoutError:
+            if self._error is None:
+                raise
+            if isinstance(self._error, TimedOutError):
+                self._ask_to_cancel()
+            raise self._error from None
+        finally:
+            self._over.set()
+            instance.runs.discard(self)
+            for timer in timers:
+                timer.cancel()
+
+    # -- ended from outside ------------------------------------------------------------------------------------
+
+    def interrupt(self, error: PxError) -> None:
+        """End the run with this error; the first one stands."""
+        if self._error is None and not self._over.is_set():
+            self._error = error
+            self._break_off()
+
+    def _break_off(self) -> None:
+        if not self._over.is_set() and self._scope.when() is None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    def _time_out(self) -> None:
+        self.interrupt(
+            TimedOutError(
+                f"{self.spec.unit} did not answer within the {self.request.timeout_seconds:g} s that the request "
+                "allowed.",
+                hint="Ask with a longer --timeout.",
+                unit=self.spec.unit,
+            )
+        )
+
+    def _ask_to_cancel(self) -> None:
+        instance = self.instance
+        if instance and instance.upstream and not instance.over.is_set() and instance.wanted is None:
+            self._tools.supervisor.task(instance.upstream.cancel(self.id))
+
+    def _exceed_runtime(self) -> None:
+        self._tools.supervisor.task(self._enforce_runtime())
+
+    async def _enforce_runtime(self) -> None:
+        """Take the instance out of use, let the tool give the run up, and stop it if it does not."""
+        instance = self.instance
+        if instance is None or self._over.is_set() or self._error is not None:
+            return
+        tail = await self._stderr()
+        # From now on whatever the run brings counts for nothing; it may still end in order.
+        self._error = failures.limit_exceeded(instance.spec, failures.runtime_end(tail))
+        self._tools.exceeded_runtime(instance, self.id)
+        if instance.upstream is not None and await instance.upstream.cancel(self.id):
+            try:
+                async with asyncio.timeout(CANCEL_SECONDS):
+                    await self._over.wait()
+            except TimeoutError:
+                pass  # it was asked, and did not end: its tree is stopped
+        for other in tuple(instance.runs):
+            if other is not self:
+                other.interrupt(failures.collateral(instance.spec, Reason.RUNTIME_LIMIT.value))
+        self._break_off()
+        self._tools.died(instance)
+
+    def check(self) -> None:
+        """Raise the error that the run is to end with, if there is one."""
+        if self._error is not None:
+            raise self._error
+
+    # -- the conversation with the tool ------------------------------------------------------------------------
+
+    async def _ask(self) -> Answer:
+        instance = self.instance
+        assert instance is not None
+        try:
+            for call in await self._calls():
+                if self._response is not None:
+                    self._response.close()
+                if instance.upstream is None:
+                    raise ConnectionResetError("the instance is gone")
+                self._response = await instance.upstream.send(call)
+                if self._response.status >= 400:
+                    raise await self._tool_error(self._response)
+            return await self._take()
+        except (aiohttp.ClientError, OSError, NotJsonError, EOFError) as error:
+            self.check()
+            raise await self._broken(error) from error
+
+    async def _calls(self) -> list[Call]:
+        """Return the requests to make, in order; the answer to the last one is the answer of the run."""
+        request, spec = self.request, self.spec
+        headers = {**request.headers, "Accept-Encoding": "identity", "X-Px-Run-Id": self.id}
+        headers["Content-Type"] = "application/json" if request.content_type is None else request.content_type
+        if request.size is not None:
+            headers["Content-Length"] = str(request.size)
+        body = request.body
+        if spec.pixie is None:
+            return [Call("POST", "/stream" if request.streaming else "/run", body, headers)]
+        root = self._tools.config.data_dir
+        if request.content_type is None:
+            pixie = pixie_call(spec, request.value, self.id, root)
+            body, headers = pixie.body, {**headers, **pixie.headers}
+        await asyncio.to_thread(make_room, root / spec.name, self.id, spec.pixie.retain_runs)
+        calls = [Call("POST", "/run", body, headers)]
+        if request.streaming:
+            streamed = {**request.headers, "Accept-Encoding": "identity", "X-Pixie-Run-Id": self.id}
+            calls.append(Call("GET", f"/stream?run_id={self.id}", None, streamed))
+        return calls
+
+    async def _take(self) -> Answer:
+        """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
+        response = self._response
+        assert response is not None
+        named = {token.strip().lower() for token in response.headers.get("Connection", "").split(",")}
+        hidden = _OWN_HEADERS | named
+        headers = {name: value for name, value in response.headers.items() if name.lower() not in hidden}
+        if media_type(response.headers.get("Content-Type", "")) in _STREAMED:
+            return Answer(response.status, headers, None, self._chunks(response, b""))
+        body, complete = await read_up_to(response, self._tools.config.answer_buffer_bytes)
+        if not complete:
+            return Answer(response.status, headers, None, self._chunks(response, body))
+        self.check()
+        if "Content-Encoding" not in response.headers and is_json(response.headers.get("Content-Type", "")):
+            try:
+                json.loads(body)
+            except ValueError as error:
+                raise NotJsonError(str(error)) from error
+        return Answer(response.status, headers, body)
+
+    async def _chunks(self, response: aiohttp.ClientResponse, head: bytes) -> AsyncIterator[bytes]:
+        if head:
+            yield head
+        try:
+            async for chunk in response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError) as error:
+            self.check()
+            raise await self._broken(error) from error
+        self.check()
+
+    async def _tool_error(self, response: aiohttp.ClientResponse) -> ToolFailedError:
+        """Turn an error answer of the tool into an error that carries its status and its words."""
+        body = (await read_up_to(response, _TOOL_WORDS_BYTES))[0][:_TOOL_WORDS_BYTES]
+        said: Any = body.decode(errors="replace")
+        if is_json(response.headers.get("Content-Type", "")):
+            with contextlib.suppress(ValueError):
+                said = json.loads(body)
+        words = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        error = ToolFailedError(
+            f"{self.spec.unit} answered {response.status}{': ' + words[:300] if words else ''}",
+            hint=f"See `pxctl logs {self.spec.unit} --stderr` and `pxctl tools debug {self.spec.name}`.",
+            unit=self.spec.unit,
+            tool_status=response.status,
+            tool_body=said,
+            stderr_tail=await self._stderr(),
+        )
+        error.status = response.status
+        if response.status == 422:
+            error.exit_code = EXIT_USAGE
+        return error
+
+    async def _broken(self, error: Exception) -> PxError:
+        """Find out why the conversation broke: did the instance end, or only this answer, or was it us?"""
+        if isinstance(error, OSError) and error.errno in SHORT:
+            return OverloadedError(
+                f"pxd has no file descriptor left to reach {self.spec.unit} with.",
+                hint="Ask again later, or raise the limit on open files (`ulimit -n`); see `pxctl doctor`.",
+                unit=self.spec.unit,
+                retry_after_seconds=1,
+            )
+        instance = self.instance
+        assert instance is not None
+        for seconds in (EXIT_RECORD_SECONDS, LATE_RECORD_SECONDS):
+            try:
+                async with asyncio.timeout(seconds):
+                    await instance.over.wait()
+            except TimeoutError:
+                pass
+            if instance.over.is_set() or not instance.child or liveness(instance.child.identity) is not Liveness.DEAD:
+                break
+        self.check()
+        if instance.end is not None:
+            return failures.died_during_run(self.spec, instance.end, instance.error)
+        return failures.bad_answer(self.spec, _what_broke(error), await self._stderr())
+
+    async def _stderr(self) -> str:
+        """Return what the instance has written to stderr since the run began."""
+        assert self.instance is not None
+        return await self._tools.supervisor.tail(self.instance, since=self.begun_at)
+
+
+def _what_broke(error: Exception) -> str:
+    match error:
+        case NotJsonError():
+            return f"answered with a JSON content type, but not with JSON ({error})"
+        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() | ConnectionError():
+            return "closed the connection in the middle of its answer"
+        case aiohttp.ServerDisconnectedError():
+            return "closed the connection without an answer"
+        case aiohttp.ClientResponseError():
+            return f"answered with something that is not HTTP ({str(error.message)[:200]})"
+        case _:
+            return f"gave no answer ({type(error).__name__}: {str(error)[:200]})"
+
+
+def media_type(content_type: str) -> str:
+    """Return the type without parameters, in lower case."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """Say whether a content type is JSON in the sense of RFC 6839."""
+    kind = media_type(content_type)
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def make_room(folder: Path, run_id: str, retain: int) -> Path:
+    """Make the directory of a run below its tool's folder, and remove the oldest beyond `retain`."""
+    directory = folder / run_id
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    others = [(_age(each), each) for each in folder.iterdir() if each != directory and each.is_dir()]
+    for _, old in sorted(others, reverse=True)[max(0, retain - 1) :]:
+        shutil.rmtree(old, ignore_errors=True)
+    return directory
+
+
+def _age(directory: Path) -> float:
+    try:
+        return directory.stat().st_mtime
+    except OSError:
+        return 0.0

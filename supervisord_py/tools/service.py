@@ -1,0 +1,637 @@
+"""The warm tools: requests go to the pool, what it decides is performed, and what was seen is remembered.
+
+Decisions are made in `process.pool` and nowhere here; how an instance lives is the supervisor's. A waiter always hears
+something: an instance, a refusal, or why the start failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import (
+    ConfigError,
+    InterruptedRunError,
+    KeeperLostError,
+    PxError,
+    SurvivorsError,
+    TimedOutError,
+    UnknownUnitError,
+)
+from supervisord_py.ledger import pins, runs, unit_state
+from supervisord_py.process import clock
+from supervisord_py.process.instance import Phase, reason_of
+from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, Request, Rules, Start, Stop
+from supervisord_py.process.spec import Reason, StopReport
+from supervisord_py.process.supervisor import Supervisor
+from supervisord_py.tools import failures
+from supervisord_py.tools.driver import ToolDriver, ToolInstance
+from supervisord_py.tools.upstream import schema_drift
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from supervisord_py.ledger.store import Ledger
+    from supervisord_py.process.events import EventStream
+    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.pool import Action
+    from supervisord_py.tools.config import PoolLimits, ToolsConfig
+    from supervisord_py.tools.declaring.catalog import Catalog, Entry
+    from supervisord_py.tools.proxy import Run
+    from supervisord_py.tools.spec import ToolSpec
+
+PERIOD_SECONDS = 2.0
+LONGEST_TIMER_SECONDS = 60.0
+"""The loop's clock stands still during suspend, the pool's does not: look at it again after that at the latest."""
+FAILED_SECONDS = 1.0
+"""Failed runs of a tool are an event at most that often: a tool that fails every request must not flood the stream."""
+REMEMBER_SECONDS = 1.0
+"""The time of last use is written at most that often; a lost second only makes an instance a second older."""
+_log = structlog.get_logger(__name__)
+
+
+class Granted(NamedTuple):
+    """A request's hold on an instance; `cold` when it waited for the start."""
+
+    ticket: int
+    instance: ToolInstance
+    cold: bool
+
+
+class Lease(NamedTuple):
+    """A held warm instance, for a client that talks to it directly. `over` is set when the instance ends."""
+
+    address: str
+    port: int
+    pid: int | None
+    instance: str
+    cold_start_ms: int | None
+    over: asyncio.Event
+
+
+class LastState(msgspec.Struct, frozen=True):
+    """What is known of a tool beyond its present instance; survives restarts of everything.
+
+    Attributes:
+        state: As last seen.
+        reason: Why its last instance ended.
+        last_used: Unix seconds of the end of the last request.
+        restarts: How often a ready instance ended unasked.
+        failure: The problem document of the last start, if that failed.
+        drift: Where `/schema` differed from `tool.json`, for the declaration `drift_digest`.
+        unpinned: Somebody took back the pin that the tool declares for itself.
+    """
+
+    state: str = "cold"
+    reason: str | None = None
+    last_used: float | None = None
+    restarts: int = 0
+    failure: dict[str, Any] | None = None
+    drift: tuple[str, ...] = ()
+    drift_digest: str = ""
+    unpinned: bool = False
+
+
+class ToolState(NamedTuple):
+    """One tool as it is now, for `status` and `launcher/state`. Times are Unix seconds; `waiting` counts requests."""
+
+    unit: str
+    name: str
+    state: str
+    reason: str | None
+    pid: int | None
+    port: int | None
+    started_at: float | None
+    last_used: float | None
+    in_flight: int
+    waiting: int
+    pinned: bool
+    pin: Pin
+    start_method: str | None
+    restarts: int
+    instance: str | None
+    cold_start_ms: int | None
+    config_error: ConfigError | None
+    failure: Mapping[str, Any] | None
+    warnings: tuple[str, ...]
+    survivors: tuple[int, ...]
+    rss_bytes: int | None
+
+
+def bounds_of(limits: PoolLimits) -> Bounds:
+    """Return the bounds of the pool that the settings ask for."""
+    budget = None if limits.memory_budget_mb is None else limits.memory_budget_mb * 1024 * 1024
+    return Bounds(max(1, limits.warm_keep_max), budget, limits.queue_max)
+
+
+def rules_of(spec: ToolSpec) -> Rules:
+    """Return what the pool has to know of a tool."""
+    return Rules(spec.digest, spec.concurrency, spec.warm_keep_seconds)
+
+
+class Tools:
+    """Starts, keeps and stops tools. `open` it where the loop runs; end it with `close` or `detach`."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        ledger: Ledger,
+        catalog: Catalog,
+        config: ToolsConfig,
+        events: EventStream,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.config = config
+        self.catalog = catalog
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.pool = Pool(bounds_of(config.pool))
+        self._environ = os.environ if environ is None else environ
+        self.driver = ToolDriver(self.supervisor, catalog, config, self._environ, self._gone)
+        self._placement = placement
+        self._ledger = ledger
+        self._events = events
+        self._instances: dict[int, ToolInstance] = {}
+        self._waiters: dict[int, asyncio.Future[Granted]] = {}
+        self._specs: dict[str, ToolSpec] = {}
+        self._states: dict[str, LastState] = {}
+        self._newest: dict[str, float] = {}
+        """When the newest known instance of each tool began: an older one that ends says nothing of the tool."""
+        self._written: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
+        self._tickets = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- beginning and end -----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Take over what the keeper holds; returns when every adopted ready tool serves again."""
+        await self.supervisor.open()
+        for state in await unit_state.everything(self._ledger):
+            if state.unit.startswith("tool:"):
+                known = {"state": state.state, "last_used": state.last_used, "restarts": state.restarts}
+                self._states[state.unit.removeprefix("tool:")] = _last_state({**state.facts, **known})
+        for row in await pins.everything(self._ledger):
+            if row.unit.startswith("tool:"):
+                pin = Pin.FOREVER if row.forever else Pin.LRU
+                self._perform(self.pool.pin(row.unit.removeprefix("tool:"), pin, clock.now()))
+        for instance in await self.supervisor.adopt(self.driver):
+            self._adopted(instance)
+        self.supervisor.task(self._keep_up())
+
+    def _adopted(self, instance: ToolInstance) -> None:
+        """Count an adopted instance in and go on with it; a second one of its tool is stopped."""
+        name, ready = instance.name, instance.ready_at is not None
+        if self.pool.slot(name) is not None:
+            self.supervisor.task(self.supervisor.stop(self.driver, instance, Reason.REPLACED))
+            return
+        self._newest[name] = instance.started_at
+        instance.serial = self.pool.reserve_serial()
+        self._instances[instance.serial] = instance
+        self.remember(name, state=instance.phase.value)
+        age = max(0.0, time.time() - (self.last_state(name).last_used or instance.started_at))
+        instance.life = self.supervisor.task(self._watch(instance) if ready else self._live(instance, resume=True))
+        now, rules = clock.now(), rules_of(instance.spec)
+        adopted = self.pool.adopt(
+            name, instance.serial, rules, digest=instance.digest, last_used=now - age, ready=ready, now=now
+        )
+        self._perform(adopted)
+
+    async def close(self) -> None:
+        """Stop every tool, all at once; runs in flight hear of the shutdown.
+
+        Returns when nothing is left, or when what is left has survived a stop: the keeper goes on with that.
+        """
+        self._perform(self.pool.close(clock.now()))
+        for instance in tuple(self._instances.values()):
+            await instance.stopped.wait()
+        await self._let_go()
+
+    async def detach(self) -> None:
+        """End without stopping anything: another control plane will adopt the tools. Runs in flight are cut off."""
+        detail, hint = "The control plane is being replaced; the tool itself goes on.", "Ask again."
+        for instance in tuple(self._instances.values()):
+            for run in tuple(instance.runs):
+                run.interrupt(InterruptedRunError(detail, hint=hint, unit=instance.unit))
+        await self._let_go()
+
+    async def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for tool in tuple(self._states):
+            self.remember(tool)
+        await self.supervisor.close()
+        for instance in self._instances.values():
+            await self.driver.let_go(instance)
+        self.driver.listeners.close()
+
+    # -- what the pool decides ---------------------------------------------------------------------------------
+
+    def _perform(self, actions: list[Action]) -> None:
+        cause: int | None = None
+        for action in actions:
+            if isinstance(action, Start):  # before the others: it is the cause of the evictions beside it
+                cause = self._start(action)
+        for action in actions:
+            match action:
+                case Stop(_, serial, reason):
+                    instance = self._instances[serial]
+                    if reason is Reason.EVICTED_LRU and cause is not None:
+                        instance.event = cause
+                    self.supervisor.task(self.supervisor.stop(self.driver, instance, reason))
+                case Grant(ticket, _, serial, cold):
+                    self._answer(ticket, Granted(ticket, self._instances[serial], cold))
+                case Refuse():
+                    last = self.last_state(action.unit).failure
+                    self._answer(action.ticket, failures.refusal_error(action, self.config.pool, last))
+                case Fail(ticket, _, serial):
+                    error = self._instances[serial].error or KeeperLostError("The start was given up.")
+                    self._answer(ticket, error.fresh())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self.pool.next_deadline()
+        if deadline is not None:
+            delay = min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+
+    def _tick(self) -> None:
+        self._perform(self.pool.tick(clock.now()))
+
+    def _answer(self, ticket: int, result: Granted | PxError) -> None:
+        waiter = self._waiters.get(ticket)
+        if waiter is None or waiter.done():
+            return  # it gave up in this very moment, and says so itself
+        if isinstance(result, PxError):
+            waiter.set_exception(result)
+        else:
+            waiter.set_result(result)
+
+    # -- lives of instances ------------------------------------------------------------------------------------
+
+    def _start(self, start: Start) -> int:
+        instance = ToolInstance(self._placement.new_key(), self._specs[start.unit], start.serial)
+        self._instances[start.serial] = instance
+        self._newest[instance.name] = instance.started_at
+        event = self.supervisor.say("starting", instance, digest=instance.digest[:12])
+        self.remember(instance.name, state="starting")
+        instance.life = self.supervisor.task(self._live(instance))
+        return event
+
+    async def _live(self, instance: ToolInstance, *, resume: bool = False) -> None:
+        """Bring an instance up and watch it to its end."""
+        try:
+            if resume:
+                await self.supervisor.resume(self.driver, instance)
+            else:
+                await self.supervisor.start(self.driver, instance)
+        except PxError as error:
+            if error.extra.get("stage") == "port" and not resume and instance.wanted is None:
+                await self._live_again(instance)
+                return
+            self.remember(instance.name, state="failed", reason=reason_of(error).value, failure=error.problem())
+            self._perform(self.pool.start_failed(instance.name, instance.serial, clock.now()))
+            return
+        self.supervisor.became_ready(instance, cold_start_ms=instance.cold_start_ms)
+        self.remember(instance.name, state="ready", reason=None, failure=None)
+        self._perform(self.pool.ready(instance.name, instance.serial, clock.now()))
+        if self.last_state(instance.name).drift_digest != instance.digest:
+            self.supervisor.task(self._compare_schema(instance))
+        await self._watch(instance)
+
+    async def _live_again(self, instance: ToolInstance) -> None:
+        """Start once more, on another port; the instance that failed is put away beside."""
+        again = ToolInstance(self._placement.new_key(), instance.spec, instance.serial)
+        again.asked_at, again.event, again.life = instance.asked_at, instance.event, instance.life
+        self._instances[instance.serial] = again
+        instance.serial, instance.life, instance.wanted = 0, None, Reason.REPLACED
+        await self.supervisor.stop(self.driver, instance, Reason.REPLACED)
+        await self._live(again, resume=False)
+
+    async def _watch(self, instance: ToolInstance) -> None:
+        """Wait for the end of a ready instance; if nobody wanted it, say so and clear up."""
+        try:
+            await self.supervisor.wait(instance)
+        except KeeperLostError:
+            self.died(instance)
+            raise
+        if instance.wanted is None and not instance.over.is_set():
+            self.died(instance)
+
+    def died(self, instance: ToolInstance) -> None:
+        """Have an instance put away that is of no use any more."""
+        self._perform(self.pool.died(instance.name, instance.serial, clock.now()))
+
+    def exceeded_runtime(self, instance: ToolInstance, run_id: str) -> None:
+        """Take an instance out of use: a run on it took too long."""
+        instance.wanted = instance.wanted or Reason.RUNTIME_LIMIT
+        self.supervisor.say("runtime_limit", instance, Reason.RUNTIME_LIMIT, run=run_id)
+        self._perform(self.pool.condemn(instance.name, instance.serial, clock.now()))
+
+    def _gone(self, instance: ToolInstance) -> None:
+        """Forget an instance of which nothing is left, and show how it ended."""
+        name = instance.name
+        if instance.started_at >= self._newest.get(name, 0.0) and instance.end is not None:
+            died = instance.died and instance.ready_at is not None
+            restarts = self.last_state(name).restarts + died
+            failed = instance.error is not None and not isinstance(instance.error, KeeperLostError)
+            shown = {} if failed else {"state": "cold", "reason": instance.end.reason.value}
+            self.remember(name, restarts=restarts, **shown)
+        if instance.serial:
+            self._instances.pop(instance.serial, None)
+            self._perform(self.pool.gone(name, instance.serial, clock.now()))
+
+    async def _compare_schema(self, instance: ToolInstance) -> None:
+        if instance.upstream is None:
+            return
+        found = await schema_drift(instance.upstream, dict(instance.spec.manifest))
+        if instance.wanted is not None or instance.over.is_set():
+            return  # it was going away while it was asked
+        self.remember(instance.name, drift=found, drift_digest=instance.digest)
+        if found:
+            self._events.publish("schema_drift", instance.unit, Reason.SCHEMA_DRIFT, places=list(found))
+            _log.warning("schema_drift", unit=instance.unit, places=found)
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    async def acquire(self, spec: ToolSpec, timeout_seconds: float | None, keep_alive: float | None) -> Granted:
+        """Wait for an instance of a tool; give it back with `release`.
+
+        Args:
+            spec: As the catalog has it now.
+            timeout_seconds: How long to wait; None is as long as a place in line and a start may take.
+            keep_alive: Seconds to keep the instance after this request; 0 not at all, -1 for ever, None as usual.
+
+        Raises:
+            PxError: Refused, or the start failed.
+        """
+        if self._specs.get(spec.name) is not spec:
+            self._specs[spec.name] = spec
+            unpinned = self.last_state(spec.name).unpinned
+            if spec.pinned and not unpinned and self.pool.pin_of(spec.name) is Pin.NONE:
+                self._perform(self.pool.pin(spec.name, Pin.LRU, clock.now()))
+        patience = timeout_seconds
+        if patience is None:
+            patience = self.config.pool.queue_timeout_seconds + spec.start_timeout_seconds
+        self._tickets += 1
+        ticket = self._tickets
+        waiter: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = waiter
+        try:
+            now = clock.now()
+            request = Request(ticket, spec.name, rules_of(spec), now + patience, keep_alive)
+            self._perform(self.pool.ask(request, now))
+            return await waiter
+        except BaseException:
+            self._perform(self.pool.end(ticket, clock.now()))
+            raise
+        finally:
+            del self._waiters[ticket]
+
+    def release(self, granted: Granted) -> None:
+        """Give an instance back; its age begins to count."""
+        name, at = granted.instance.name, time.time()
+        if time.monotonic() - self._written.get(name, 0.0) >= REMEMBER_SECONDS:
+            self.remember(name, last_used=at)
+        else:
+            self._states[name] = msgspec.structs.replace(self.last_state(name), last_used=at)
+        self._perform(self.pool.end(granted.ticket, clock.now()))
+
+    @asynccontextmanager
+    async def lease(
+        self, name: str, *, timeout_seconds: float | None = None, keep_alive: float | None = None
+    ) -> AsyncIterator[Lease]:
+        """Hold a warm instance of a tool for as long as the context is open.
+
+        Raises:
+            PxError: As `acquire`; UnknownUnitError, ConfigError for the name.
+        """
+        granted = await self.acquire(self.catalog.get(name), timeout_seconds, keep_alive)
+        instance = granted.instance
+        cold = instance.cold_start_ms if granted.cold else None
+        try:
+            yield Lease("127.0.0.1", instance.port, instance.pid, instance.key, cold, instance.over)
+        finally:
+            self.release(granted)
+
+    def run_begun(self, run: Run) -> int:
+        """Open the row of a run and return its id."""
+        begun = runs.Begun(unit=run.spec.unit, started_at=run.begun_at, request_id=run.request.request_id)
+        return runs.begin(self._ledger, begun)
+
+    def run_ended(self, run: Run, error: BaseException | None) -> None:
+        """Close the row of a run and publish its end; that it failed by its tool's fault is an event of its own."""
+        outcome, kind, status = "completed", None, run.status
+        if isinstance(error, TimedOutError):
+            outcome, kind, status = Reason.TIMEOUT.value, error.kind, error.status
+        elif isinstance(error, PxError):
+            outcome, kind, status = str(error.extra.get("reason") or "failed"), error.kind, error.status
+        elif error is not None:
+            outcome, kind = Reason.CANCELLED.value, "cancelled"
+        seconds = asyncio.get_running_loop().time() - run.begun
+        key = run.instance.key if run.instance else None
+        runs.finish(
+            self._ledger,
+            run.row,
+            runs.Finished(
+                ended_at=time.time(),
+                outcome=outcome,
+                status=status,
+                error_kind=kind,
+                cold_start_ms=run.cold_start_ms,
+                duration_seconds=seconds,
+                instance=key,
+            ),
+        )
+        facts: dict[str, Any] = {"duration_seconds": round(seconds, 6), "cold_start_ms": run.cold_start_ms}
+        unit = run.spec.unit
+        self._events.publish("run", unit, instance=key, run=run.row, outcome=outcome, error_kind=kind, **facts)
+        now = time.monotonic()
+        lately = now - self._failed.get(unit, -math.inf) < FAILED_SECONDS
+        if isinstance(error, PxError) and failures.is_the_tools(error) and not lately:
+            self._failed[unit] = now
+            ended = run.instance is not None and run.instance.over.is_set()
+            about: dict[str, Any] = {"status": status, "kind": kind, "instance_ended": ended}
+            self._events.publish("run_failed", unit, instance=key, run=run.row, **about)
+
+    # -- control ---------------------------------------------------------------------------------------------
+
+    async def warm(self, name: str, *, timeout_seconds: float | None = None) -> None:
+        """Have a warm instance of a tool; returns when it is ready."""
+        async with self.lease(name, timeout_seconds=timeout_seconds):
+            pass
+
+    async def stop(self, name: str, reason: Reason = Reason.STOPPED) -> StopReport:
+        """Stop a tool, busy or not, and return when nothing of it is left.
+
+        Raises:
+            SurvivorsError: Something outlived it; `survivors` lists pid, name and start time.
+            UnknownUnitError: There is no such tool.
+        """
+        instance = self.instance_of(name)
+        if instance is None:
+            self.catalog.entry(name)
+        self._perform(self.pool.stop(name, reason, clock.now()))
+        if instance is None:
+            return StopReport("")
+        await instance.stopped.wait()
+        report = instance.report or StopReport(instance.key)
+        if report.survivors:
+            names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
+            raise SurvivorsError(
+                f"Of tool:{name} this survived the stop: {names}.",
+                hint="It is stopped again every few seconds; a process in uninterruptible sleep ends with its I/O.",
+                unit=f"tool:{name}",
+                survivors=[{"pid": s.pid, "name": s.name, "start_time": s.start_time} for s in report.survivors],
+            )
+        return report
+
+    async def pin(self, name: str, *, forever: bool = False) -> None:
+        """Exempt a tool from LRU eviction, `forever` from age as well. Survives restarts of everything."""
+        spec = self.catalog.get(name)
+        await pins.pin(self._ledger, pins.Pin(spec.unit, forever, time.time()))
+        self._perform(self.pool.pin(name, Pin.FOREVER if forever else Pin.LRU, clock.now()))
+        self.remember(name, unpinned=False)
+        self._events.publish("pinned", spec.unit, forever=forever)
+
+    async def unpin(self, name: str) -> None:
+        """Take a pin back, also one that the tool declares for itself."""
+        self.catalog.entry(name)
+        await pins.unpin(self._ledger, f"tool:{name}")
+        self._perform(self.pool.pin(name, Pin.NONE, clock.now()))
+        self.remember(name, unpinned=True)
+        self._events.publish("unpinned", f"tool:{name}")
+
+    async def refresh(self) -> None:
+        """Compare what is warm with the catalog: stale instances are replaced once idle, vanished tools stopped."""
+        for slot in self.pool.slots():
+            try:
+                rules = rules_of(self.catalog.get(slot.unit))
+            except ConfigError:
+                continue  # a file that is being edited takes nothing down
+            except UnknownUnitError:
+                self._perform(self.pool.forget(slot.unit, clock.now()))
+                continue
+            if rules != slot.rules or not slot.is_known:  # each report looks at every slot: tell only what is new
+                self._perform(self.pool.declare(slot.unit, rules, clock.now()))
+        for tool in self.driver.listeners.tools():
+            if self.pool.slot(tool) is None:
+                try:
+                    self.catalog.entry(tool)
+                except UnknownUnitError:
+                    await self.driver.listeners.drop(tool)
+
+    async def _keep_up(self) -> None:
+        """Look around every two seconds while something is warm; measure it where a memory budget is set."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            if self._instances:
+                await self.refresh()
+                if self.pool.bounds.memory_budget_bytes is not None:
+                    keys = {instance.key: instance.name for instance in self.instances()}
+                    stats = await self._placement.stat(tuple(keys))
+                    sizes = {keys[key]: stat.rss_bytes for key, stat in stats.items()}
+                    self._perform(self.pool.measured(sizes, clock.now()))
+
+    def reconfigure(self, config: ToolsConfig) -> None:
+        """Take new settings: bounds of the pool at once, the rest for what starts from now on."""
+        self.config = self.driver.config = config
+        self._perform(self.pool.bound(bounds_of(config.pool), clock.now()))
+
+    def trial_driver(self, method: str) -> ToolDriver:
+        """Return a driver for instances that are tried out beside the pool, with listening sockets of their own."""
+        prefix = f"listen:{method}:"
+        return ToolDriver(
+            self.supervisor, self.catalog, self.config, self._environ, lambda _: None, stored_prefix=prefix
+        )
+
+    # -- what is remembered --------------------------------------------------------------------------------------
+
+    def last_state(self, tool: str) -> LastState:
+        """Return what is known of a tool beyond its present instance."""
+        return self._states.get(tool, LastState())
+
+    def remember(self, tool: str, **changes: Any) -> None:
+        """Change what is known of a tool, and write it down."""
+        state = self._states[tool] = msgspec.structs.replace(self.last_state(tool), **changes)
+        self._written[tool] = time.monotonic()
+        facts = {name: getattr(state, name) for name in ("reason", "failure", "drift", "drift_digest", "unpinned")}
+        row = unit_state.UnitStateRow(
+            f"tool:{tool}", state.state, time.time(), last_used=state.last_used, restarts=state.restarts, facts=facts
+        )
+        unit_state.remember(self._ledger, row)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def instance_of(self, name: str) -> ToolInstance | None:
+        """Return the present instance of a tool, in whichever phase."""
+        slot = self.pool.slot(name)
+        return self._instances.get(slot.serial) if slot is not None else None
+
+    def instances(self) -> tuple[ToolInstance, ...]:
+        """Return every present instance."""
+        return tuple(self._instances.values())
+
+    def snapshot(self, name: str | None = None) -> tuple[ToolState, ...]:
+        """Return the state of every tool, or of one; of tools that have gone, too, while something of them lives.
+
+        Raises:
+            UnknownUnitError: There is no tool of that name.
+        """
+        entries = {entry.name: entry for entry in self.catalog.entries()}
+        live = {instance.name for instance in self._instances.values()}
+        if name is not None and name not in entries and name not in live:
+            self.catalog.entry(name)
+        names = sorted(entries.keys() | live) if name is None else [name]
+        return tuple(self._state(each, entries.get(each)) for each in names)
+
+    def _state(self, name: str, entry: Entry | None) -> ToolState:
+        slot, last, pin = self.pool.slot(name), self.last_state(name), self.pool.pin_of(name)
+        declared = entry is not None and entry.spec is not None and entry.spec.pinned
+        if pin is Pin.NONE and declared and not last.unpinned:
+            pin = Pin.LRU
+        cold = slot is None or slot.phase is Phase.COLD
+        live = self._instances.get(slot.serial) if slot is not None and not cold else None
+        word = ("failed" if last.failure else "cold") if slot is None or cold else slot.phase.value
+        if slot is not None and slot.phase is Phase.READY and slot.in_flight:
+            word = "busy"
+        drift = tuple(f"schema_drift: /schema differs from tool.json at {place}" for place in last.drift)
+        port = self.driver.listeners.port_of(name)
+        return ToolState(
+            unit=f"tool:{name}",
+            name=name,
+            state=word,
+            reason=last.reason if live is None else live.wanted.value if live.wanted else None,
+            pid=live.pid if live else None,
+            port=live.port or port if live else port,
+            started_at=live.started_at if live else None,
+            last_used=last.last_used,
+            in_flight=len(slot.in_flight) if slot else 0,
+            waiting=len(slot.line) if slot else 0,
+            pinned=pin is not Pin.NONE,
+            pin=pin,
+            start_method=live.start_method if live else None,
+            restarts=last.restarts,
+            instance=live.key if live else None,
+            cold_start_ms=live.cold_start_ms if live and live.ready_at else None,
+            config_error=entry.error if entry else None,
+            failure=last.failure,
+            warnings=(entry.warnings if entry else ()) + drift,
+            survivors=tuple(each.pid for each in live.report.survivors) if live and live.report else (),
+            rss_bytes=slot.rss_bytes or None if slot else None,
+        )
+
+
+def _last_state(facts: Mapping[str, Any]) -> LastState:
+    """Read what an earlier control plane wrote; what is not understood counts for nothing."""
+    try:
+        return msgspec.convert({name: value for name, value in facts.items() if value is not None}, LastState)
+    except msgspec.ValidationError:
+        return LastState()

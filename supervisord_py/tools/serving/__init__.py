@@ -1,1 +1,0 @@
-"""Warm tools at work: starting, watching, running, stopping, and who must go."""
