@@ -26,6 +26,8 @@ import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import Phase
 from supervisord_py.process.spec import Reason
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1.0
 """When asking again makes sense while the pool is full: nobody can know better."""
-START_BACKOFF = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
-"""Short: somebody waits for the start."""
 _MIDDLING = 0.5
 """Chance has no place in a backoff here: requests are spread over time already."""
 
@@ -69,11 +69,13 @@ class Bounds(NamedTuple):
         keep_max: Instances that may be starting, ready or busy at a time; at least 1.
         memory_budget_bytes: Sum of the trees' resident memory, or None.
         queue_max: Requests of one unit that may wait beyond what its instance takes.
+        backoff: How long a start is put off after one that failed. Short: somebody waits for it.
     """
 
     keep_max: int = 5
     memory_budget_bytes: int | None = None
     queue_max: int = 512
+    backoff: BackoffPolicy = BackoffPolicy(initial_seconds=0.25, max_seconds=2.0)
 
 
 class Rules(NamedTuple):
@@ -94,14 +96,14 @@ class Request(NamedTuple):
     keep_alive: float | None = None
 
 
-class Start(NamedTuple):
+class Start(msgspec.Struct, frozen=True):
     """Spawn an instance and report `ready` or `start_failed`."""
 
     unit: str
     serial: int
 
 
-class Stop(NamedTuple):
+class Stop(msgspec.Struct, frozen=True):
     """Stop what is there of an instance and report `gone`. `reason` is None when it ended by itself."""
 
     unit: str
@@ -109,7 +111,7 @@ class Stop(NamedTuple):
     reason: Reason | None
 
 
-class Grant(NamedTuple):
+class Grant(msgspec.Struct, frozen=True):
     """The request has the instance until it is released. `cold`: it waited for the start."""
 
     ticket: int
@@ -118,7 +120,7 @@ class Grant(NamedTuple):
     cold: bool
 
 
-class Refuse(NamedTuple):
+class Refuse(msgspec.Struct, frozen=True):
     """The request gets nothing; `retry_after` seconds is when asking again makes sense."""
 
     ticket: int
@@ -127,7 +129,7 @@ class Refuse(NamedTuple):
     retry_after: float
 
 
-class Fail(NamedTuple):
+class Fail(msgspec.Struct, frozen=True):
     """The request waited for this start, which failed."""
 
     ticket: int
@@ -142,7 +144,7 @@ LIVE = (Phase.STARTING, Phase.READY)
 class Slot:
     """All that is known of one unit."""
 
-    def __init__(self, unit: str, rules: Rules) -> None:
+    def __init__(self, unit: str, rules: Rules, backoff: BackoffPolicy) -> None:
         self.unit = unit
         self.rules = rules
         self.phase = Phase.COLD
@@ -155,7 +157,7 @@ class Slot:
         self.last_used = 0.0
         self.keep_seconds = 0.0
         self.rss_bytes = 0
-        self.backoff = Backoff(START_BACKOFF)
+        self.backoff = Backoff(backoff)
         self.failed_digest = ""
         self.is_known = True
 
@@ -194,7 +196,7 @@ class Slot:
         """Take the unit's rules. Another declaration starts with a clean slate."""
         self.rules, self.is_known = rules, True
         if self.backoff.failures and rules.digest != self.failed_digest:
-            self.backoff = Backoff(START_BACKOFF)
+            self.backoff = Backoff(self.backoff.policy)
 
 
 class Pool:
@@ -246,7 +248,7 @@ class Pool:
 
     def ask(self, request: Request, now: float) -> list[Action]:
         """Take a request."""
-        slot = self._slots.setdefault(request.unit, Slot(request.unit, request.rules))
+        slot = self._slots.setdefault(request.unit, Slot(request.unit, request.rules, self.bounds.backoff))
         slot.declare(request.rules)
         if self.is_closed:
             self._refuse(slot, request.ticket, Refusal.CLOSING)
@@ -304,7 +306,7 @@ class Pool:
         self, unit: str, serial: int, rules: Rules, *, digest: str, last_used: float, ready: bool, now: float
     ) -> list[Action]:
         """Note an instance of an earlier control plane, ready or still starting."""
-        slot = self._slots[unit] = Slot(unit, rules)
+        slot = self._slots[unit] = Slot(unit, rules, self.bounds.backoff)
         slot.phase = Phase.READY if ready else Phase.STARTING
         slot.serial, slot.digest, slot.last_used, slot.keep_seconds = serial, digest, last_used, rules.keep_seconds
         return self._settle(now)
@@ -381,7 +383,7 @@ class Pool:
         """Note that there is no such unit any more. Declared again, it starts with a clean slate."""
         slot = self._slots.get(unit)
         if slot is not None:
-            slot.is_known, slot.backoff = False, Backoff(START_BACKOFF)
+            slot.is_known, slot.backoff = False, Backoff(slot.backoff.policy)
             for ticket in tuple(slot.line):
                 self._refuse(slot, ticket, Refusal.REMOVED)
         return self._settle(now)

@@ -187,11 +187,11 @@ def not_ready(spec: ToolSpec, seen: NotInTime, port: int, stderr_tail: str) -> P
         why = f"it holds port {port} but nobody answers there"
     said = f" Its last STATUS was: {seen.last_status}" if seen.last_status else ""
     return ReadinessTimeoutError(
-        f"{spec.unit} was not ready within {seen.seconds:g} s: {why}.{said}",
+        f"{spec.unit} was not ready within {spec.start_timeout_seconds:g} s: {why}.{said}",
         hint=hint_for(spec, stderr_tail) or hint,
         unit=spec.unit,
         reason=Reason.READINESS_TIMEOUT.value,
-        start_timeout_seconds=seen.seconds,
+        start_timeout_seconds=spec.start_timeout_seconds,
         listening=[str(one) for one in seen.listening],
         port=port,
         stderr_tail=stderr_tail,

@@ -114,9 +114,8 @@ class ExitedEarly(Exception):  # an outcome that ends the wait, told by `record`
 class NotInTime(Exception):
     """It lives but nothing said that it is ready. What it listens on instead, and its last word, are evidence."""
 
-    def __init__(self, seconds: float, listening: tuple[Listening, ...], answer: int | None, status: str) -> None:
+    def __init__(self, listening: tuple[Listening, ...], answer: int | None, status: str) -> None:
         super().__init__("not ready in time")
-        self.seconds = seconds
         self.listening = listening
         self.last_answer = answer
         self.last_status = status
@@ -177,7 +176,7 @@ class ReadinessWatch:
             next(each for each in contestants if each in done).result()
         except TimeoutError:
             listening = await asyncio.to_thread(listening_of, self.leader)
-            raise NotInTime(timeout_seconds, listening, self._last_answer, self._notify.status) from None
+            raise NotInTime(listening, self._last_answer, self._notify.status) from None
         finally:
             self._scope = None
             for each in contestants:

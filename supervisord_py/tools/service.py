@@ -174,10 +174,7 @@ class Tools:
     async def open(self) -> None:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
         await self.supervisor.open()
-        for state in await unit_state.everything(self._ledger):
-            if state.unit.startswith("tool:"):
-                known = {"state": state.state, "last_used": state.last_used, "restarts": state.restarts}
-                self._states[state.unit.removeprefix("tool:")] = _last_state({**state.facts, **known})
+        await self.read_last_states()
         for row in await pins.everything(self._ledger):
             if row.unit.startswith("tool:"):
                 pin = Pin.FOREVER if row.forever else Pin.LRU
@@ -185,6 +182,13 @@ class Tools:
         for instance in await self.supervisor.adopt(self.driver):
             self._adopted(instance)
         self.supervisor.task(self._keep_up())
+
+    async def read_last_states(self) -> None:
+        """Read what an earlier control plane remembered of tools."""
+        for row in await unit_state.everything(self._ledger):
+            if row.unit.startswith("tool:"):
+                known = {"state": row.state, "last_used": row.last_used, "restarts": row.restarts}
+                self._states[row.unit.removeprefix("tool:")] = _last_state({**row.facts, **known})
 
     def _adopted(self, instance: ToolInstance) -> None:
         """Count an adopted instance in and go on with it; a second one of its tool is stopped."""
@@ -285,15 +289,15 @@ class Tools:
         instance.life = self.supervisor.task(self._live(instance))
         return event
 
-    async def _live(self, instance: ToolInstance, *, resume: bool = False) -> None:
-        """Bring an instance up and watch it to its end."""
+    async def _live(self, instance: ToolInstance, *, resume: bool = False, again: bool = False) -> None:
+        """Bring an instance up and watch it to its end; one whose port was taken is started once more."""
         try:
             if resume:
                 await self.supervisor.resume(self.driver, instance)
             else:
                 await self.supervisor.start(self.driver, instance)
         except PxError as error:
-            if error.extra.get("stage") == "port" and not resume and instance.wanted is None:
+            if error.extra.get("stage") == "port" and not (resume or again) and instance.wanted is None:
                 await self._live_again(instance)
                 return
             self.remember(instance.name, state="failed", reason=reason_of(error).value, failure=error.problem())
@@ -313,7 +317,7 @@ class Tools:
         self._instances[instance.serial] = again
         instance.serial, instance.life, instance.wanted = 0, None, Reason.REPLACED
         await self.supervisor.stop(self.driver, instance, Reason.REPLACED)
-        await self._live(again, resume=False)
+        await self._live(again, again=True)
 
     async def _watch(self, instance: ToolInstance) -> None:
         """Wait for the end of a ready instance; if nobody wanted it, say so and clear up."""

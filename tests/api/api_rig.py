@@ -246,7 +246,7 @@ async def api_rig(root: Path, **config: Any) -> AsyncIterator[Rig]:
     events = await EventStream.open(EventJournal(ledger))
     config = {**{f"{name}_dir": folders[name] for name in ("state", "run", "cells", "tools", "examples")}, **config}
     tools = ToolsConfig(root, folders["run"], max_body_bytes=config.get("max_body_bytes", 16 * 1024 * 1024))
-    launcher = FakeTools(Catalog([folders["tools"]]), tools)
+    launcher = FakeLauncher(Catalog([folders["tools"]]), tools)
     kernels = FakeKernels(folders["cells"])
     pipes = FakePipes()
     placement = FakePlacement(str(folders["logs"]))

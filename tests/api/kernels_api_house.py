@@ -55,7 +55,7 @@ class KernelsApi:
 
 def _context(house: RoomHouse, tools: Path, tcp: TcpAccess) -> ApiContext:
     placement, config = house.rig.placement, house.config
-    launcher = FakeTools(Catalog([tools]), ToolsConfig(tools, config.run_dir))
+    launcher = FakeLauncher(Catalog([tools]), ToolsConfig(tools, config.run_dir))
     return ApiContext(
         launcher=launcher,  # type: ignore[arg-type] # no tool is asked for here
         kernels=house.room,

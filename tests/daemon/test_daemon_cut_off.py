@@ -17,7 +17,8 @@ from supervisord_py.ledger.instances import Ending, Spawned, Starting
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason
-from supervisord_py.tools.serving.chronicle import Chronicle
+from supervisord_py.tools.config import ToolsConfig
+from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,14 +56,15 @@ class Start:
         await self.ledger.flush()
         return [(each.event, each.reason) for each in await self.events.history() if each.time > NOW]
 
-    async def remember(self, losses: cut_off.Losses) -> Chronicle:
-        self.chronicle = Chronicle(self.ledger, self.events)
-        await self.chronicle.open()
-        await cut_off.remember(self.ledger, self, losses)  # type: ignore[arg-type]  # it has what is used of a launcher
-        return self.chronicle
-
-    def instance_of(self, name: str) -> object | None:
-        return self.live.get(name)
+    async def remember(self, losses: cut_off.Losses) -> Tools:
+        """Return tools without a keeper or a catalog, as they remember themselves after a start."""
+        config = ToolsConfig(self.ledger.path.parent, self.ledger.path.parent)
+        nothing: Any = None
+        tools = Tools(nothing, self.ledger, nothing, config, self.events)
+        tools.instance_of = self.live.get  # type: ignore[assignment, method-assign]
+        await tools.read_last_states()
+        await cut_off.remember(self.ledger, tools, losses)
+        return tools
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ async def test_another_control_plane_of_the_same_keeper_knows_it_but_does_not_sh
     losses, logs = await start.close(restarts=1)
     assert losses.interrupted == (CutOff("k", "tool:x", 7),), "what was lost before this keeper was said before"
     assert logs == []
-    standing = (await start.remember(losses)).standing("x")
+    standing = (await start.remember(losses)).last_state("x")
     assert (standing.state, standing.reason) == ("cold", "interrupted")
     await start.lived("new", "tool:new", NOW)
     losses, logs = await start.close(restarts=1)
@@ -116,7 +118,7 @@ async def test_a_tool_that_has_something_newer_to_show_shows_that(start: Start, 
     unit_state.remember(start.ledger, unit_state.UnitStateRow("tool:x", state, LOST, facts={"reason": "early_exit"}))
     losses, _ = await start.close()
     assert len(losses.rows) == 1
-    assert (await start.remember(losses)).standing("x").reason == "early_exit"
+    assert (await start.remember(losses)).last_state("x").reason == "early_exit"
 
 
 async def test_a_kernel_that_was_started_ahead_is_nobodys_loss(start: Start) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import instances
+from supervisord_py.process.instance import read_note
 from supervisord_py.process.local import LocalPlacement
-from supervisord_py.tools.serving.instance import decode_tag
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ async def test_an_exit_meanwhile_of_one_that_served_before_it_was_noted_is_no_ea
     annotate = house.placement.annotate
 
     async def unless_ready(key: str, tag: str) -> None:
-        if (note := decode_tag(tag)) is None or not note.ready:
+        if (note := read_note(tag)) is None or not note.ready:
             await annotate(key, tag)
 
     monkeypatch.setattr(house.placement, "annotate", unless_ready)

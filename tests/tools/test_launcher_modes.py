@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import ReadinessTimeoutError, StartFailedError
-from supervisord_py.tools.serving import startup
+from supervisord_py.tools import driver
 from tools.tool_house import watched_until
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, mo
     server = await asyncio.start_server(stranger, "127.0.0.1", 0)
     taken = server.sockets[0].getsockname()[1]
 
-    monkeypatch.setattr(startup, "free_port", lambda: taken)
+    monkeypatch.setattr(driver, "free_port", lambda _unit: taken)
     house.add("shapes", listen="port", env={"FAULT": "never"})
     async with server:
         with pytest.raises(StartFailedError, match="not the tool's own"):
             await house.ask("shapes")
-    assert len(await house.said("spawned")) == startup.PORT_ATTEMPTS
+    assert len(await house.said("spawned")) == 2
 
 
 async def test_a_word_of_its_own_makes_a_tool_ready(house: ToolHouse) -> None:

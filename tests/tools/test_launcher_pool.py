@@ -12,7 +12,7 @@ import pytest
 from supervisord_py.errors import OverloadedError, ShuttingDownError
 from supervisord_py.ledger import instances
 from supervisord_py.process.events import Event
-from supervisord_py.tools.serving.warm_events import Pin
+from supervisord_py.process.pool import Pin
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse
     await eventually(lambda: not alive(pid))
     await eventually(lambda: not house.launcher.instances())
     await house.launcher.refresh()
-    assert house.launcher.listeners.tools() == ()
+    assert house.launcher.driver.listeners.tools() == ()
     assert await house.placement.take_fd("listen:tool:shapes") is None
 
 

@@ -19,10 +19,8 @@ from supervisord_py.errors import (
 )
 from supervisord_py.ledger import instances
 from supervisord_py.process.identity import liveness
-from supervisord_py.tools.serving import chronicle, upstream, visit
-from supervisord_py.tools.proxy import StreamedAnswer
-from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
-from supervisord_py.tools.serving.visit import Overtime
+from supervisord_py.tools import proxy, service, upstream
+from supervisord_py.tools.proxy import Run, RunRequest, start_run
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ async def said(house: ToolHouse, words: str, times: int = 1) -> None:
     instance = house.launcher.instance_of("shapes")
     assert instance is not None
     async with asyncio.timeout(PATIENCE):
-        while (await house.launcher.tails.of(instance)).count(words) < times:
+        while (await house.launcher.supervisor.tail(instance)).count(words) < times:
             await asyncio.sleep(0.02)
 
 
@@ -95,9 +93,9 @@ async def test_a_death_is_told_although_the_keeper_is_late_with_it(
         return liveness(who)
 
     monkeypatch.setattr(house.placement, "wait", late)
-    monkeypatch.setattr(visit, "EXIT_RECORD_SECONDS", 0.01)
-    monkeypatch.setattr(visit, "LATE_RECORD_SECONDS", PATIENCE)
-    monkeypatch.setattr(visit, "liveness", look)
+    monkeypatch.setattr(proxy, "EXIT_RECORD_SECONDS", 0.01)
+    monkeypatch.setattr(proxy, "LATE_RECORD_SECONDS", PATIENCE)
+    monkeypatch.setattr(proxy, "liveness", look)
     house.add("shapes")
     try:
         with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
@@ -117,22 +115,16 @@ async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
 async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
     house: ToolHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clocks: list[Overtime] = []
-    limits: list[float] = []
-    begin = Overtime.begin
-
-    def put_off(self: Overtime, limit_seconds: float) -> None:
-        clocks.append(self)
-        limits.append(limit_seconds)
-
-    monkeypatch.setattr(Overtime, "begin", put_off)
+    over: list[Run] = []
+    exceed = Run._exceed_runtime
+    monkeypatch.setattr(Run, "_exceed_runtime", lambda run: over.append(run) or None)
     house.add("shapes", max_runtime_seconds=1, env={"FAULT": "no_cancel"})
     pid = (await house.ask("shapes"))["pid"]
     late = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await eventually(lambda: len(clocks) == 2)
+    await eventually(lambda: over)
     other = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
     await said(house, "sleeping", 2)
-    begin(clocks[1], limits[1])  # the other's time would be over a moment later, or earlier
+    exceed(over[0])  # the other's time would be over a moment later, or earlier
     results = await asyncio.gather(late, other, return_exceptions=True)
     assert isinstance(results[0], ResourceLimitError)
     assert results[0].detail.startswith("ResourceLimitExceeded: runtime")
@@ -190,9 +182,9 @@ async def test_a_stream_that_breaks_off_is_never_ended_cleanly(house: ToolHouse)
     got = bytearray()
 
     async def read() -> None:
-        async with run(house.launcher, "shapes", RunRequest(JsonInput(value, json.dumps(value).encode()))) as running:
-            assert isinstance(running.answer, StreamedAnswer)
-            async for chunk in running.answer.chunks:
+        async with start_run(house.launcher, "shapes", RunRequest(json.dumps(value).encode(), value)) as run:
+            assert run.answer.chunks is not None
+            async for chunk in run.answer.chunks:
                 got.extend(chunk)
 
     with pytest.raises(ToolFailedError, match="middle of its answer"):
@@ -222,11 +214,11 @@ async def test_runs_that_fail_through_their_tool_are_events_but_no_flood(
             await house.ask("shapes", {"do": "status", "number": status})
         return [(it.facts["status"], it.facts["instance_ended"]) for it in await house.said("run_failed")]
 
-    monkeypatch.setattr(chronicle, "FAILED_SECONDS", 1e9)
+    monkeypatch.setattr(service, "FAILED_SECONDS", 1e9)
     assert await fail(418) == []
     assert await fail(500) == [(500, False)]
     assert await fail(503) == [(500, False)]
-    monkeypatch.setattr(chronicle, "FAILED_SECONDS", 0.0)
+    monkeypatch.setattr(service, "FAILED_SECONDS", 0.0)
     with pytest.raises(ToolFailedError):
         await house.ask("shapes", {"do": "die", "number": 3})
     assert await fail(503) == [(500, False), (502, True), (503, False)]

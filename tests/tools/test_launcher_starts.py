@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,8 +48,8 @@ async def test_a_tool_that_keeps_failing_is_tried_for_each_request_but_not_faste
 
 async def test_a_request_without_time_for_the_backoff_hears_of_the_last_failure(house: ToolHouse) -> None:
     house.add("shapes", env={"FAULT": "exits_seven"})
-    pool = house.launcher.warm_set
-    pool.bounds = replace(pool.bounds, backoff=BackoffPolicy(initial_seconds=3000, max_seconds=3000))
+    pool = house.launcher.pool
+    pool.bounds = pool.bounds._replace(backoff=BackoffPolicy(initial_seconds=3000, max_seconds=3000))
     with pytest.raises(StartFailedError, match="exited with code 7"):
         await house.ask("shapes")
     with pytest.raises(StartFailedError, match="later than the request can wait") as caught:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import KeeperLostError, PxError, SurvivorsError, ToolFailedError
+from supervisord_py.process import supervisor
 from supervisord_py.process.spec import StopReport, Survivor
-from supervisord_py.tools.serving import lives
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ async def test_what_survives_a_stop_is_named_and_no_second_copy_is_started(
         return await real(key, **options)
 
     monkeypatch.setattr(house.placement, "stop", stop)
-    monkeypatch.setattr(lives, "TRY_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "TRY_AGAIN_SECONDS", 0.05)
     with pytest.raises(SurvivorsError, match=r"undead \(4242\)") as caught:
         await house.launcher.stop("shapes")
     assert caught.value.extra["survivors"] == [{"pid": 4242, "name": "undead", "start_time": 1}]
@@ -87,7 +87,7 @@ async def test_new_settings_hold_at_once(house: ToolHouse) -> None:
 async def test_work_that_is_cancelled_before_it_begins_is_closed(house: ToolHouse) -> None:
     """Else Python tells of a coroutine that was never awaited, whenever it is collected."""
     work = asyncio.sleep(600)
-    task = house.launcher.run_task(work)
+    task = house.launcher.supervisor.task(work)
     task.cancel()
     await asyncio.wait({task})
     assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
@@ -99,6 +99,6 @@ async def test_a_defect_in_one_life_harms_no_other(house: ToolHouse, monkeypatch
     async def broken() -> None:
         raise RuntimeError("a defect")
 
-    task = house.launcher.run_task(broken())
+    task = house.launcher.supervisor.task(broken())
     await eventually(task.done)
     assert (await house.ask("shapes", {"n": 1}))["echo"] == {"n": 1}

@@ -20,7 +20,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "serving" / "shim.py"
+SHIM = Path(__file__).parents[2] / "supervisord_py" / "tools" / "shim.py"
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
 SERVERS = ("http-server", "uvicorn-asyncio", "uvicorn-uvloop", "hypercorn-asyncio", "aiohttp-server", "flask-server")

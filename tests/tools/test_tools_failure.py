@@ -6,6 +6,7 @@ import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,13 +22,14 @@ from supervisord_py.errors import (
     StartFailedError,
     ToolFailedError,
 )
+from supervisord_py.process.instance import End, Note, read_note
+from supervisord_py.process.pool import Refusal, Refuse
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.process.supervisor import decode_tail
+from supervisord_py.tools import failures
 from supervisord_py.tools.config import PoolLimits
-from supervisord_py.tools.serving import failure
-from supervisord_py.tools.failures import Ended, refusal_error
-from supervisord_py.tools.serving.instance import Tag, decode_tag
+from supervisord_py.tools.failures import refusal_error
 from supervisord_py.tools.readiness import Listening, NotInTime
-from supervisord_py.tools.serving.warm_events import Refusal, Refuse
 from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
@@ -60,16 +62,16 @@ def record(code: int | None = None, signum: int | None = None, verdict: Verdict 
     ],
 )
 def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) -> None:
-    assert words in str(failure.hint_for(spec, stderr))
+    assert words in str(failures.hint_for(spec, stderr))
 
 
 def test_a_taken_port_means_something_else_on_a_port_of_ones_own(spec: ToolSpec) -> None:
     own = dataclasses.replace(spec, listen=ListenMode.PORT)
-    assert '"listen"' not in str(failure.hint_for(own, "EADDRINUSE"))
+    assert '"listen"' not in str(failures.hint_for(own, "EADDRINUSE"))
 
 
 def test_silence_suggests_nothing(spec: ToolSpec) -> None:
-    assert failure.hint_for(spec, "all is well") is None
+    assert failures.hint_for(spec, "all is well") is None
 
 
 def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolSpec) -> None:
@@ -77,37 +79,37 @@ def test_a_traceback_names_the_line_of_the_tool_that_is_to_be_mended(spec: ToolS
         f"""  File "{spec.folder}/main.py", line 7, in <module>\n    import json\n  File "/usr/lib/x.py", line 3\n"""
     )
     raised = f"started\nTraceback (most recent call last):\n{frames}RuntimeError: boom\n"
-    assert failure.hint_for(spec, raised) == f"Mend {spec.folder}/main.py:7, which raised RuntimeError."
-    assert failure.hint_for(spec, f"{raised}it went on: \n all the same\n") is None
-    assert failure.hint_for(spec, raised.replace(str(spec.folder), "/elsewhere")) is None
+    assert failures.hint_for(spec, raised) == f"Mend {spec.folder}/main.py:7, which raised RuntimeError."
+    assert failures.hint_for(spec, f"{raised}it went on: \n all the same\n") is None
+    assert failures.hint_for(spec, raised.replace(str(spec.folder), "/elsewhere")) is None
 
 
 @pytest.mark.parametrize(
     ("ended", "words"),
     [
-        (Ended(Reason.EXIT, record(code=3), ""), "exited with code 3"),
-        (Ended(Reason.SIGNAL, record(signum=signal.SIGSEGV), ""), "was killed by SIGSEGV"),
-        (Ended(Reason.SIGNAL, record(signum=signal.SIGKILL), ""), "possibly out of memory"),
-        (Ended(Reason.STOPPED, record(signum=signal.SIGKILL), ""), "was killed by SIGKILL"),
-        (Ended(Reason.SIGNAL, record(signum=250), ""), "was killed by signal 250"),
-        (Ended(Reason.INTERRUPTED, None, ""), "ended"),
+        (End(Reason.EXIT, record(code=3), ""), "exited with code 3"),
+        (End(Reason.SIGNAL, record(signum=signal.SIGSEGV), ""), "was killed by SIGSEGV"),
+        (End(Reason.SIGNAL, record(signum=signal.SIGKILL), ""), "possibly out of memory"),
+        (End(Reason.STOPPED, record(signum=signal.SIGKILL), ""), "was killed by SIGKILL"),
+        (End(Reason.SIGNAL, record(signum=250), ""), "was killed by signal 250"),
+        (End(Reason.INTERRUPTED, None, ""), "ended"),
     ],
 )
-def test_an_end_is_said_plainly(ended: Ended, words: str) -> None:
-    assert words in failure.how_it_ended(ended)
+def test_an_end_is_said_plainly(ended: End, words: str) -> None:
+    assert words in failures.how_it_ended(ended)
 
 
 @pytest.mark.parametrize(
     ("ended", "kind", "words"),
     [
-        (Ended(Reason.EARLY_EXIT, record(code=1), "a\nboom\n"), StartFailedError, "before it was ready: boom"),
-        (Ended(Reason.EARLY_EXIT, record(code=1), ""), StartFailedError, "wrote nothing to stderr"),
-        (Ended(Reason.EARLY_EXIT, record(code=0), ""), StartFailedError, "under __main__"),
-        (Ended(Reason.OOM_KILL, record(signum=9), ""), ResourceLimitError, "ResourceLimitExceeded: memory"),
+        (End(Reason.EARLY_EXIT, record(code=1), "a\nboom\n"), StartFailedError, "before it was ready: boom"),
+        (End(Reason.EARLY_EXIT, record(code=1), ""), StartFailedError, "wrote nothing to stderr"),
+        (End(Reason.EARLY_EXIT, record(code=0), ""), StartFailedError, "under __main__"),
+        (End(Reason.OOM_KILL, record(signum=9), ""), ResourceLimitError, "ResourceLimitExceeded: memory"),
     ],
 )
-def test_an_early_exit_is_explained(spec: ToolSpec, ended: Ended, kind: type[PxError], words: str) -> None:
-    error = failure.early_exit(spec, ended)
+def test_an_early_exit_is_explained(spec: ToolSpec, ended: End, kind: type[PxError], words: str) -> None:
+    error = failures.early_exit(spec, ended)
     assert isinstance(error, kind)
     assert words in error.detail
     assert error.hint
@@ -116,17 +118,17 @@ def test_an_early_exit_is_explained(spec: ToolSpec, ended: Ended, kind: type[PxE
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (NotInTime(1.0, (), None, ""), "it listens on no port"),
-        (NotInTime(1.0, (Listening("127.0.0.1", 9, 1),), None, ""), "listens on 127.0.0.1:9 instead of 127.0.0.1:80"),
-        (NotInTime(1.0, (Listening("127.0.0.1", 80, 1),), 500, ""), "/healthz answered 500"),
+        (NotInTime((), None, ""), "it listens on no port"),
+        (NotInTime((Listening("127.0.0.1", 9, 1),), None, ""), "listens on 127.0.0.1:9 instead of 127.0.0.1:80"),
+        (NotInTime((Listening("127.0.0.1", 80, 1),), 500, ""), "/healthz answered 500"),
         (
-            NotInTime(1.0, (Listening("127.0.0.1", 80, 1),), None, "loading"),
+            NotInTime((Listening("127.0.0.1", 80, 1),), None, "loading"),
             "nobody answers there. Its last STATUS was",
         ),
     ],
 )
 def test_what_was_not_ready_is_told_by_what_it_did_instead(spec: ToolSpec, seen: NotInTime, words: str) -> None:
-    error = failure.not_ready(spec, seen, 80, "")
+    error = failures.not_ready(spec, seen, 80, "")
     assert isinstance(error, ReadinessTimeoutError)
     assert words in error.detail
     assert error.hint
@@ -134,12 +136,12 @@ def test_what_was_not_ready_is_told_by_what_it_did_instead(spec: ToolSpec, seen:
 
 def test_limits_name_what_was_allowed_and_used(spec: ToolSpec) -> None:
     verdict = Verdict(Reason.MEMORY_LIMIT, "keeper", 1.0, 9, 600 << 20, 512 << 20)
-    memory = failure.limit_exceeded(spec, Ended(Reason.MEMORY_LIMIT, record(signum=9, verdict=verdict), "tail"))
+    memory = failures.limit_exceeded(spec, End(Reason.MEMORY_LIMIT, record(signum=9, verdict=verdict), "tail"))
     assert "600 MiB resident, 512 MiB allowed" in memory.detail
     assert memory.extra["verdict"]["by"] == "keeper"
     assert memory.extra["stderr_tail"] == "tail"
-    assert failure.limit_exceeded(spec, Ended(Reason.CPU_LIMIT, record(signum=24), "")).extra["limit"] == "cpu"
-    assert failure.limit_exceeded(spec, Ended(Reason.RUNTIME_LIMIT, None, "")).extra["limit_seconds"] == 60.0
+    assert failures.limit_exceeded(spec, End(Reason.CPU_LIMIT, record(signum=24), "")).extra["limit"] == "cpu"
+    assert failures.limit_exceeded(spec, End(Reason.RUNTIME_LIMIT, None, "")).extra["limit_seconds"] == 60.0
 
 
 @pytest.mark.parametrize(
@@ -152,36 +154,35 @@ def test_limits_name_what_was_allowed_and_used(spec: ToolSpec) -> None:
     ],
 )
 def test_a_run_under_which_the_tool_ended_is_told_why(spec: ToolSpec, reason: Reason, kind: type[PxError]) -> None:
-    error = failure.died_during_run(spec, Ended(reason, record(signum=9), ""))
+    error = failures.died_during_run(spec, End(reason, record(signum=9), ""))
     assert isinstance(error, kind)
     assert error.problem()["unit"] == "tool:x"
 
 
 def test_other_runs_are_told_that_they_are_collateral(spec: ToolSpec) -> None:
-    error = failure.collateral(spec, "runtime_limit")
+    error = failures.collateral(spec, "runtime_limit")
     assert isinstance(error, InterruptedRunError)
     assert error.extra["collateral"] is True
-    assert "4 ports" in failure.port_stolen(spec, 80, 4).detail
 
 
 def test_a_fresh_error_is_equal_and_another() -> None:
     error = StartFailedError("why", hint="how", unit="tool:x", code=3)
     error.status = 418
-    again = failure.fresh(error)
+    again = error.fresh()
     assert again is not error
     assert (again.problem(), again.status) == (error.problem(), 418)
 
 
 @given(st.binary(max_size=40), st.integers(0, 40))
 def test_a_tail_is_text_and_never_longer_than_its_bytes(raw: bytes, limit: int) -> None:
-    tail = failure.decode_tail(raw, limit)
+    tail = decode_tail(raw, limit)
     assert len(tail) <= limit
     assert limit or tail == ""
 
 
 @given(st.text(max_size=30), st.integers(1, 20))
 def test_a_tail_of_text_is_the_end_of_it(text: str, limit: int) -> None:
-    assert text.endswith(failure.decode_tail(text.encode(), limit))
+    assert text.endswith(decode_tail(text.encode(), limit))
 
 
 @pytest.mark.parametrize("refusal", list(Refusal))
@@ -198,27 +199,18 @@ def test_every_refusal_has_words_a_next_step_and_a_problem_document(refusal: Ref
 
 @given(
     st.builds(
-        Tag,
-        tool=st.text(),
-        port=st.integers(0, 65535),
-        digest=st.text(),
-        listen=st.sampled_from(list(ListenMode)).map(str),
-        start_method=st.text(),
+        Note,
+        v=st.just(2),
         ready=st.booleans(),
-        cold_start_ms=st.integers(0),
-        stopping=st.none() | st.sampled_from(list(Reason)).map(str),
+        stopping=st.none() | st.sampled_from(list(Reason)),
+        digest=st.text(),
+        own=st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text()),
     )
 )
-def test_a_note_is_read_as_it_was_written(tag: Tag) -> None:
-    assert decode_tag(tag.encode()) == tag
+def test_a_note_is_read_as_it_was_written(note: Note) -> None:
+    assert read_note(msgspec.json.encode(note).decode()) == note
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "1", '{"v": 2}', '{"v": 1}', '{"v": 1, "tool": "x", "more": 1}', "null", '"v"']
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", '{"v": 1}', '{"v": 2, "stopping": "bored"}', "null", '"v"'])
 def test_a_strange_note_is_not_understood(text: str) -> None:
-    assert decode_tag(text) is None
-
-
-def test_a_note_with_a_strange_reason_is_not_understood() -> None:
-    assert decode_tag(Tag("x", 1, "d", "port", "spawn", stopping="bored").encode()) is None
+    assert read_note(text) is None

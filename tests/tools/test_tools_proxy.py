@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.serving import proxy
+from supervisord_py.tools import proxy
 from tools.tool_house import eventually
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from supervisord_py.tools.serving import upstream as upstream_module
+from supervisord_py.tools import upstream as upstream_module
 from supervisord_py.tools.upstream import Call, Upstream, schema_drift
 
 if TYPE_CHECKING:

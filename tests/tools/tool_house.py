@@ -15,21 +15,19 @@ from supervisord_py.ledger import runs
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
+from supervisord_py.process.instance import read_note
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.declaring.catalog import Catalog
-from supervisord_py.tools.proxy import StreamedAnswer, WholeAnswer
-from supervisord_py.tools.serving.instance import decode_tag
-from supervisord_py.tools.service import Tools
+from supervisord_py.tools.proxy import RunRequest, start_run
 from supervisord_py.tools.readiness import ReadinessWatch, listening_of
-from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
+from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pytest
 
-    from supervisord_py.tools.readiness import ReadyOutcome
 
 CHILDREN = Path(__file__).parent / "children"
 PATIENCE = 60.0
@@ -47,26 +45,26 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
 
 def watched_until(monkeypatch: pytest.MonkeyPatch, seen: Callable[[ReadinessWatch], Any]) -> None:
     """Have the time that a start may take be over once `seen`, however long that takes, and not before."""
-    watch = ReadinessWatch.watch
+    wait = ReadinessWatch.wait
 
-    async def watched(self: ReadinessWatch, timeout_seconds: float, *, owns_port: bool) -> ReadyOutcome:
+    async def watched(self: ReadinessWatch, timeout_seconds: float) -> None:
         async def end() -> None:
             await eventually(lambda: seen(self), "what the start is watched for")
             self.extend(0.0)
 
         ending = asyncio.create_task(end())
         try:
-            return await watch(self, timeout_seconds, owns_port=owns_port)
+            await wait(self, timeout_seconds)
         finally:
             ending.cancel()
             await asyncio.wait([ending])
 
-    monkeypatch.setattr(ReadinessWatch, "watch", watched)
+    monkeypatch.setattr(ReadinessWatch, "wait", watched)
 
 
 def listens_elsewhere(watch: ReadinessWatch) -> bool:
     """Say whether a tool that is watched listens on another port than its own."""
-    return any(one.port != watch._port for one in listening_of(watch._leader))
+    return any(one.port != watch.port for one in listening_of(watch.leader))
 
 
 class ToolHouse:
@@ -124,7 +122,7 @@ class ToolHouse:
         while True:
             child = await self.placement.attach(self.state(name).instance)
             assert child is not None
-            if (tag := decode_tag(child.tag)) is not None and tag.ready:
+            if (note := read_note(child.tag)) is not None and note.ready:
                 return
             assert time.monotonic() < deadline, f"no note that {name} is ready came within {PATIENCE} s"
             await asyncio.sleep(0.01)
@@ -160,13 +158,11 @@ class ToolHouse:
     async def answer(self, name: str, value: Any = None, **options: Any) -> tuple[Any, Any]:
         """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
         value = {} if value is None else value
-        request = RunRequest(JsonInput(value, json.dumps(value).encode()), **options)
-        async with run(self.launcher, name, request) as running:
-            match running.answer:
-                case WholeAnswer(_, _, body):
-                    return running, json.loads(body)
-                case StreamedAnswer(_, _, chunks):
-                    return running, b"".join([chunk async for chunk in chunks])
+        request = RunRequest(json.dumps(value).encode(), value, **options)
+        async with start_run(self.launcher, name, request) as run:
+            if run.answer.body is not None:
+                return run, json.loads(run.answer.body)
+            return run, b"".join([chunk async for chunk in run.answer.chunks])
 
     def state(self, name: str) -> Any:
         """Return the present state of a tool."""

@@ -1,4 +1,4 @@
-"""The laws of the warm set under three adversaries: the clock jumps, clients come and vanish, the kernel kills."""
+"""The laws of the pool under three adversaries: the clock jumps, clients come and vanish, the kernel kills."""
 
 from __future__ import annotations
 
@@ -8,10 +8,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from supervisord_py.process.instance import Phase
+from supervisord_py.process.pool import (
+    Action,
+    Bounds,
+    Fail,
+    Grant,
+    Pin,
+    Pool,
+    Refusal,
+    Refuse,
+    Request,
+    Rules,
+    Start,
+    Stop,
+)
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.serving import warm_events as ev
-from supervisord_py.tools.serving.warm_events import Phase, Pin
-from supervisord_py.tools.serving.warm_set import WarmSet
 
 TOOLS = ("a", "b", "c", "d")
 QUEUE_MAX = 3
@@ -20,14 +32,14 @@ LONGEST_HOLD = 2.0
 tools = st.sampled_from(TOOLS)
 
 
-class WarmSetMachine(RuleBasedStateMachine):
+class PoolMachine(RuleBasedStateMachine):
     """Performs the instructions in a model world and checks each one against what that world knows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
         self.cap = 2
-        self.set = WarmSet(ev.PoolBounds(warm_keep_max=self.cap, queue_max=QUEUE_MAX))
+        self.set = Pool(Bounds(keep_max=self.cap, queue_max=QUEUE_MAX))
         self.digests = dict.fromkeys(TOOLS, "v1")
         self.concurrency = {"a": 1, "b": 2, "c": 1, "d": 2}
         self.pins = dict.fromkeys(TOOLS, Pin.NONE)
@@ -43,16 +55,17 @@ class WarmSetMachine(RuleBasedStateMachine):
         self.failed: dict[str, tuple[float, str]] = {}
         self.removed: set[str] = set()
 
-    def rules_of(self, tool: str) -> ev.Rules:
-        return ev.Rules(self.digests[tool], self.concurrency[tool], 100.0)
+    def rules_of(self, tool: str) -> Rules:
+        return Rules(self.digests[tool], self.concurrency[tool], 100.0)
 
-    def send(self, event: ev.Event) -> None:
-        for instruction in self.set.apply(event, self.now):
+    def send(self, *event: object) -> None:
+        what, *about = event
+        for instruction in getattr(self.set, str(what))(*about, now=self.now):
             self.perform(instruction, event)
 
-    def perform(self, instruction: ev.Instruction, event: ev.Event) -> None:
+    def perform(self, instruction: Action, event: tuple[object, ...]) -> None:
         match instruction:
-            case ev.Start(tool, serial):
+            case Start(tool, serial):
                 assert not self.closed
                 assert not [key for key in self.world if key[0] == tool], "two instances of one tool"
                 assert tool in self.waiting.values(), "a start that nobody asked for"
@@ -63,29 +76,29 @@ class WarmSetMachine(RuleBasedStateMachine):
                 live = [p for p in self.world.values() if p in {Phase.STARTING, Phase.READY}]
                 assert len(live) <= self.cap, "a start over the cap"
                 self.started_with[tool, serial] = self.digests[tool]
-            case ev.Stop(tool, serial, reason):
+            case Stop(tool, serial, reason):
                 self.check_stop(tool, serial, reason, event)
                 self.world[tool, serial] = Phase.STOPPING
                 self.running = {t: i for t, i in self.running.items() if i != (tool, serial)}
-            case ev.Grant(ticket, tool, serial):
+            case Grant(ticket, tool, serial):
                 assert self.waiting.pop(ticket) == tool
                 assert self.world[tool, serial] is Phase.READY
                 assert self.started_with[tool, serial] == self.digests[tool], "granted a stale instance"
                 earlier = [t for t, name in self.waiting.items() if name == tool and t < ticket]
                 assert not earlier, "somebody was overtaken in line"
                 self.running[ticket] = (tool, serial)
-            case ev.Refuse(ticket, tool, refusal, retry_after):
+            case Refuse(ticket, tool, refusal, retry_after):
                 assert self.waiting.pop(ticket) == tool
                 assert retry_after > 0
-                if refusal in {ev.Refusal.DEADLINE, ev.Refusal.DEADLINE_STARTING}:
+                if refusal in {Refusal.DEADLINE, Refusal.DEADLINE_STARTING}:
                     assert self.deadlines[ticket] <= self.now
-                if refusal is ev.Refusal.FAILING:
+                if refusal is Refusal.FAILING:
                     assert self.deadlines[ticket] <= self.now + retry_after <= self.now + LONGEST_HOLD
-            case ev.Fail(ticket, tool, serial):
+            case Fail(ticket, tool, serial):
                 assert self.waiting.pop(ticket) == tool
-                assert event == ev.StartFailed(tool, serial)
+                assert event == ("start_failed", tool, serial)
 
-    def check_stop(self, tool: str, serial: int, reason: Reason | None, event: ev.Event) -> None:
+    def check_stop(self, tool: str, serial: int, reason: Reason | None, event: tuple[object, ...]) -> None:
         assert self.world[tool, serial] in {Phase.STARTING, Phase.READY}
         busy = (tool, serial) in self.running.values()
         if reason in {Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED}:
@@ -97,7 +110,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         if reason is Reason.EVICTED_TTL:
             assert self.pins[tool] is not Pin.FOREVER
         if reason is None:
-            assert isinstance(event, ev.Died | ev.StartFailed)
+            assert event[0] in {"died", "start_failed"}
 
     def evictable(self) -> list[tuple[str, int]]:
         """Return what could go: alive, unpinned, with nobody on it and nobody waiting for it."""
@@ -119,7 +132,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         self.waiting[self.tickets] = tool
         self.deadlines[self.tickets] = self.now + patience
         self.keep[self.tickets] = keep
-        self.send(ev.Asked(self.tickets, tool, self.rules_of(tool), self.now + patience, keep))
+        self.send("ask", Request(self.tickets, tool, self.rules_of(tool), self.now + patience, keep))
 
     @rule(each=st.lists(tools, min_size=2, max_size=5))
     def burst(self, each: list[str]) -> None:
@@ -132,7 +145,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         ticket = choice.choice(sorted(self.running))
         tool, serial = self.running.pop(ticket)
         self.used[tool, serial] = self.now
-        self.send(ev.Released(ticket))
+        self.send("end", ticket)
         slot = self.set.slot(tool)
         if self.keep[ticket] == 0 and self.pins[tool] is Pin.NONE and not self.waiting:
             alone = (tool, serial) not in self.running.values()
@@ -143,7 +156,7 @@ class WarmSetMachine(RuleBasedStateMachine):
     def give_up(self, choice) -> None:
         ticket = choice.choice(sorted(self.waiting))
         del self.waiting[ticket]
-        self.send(ev.GaveUp(ticket))
+        self.send("end", ticket)
 
     @rule(
         tool=tools,
@@ -157,10 +170,10 @@ class WarmSetMachine(RuleBasedStateMachine):
     @rule(tool=tools, pin=st.sampled_from(list(Pin)))
     def set_pin(self, tool: str, pin: Pin) -> None:
         self.pins[tool] = pin
-        self.send(ev.PinSet(tool, pin))
+        self.send("pin", tool, pin)
 
     def do_stop(self, tool: str, _: object) -> None:
-        self.send(ev.StopAsked(tool, Reason.STOPPED))
+        self.send("stop", tool, Reason.STOPPED)
         assert tool not in self.waiting.values()
         assert all(phase is Phase.STOPPING for key, phase in self.world.items() if key[0] == tool)
 
@@ -169,28 +182,28 @@ class WarmSetMachine(RuleBasedStateMachine):
         if self.digests[tool] != self.failed.get(tool, (0.0, ""))[1]:
             self.failed.pop(tool, None)
         self.removed.discard(tool)
-        self.send(ev.Declared(tool, self.rules_of(tool)))
+        self.send("declare", tool, self.rules_of(tool))
 
     def do_remove(self, tool: str, _: object) -> None:
         self.removed.add(tool)
         self.failed.pop(tool, None)
-        self.send(ev.Forgotten(tool))
+        self.send("forget", tool)
         assert tool not in self.waiting.values()
 
     def do_bound(self, _: str, choice) -> None:
         self.cap = choice.choice([1, 2, 3])
-        self.send(ev.Bounded(ev.PoolBounds(warm_keep_max=self.cap, queue_max=QUEUE_MAX)))
+        self.send("bound", Bounds(keep_max=self.cap, queue_max=QUEUE_MAX))
 
     def do_measure(self, tool: str, choice) -> None:
-        self.send(ev.Measured(((tool, choice.randint(0, 100)),)))
+        self.send("measured", {tool: choice.randint(0, 100)})
 
     def do_late(self, tool: str, choice) -> None:
         """Word of an instance that is not there any more changes nothing."""
         serial = choice.randint(0, 5)
         if (tool, serial) not in self.world:
-            for event in (ev.BecameReady(tool, serial), ev.StartFailed(tool, serial), ev.Died(tool, serial)):
-                self.send(event)
-            self.send(ev.Gone(tool, serial))
+            for event in ("ready", "start_failed", "died"):
+                self.send(event, tool, serial)
+            self.send("gone", tool, serial)
 
     # -- kernel ----------------------------------------------------------------------------------------------
 
@@ -203,7 +216,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         tool, serial = self.pick(choice, Phase.STARTING)
         self.world[tool, serial] = Phase.READY
         self.used[tool, serial] = self.now
-        self.send(ev.BecameReady(tool, serial))
+        self.send("ready", tool, serial)
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule()
@@ -213,7 +226,7 @@ class WarmSetMachine(RuleBasedStateMachine):
             if self.world.get((tool, serial)) is Phase.STARTING:
                 self.world[tool, serial] = Phase.READY
                 self.used[tool, serial] = self.now
-                self.send(ev.BecameReady(tool, serial))
+                self.send("ready", tool, serial)
 
     @precondition(lambda self: Phase.STARTING in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
@@ -221,7 +234,7 @@ class WarmSetMachine(RuleBasedStateMachine):
         tool, serial = self.pick(choice, Phase.STARTING)
         if tool not in self.removed:
             self.failed[tool] = (self.now, self.started_with[tool, serial])
-        self.send(ev.StartFailed(tool, serial))
+        self.send("start_failed", tool, serial)
         assert self.world[tool, serial] is Phase.STOPPING
         assert tool not in self.waiting.values(), "a waiter did not hear of the failure"
 
@@ -229,28 +242,28 @@ class WarmSetMachine(RuleBasedStateMachine):
     @rule(choice=st.randoms(use_true_random=False))
     def die(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.READY)
-        self.send(ev.Died(tool, serial))
+        self.send("died", tool, serial)
 
     @precondition(lambda self: Phase.READY in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
     def doom(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.READY)
         self.started_with[tool, serial] = "doomed"
-        self.send(ev.Doomed(tool, serial))
+        self.send("condemn", tool, serial)
 
     @precondition(lambda self: Phase.STOPPING in self.world.values())
     @rule(choice=st.randoms(use_true_random=False))
     def vanish(self, choice) -> None:
         tool, serial = self.pick(choice, Phase.STOPPING)
         del self.world[tool, serial]
-        self.send(ev.Gone(tool, serial))
+        self.send("gone", tool, serial)
 
     # -- clock -----------------------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from([0.01, 0.1, 1.0, 40.0, 500.0]))
     def jump(self, seconds: float) -> None:
         self.now += seconds
-        self.send(ev.TimePassed())
+        self.send("tick")
         overdue = [t for t in self.waiting if self.deadlines[t] <= self.now]
         assert not overdue, "a deadline passed unnoticed"
         upcoming = self.set.next_deadline()
@@ -260,7 +273,7 @@ class WarmSetMachine(RuleBasedStateMachine):
     @rule()
     def close(self) -> None:
         self.closed = True
-        self.send(ev.Closed())
+        self.send("close")
         assert not self.waiting
         assert all(phase is Phase.STOPPING for phase in self.world.values())
 
@@ -285,8 +298,8 @@ class WarmSetMachine(RuleBasedStateMachine):
             assert slot is not None
             assert (slot.serial, slot.phase) == (serial, phase)
         for slot in self.set.slots():
-            assert slot.phase is Phase.COLD or (slot.tool, slot.serial) in self.world
-            assert set(slot.line) == {t for t, tool in self.waiting.items() if tool == slot.tool}
+            assert slot.phase is Phase.COLD or (slot.unit, slot.serial) in self.world
+            assert set(slot.line) == {t for t, tool in self.waiting.items() if tool == slot.unit}
 
     @invariant()
     def nobody_starves(self) -> None:
@@ -303,5 +316,5 @@ class WarmSetMachine(RuleBasedStateMachine):
             assert moving or deadline <= self.now + LONGEST_HOLD, "nobody comes back when the backoff is over"
 
 
-WarmSetMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
-TestWarmSet = WarmSetMachine.TestCase
+PoolMachine.TestCase.settings = settings(suppress_health_check=list(HealthCheck))
+TestPool = PoolMachine.TestCase
