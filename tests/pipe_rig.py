@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from process.real_keeper import RealKeeper
-from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.room import Pipes

@@ -15,7 +15,8 @@ from supervisord_py.api.negotiation import NDJSON, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.process.events import Event, EventGap
+from supervisord_py.ledger.events import Event
+from supervisord_py.process.events import EventGap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

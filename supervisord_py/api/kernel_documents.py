@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent, CallResult, CellError, CellResult, Step
     from supervisord_py.kernels.room_requests import InterruptReport
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
 
 CALL_SCHEMA = "px.exec/1"
 _Told = Queued | KernelStarting | CellStarted | RungClimbed | CellDone | Notice

@@ -13,7 +13,8 @@ from supervisord_py.api.pipe_metrics import count_execution, pipe_families
 from supervisord_py.api.prometheus import Family, Sample, Type, exposition
 from supervisord_py.api.status import resident_bytes
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.events import Event, EventGap
+from supervisord_py.ledger.events import Event
+from supervisord_py.process.events import EventGap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from supervisord_py.api.counts import PipeCounts
+    from supervisord_py.ledger.events import Event
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.pipes.views import PipesHealth
-    from supervisord_py.process.events import Event
 
 _STATES = ("running", "queued", "idle", "disabled", "failed")
 _ENDS = tuple(status for status in Status if status not in {Status.QUEUED, Status.RUNNING})

@@ -9,7 +9,7 @@ from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.api.reasons import meaning_of
 from supervisord_py.api.status import config_error
 from supervisord_py.api.times import rfc3339
-from supervisord_py.ledger import event_rows, instances
+from supervisord_py.ledger import events, instances
 from supervisord_py.process.output import OutputReader, Stream
 from supervisord_py.process.spec import Reason
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisord_py.api.call import Call, UnitState
-    from supervisord_py.ledger.event_rows import EventRow
+    from supervisord_py.ledger.events import Event
     from supervisord_py.ledger.instances import InstanceRow
 
 _UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
@@ -31,9 +31,9 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
     ledger = call.context.ledger
     state = call.unit_states().get(unit)
     await ledger.flush()
-    rows = await event_rows.latest(ledger, unit=unit, limit=_LOOK_BACK)
+    rows = await events.EventJournal(ledger).latest(unit, _LOOK_BACK)
     pivot = _pivot(state, rows)
-    chain = await event_rows.chain(ledger, pivot.id) if pivot is not None else []
+    chain = await events.chain(ledger, pivot.id) if pivot is not None else []
     latest = await instances.latest(ledger, unit, limit=1)
     instance = latest[0] if latest else None
     reason = _reason(state, pivot, instance)
@@ -56,7 +56,7 @@ async def explain(call: Call, unit: str) -> dict[str, Any]:
     }
 
 
-def _pivot(state: UnitState | None, rows: Sequence[EventRow]) -> EventRow | None:
+def _pivot(state: UnitState | None, rows: Sequence[Event]) -> Event | None:
     """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
 
     A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
@@ -69,13 +69,13 @@ def _pivot(state: UnitState | None, rows: Sequence[EventRow]) -> EventRow | None
     return next(reversed(told or list(rows)), None)
 
 
-def _of_last_execution(running: int | None, rows: Sequence[EventRow]) -> EventRow | None:
+def _of_last_execution(running: int | None, rows: Sequence[Event]) -> Event | None:
     """Choose the newest event of the execution that runs, else of the last one; without any the newest of the pipe."""
     told = [row for row in rows if "execution" in row.facts and running in {None, row.facts["execution"]}]
     return next(reversed(told or list(rows)), None)
 
 
-def _reason(state: UnitState | None, pivot: EventRow | None, instance: InstanceRow | None) -> str | None:
+def _reason(state: UnitState | None, pivot: Event | None, instance: InstanceRow | None) -> str | None:
     if state is not None and state.reason is not None:
         return str(state.reason)
     if _is_up(state):
@@ -99,7 +99,7 @@ def _summary(
     return f"{unit} is {word}: {meaning_of(Reason(reason), unit).sentence}{_evidence(instance)}."
 
 
-def _life_before(unit: str, state: UnitState | None, chain: Sequence[EventRow]) -> str:
+def _life_before(unit: str, state: UnitState | None, chain: Sequence[Event]) -> str:
     """Say how the life before the present one ended, where the present one began because of it."""
     if not _is_up(state) or state is None:
         return ""
@@ -119,9 +119,7 @@ def _evidence(instance: InstanceRow | None) -> str:
     return "" if instance.code is None else f" (exit code {instance.code})"
 
 
-def _next_step(
-    unit: str, state: UnitState | None, reason: str | None, broken: str | None, pivot: EventRow | None
-) -> str:
+def _next_step(unit: str, state: UnitState | None, reason: str | None, broken: str | None, pivot: Event | None) -> str:
     if broken is not None:
         return f"pxctl tools validate {unit.partition(':')[2]}"
     failure = None if state is None else state.failure
@@ -150,7 +148,7 @@ async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> s
     return raw.decode("utf-8", errors="replace")
 
 
-def event_document(row: EventRow) -> dict[str, Any]:
+def event_document(row: Event) -> dict[str, Any]:
     """Return an event of the ledger as JSON."""
     return {
         "id": row.id,

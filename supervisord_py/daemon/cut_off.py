@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.api.context import CutOff
-from supervisord_py.ledger import instances, runs
+from supervisord_py.ledger import instances
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     """
     now = time.time()
     closed = await instances.close_interrupted(ledger, held, now)
-    await runs.close_interrupted(ledger, now)
     rows = {row.key: row for row in await instances.interrupted_since(ledger, caps.keeper_started_at)}
     rows.update((row.key, row) for row in closed)
     pids = {key: pid for key, _, pid in caps.interrupted}

@@ -31,7 +31,7 @@ from supervisord_py.daemon.sockets import BACKLOG
 from supervisord_py.daemon.steering import Steering, Wish, Wishes
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream

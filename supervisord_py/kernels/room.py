@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.session import BackendName, SessionView
     from supervisord_py.kernels.sessions.session_events import Standing
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement

@@ -1,5 +1,8 @@
 """The one thread that writes: takes what is queued, commits it together, and outlives a full disk.
 
+What is posted waits a moment for company, so that a busy moment is one transaction; a daemon that is killed loses that
+moment of runs and events, never of exits and executions, which somebody waits for.
+
 Law: operations take effect in the order in which they were queued, each whole or not at all, and one that fails alone
 fails only for whoever asked. When the disk takes nothing, what is queued stays in memory (bounded, and what is dropped
 is counted) and is tried again; nobody waits for that: waiters are told `DEFERRED` at once.
@@ -57,6 +60,8 @@ class StoreLimits:
     Attributes:
         batch_max: Operations in one commit.
         pending_max: Operations kept in memory while the disk takes nothing.
+        posted_seconds: How long what nobody waits for may wait for company; one transaction instead of many.
+        posted_max: So many of them do not wait.
         retry_seconds: Between two tries.
         stall_seconds: How long a waiter waits for a disk that neither takes nor refuses.
         close_seconds: How long `close` waits for the last writes.
@@ -64,6 +69,8 @@ class StoreLimits:
 
     batch_max: int = 1000
     pending_max: int = 10_000
+    posted_seconds: float = 0.1
+    posted_max: int = 256
     retry_seconds: float = 1.0
     stall_seconds: float = 5.0
     close_seconds: float = 5.0
@@ -116,6 +123,8 @@ class Writer:
         self._lock = threading.Condition()
         self._queue: deque[Job] = deque()
         self._closing = False
+        self._urgent = False
+        """Whether somebody waits for what is queued, or much of it is."""
         self._degraded: str | None = None
         self._lost = 0
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
@@ -150,7 +159,10 @@ class Writer:
                     self._queue.append(Job(job.operation, None, keeps=True))
             else:
                 self._queue.append(job)
-                self._lock.notify()
+                waited_for = job.done is not None
+                self._urgent = self._urgent or waited_for or len(self._queue) >= self._limits.posted_max
+                if self._urgent or len(self._queue) == 1:
+                    self._lock.notify()
                 return
         job.tell(told)
 
@@ -177,6 +189,9 @@ class Writer:
         with self._lock:
             if self._degraded is None:
                 self._lock.wait_for(lambda: self._queue or self._closing)
+                if not self._urgent:
+                    self._lock.wait_for(lambda: self._urgent or self._closing, self._limits.posted_seconds)
+                self._urgent = False
             else:
                 self._lock.wait_for(lambda: self._closing, self._limits.retry_seconds)
             if not self._queue and self._closing:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from supervisord_py.ledger.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
+    from supervisord_py.ledger.events import EventJournal
     from supervisord_py.process.spec import Reason
 
 RECENT_MAX = 2048
@@ -24,61 +26,6 @@ QUEUE_MAX = 2048
 REPLAY_BATCH = 500
 RESTART_STRIDE = 100
 """Ids left out at a start: those that a daemon that was killed may have told somebody but not yet written down."""
-
-
-class Journal(Protocol):
-    """Where events are kept: the ledger, seen from here. Its rows have the members of Event."""
-
-    def append(self, event: Event) -> None:
-        """Queue an event to be written; never waits, never raises."""
-
-    async def last_id(self) -> int:
-        """Return the greatest id ever kept, 0 when there is none."""
-
-    async def after(self, after_id: int, unit: str | None, limit: int) -> Sequence[Any]:
-        """Return the oldest events with a greater id, ascending."""
-
-    async def latest(self, unit: str | None, limit: int) -> Sequence[Any]:
-        """Return the newest events, ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One fact.
-
-    Attributes:
-        id: Grows; names this event for ever.
-        time: Unix seconds.
-        unit: `kind:name`, or None when it concerns the daemon.
-        event: One snake_case word.
-        reason: Of CONTRACT §7, or None.
-        instance: Instance id, or None.
-        cause: Id of the event that led to this one, or None.
-        facts: Further JSON values.
-    """
-
-    id: int
-    time: float
-    unit: str | None
-    event: str
-    reason: str | None = None
-    instance: str | None = None
-    cause: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
-        moment = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds")
-        known = {
-            "id": self.id,
-            "time": moment.replace("+00:00", "Z"),
-            "unit": self.unit,
-            "event": self.event,
-            "reason": self.reason,
-            "instance": self.instance,
-            "cause": self.cause,
-        }
-        return {**known, **{name: value for name, value in self.facts.items() if name not in known}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +125,7 @@ class EventStream:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: EventJournal,
         last_id: int,
         *,
         clock: Callable[[], float] = time.time,
@@ -192,7 +139,7 @@ class EventStream:
         self.queue_max = queue_max
 
     @classmethod
-    async def open(cls, journal: Journal, *, clock: Callable[[], float] = time.time) -> EventStream:
+    async def open(cls, journal: EventJournal, *, clock: Callable[[], float] = time.time) -> EventStream:
         """Go on where the journal ends, with a stride, so that no id ever names two events."""
         last_id = await journal.last_id()
         return cls(journal, last_id + RESTART_STRIDE if last_id else 0, clock=clock)
@@ -251,13 +198,13 @@ class EventStream:
     async def history(self, after_id: int = 0, *, unit: str | None = None, limit: int = 1000) -> list[Event]:
         """Return the oldest events after an id, ascending, those included that are not written yet."""
         recent = self.recent_after(after_id)  # taken first: while the journal is read, newer ones may push them out
-        kept = {row.id: _event(row) for row in await self._journal.after(after_id, unit, limit)}
+        kept = {row.id: row for row in await self._journal.after(after_id, unit, limit)}
         kept.update((it.id, it) for it in recent if unit is None or it.unit == unit)
         return [kept[number] for number in sorted(kept)[:limit]]
 
     async def latest(self, *, unit: str | None = None, limit: int = 100) -> list[Event]:
         """Return the newest events, ascending, those included that are not written yet."""
-        kept = {row.id: _event(row) for row in await self._journal.latest(unit, limit)}
+        kept = {row.id: row for row in await self._journal.latest(unit, limit)}
         kept.update((it.id, it) for it in self._recent if unit is None or it.unit == unit)
         return [kept[number] for number in sorted(kept)[-limit:]] if limit > 0 else []
 
@@ -265,7 +212,3 @@ class EventStream:
         """End all subscriptions: their readers get what is queued, then the end."""
         for subscription in tuple(self._subscriptions):
             subscription.close()
-
-
-def _event(row: Any) -> Event:
-    return Event(row.id, row.time, row.unit, row.event, row.reason, row.instance, row.cause, row.facts)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow, ended
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.errors import PxError
+    from supervisord_py.ledger.table import Operation
     from supervisord_py.process.spec import Child, ExitRecord, StopReport
 
 
@@ -84,10 +86,7 @@ class End:
     @property
     def verdict(self) -> dict[str, Any] | None:
         """What its killer wrote down, JSON values."""
-        verdict = self.record.verdict if self.record else None
-        if verdict is None:
-            return None
-        return {name: getattr(verdict, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
+        return _verdict(self.record)
 
     def facts(self) -> dict[str, Any]:
         """Return the members of a problem document that describe this end."""
@@ -193,6 +192,51 @@ class Instance:
             self.end = End(reason, self.record, stderr_tail)
             self.over.set()
         return self.end
+
+
+def _verdict(record: ExitRecord | None) -> dict[str, Any] | None:
+    found = record.verdict if record else None
+    if found is None:
+        return None
+    return {name: getattr(found, name) for name in ("by", "rss_bytes", "limit_bytes", "signal", "time")}
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def starting_row(key: str, unit: str, started_at: float, **facts: Any) -> Operation:
+    """Return what writes the row of a life that is about to begin."""
+    return INSTANCES.insert(InstanceRow(key, unit, started_at, **facts))
+
+
+def spawned_row(child: Child) -> Operation:
+    """Return what writes down which process it is."""
+    who = child.identity
+    return INSTANCES.update(
+        child.key,
+        pid=who.pid,
+        start_time=who.start_time,
+        boot_id=who.boot_id,
+        started_at=child.started_at,
+        log_position=child.log_position,
+    )
+
+
+def ended_row(key: str, reason: Reason, record: ExitRecord | None) -> Operation:
+    """Return what writes down how it ended; only the first end of a key counts."""
+    if record is None:
+        return ended(key, time.time(), reason.value)
+    return ended(
+        key,
+        record.ended_at,
+        reason.value,
+        code=record.code,
+        signal=record.signal,
+        verdict=_verdict(record),
+        max_rss_bytes=record.max_rss_bytes,
+        cpu_seconds=record.user_seconds + record.system_seconds,
+        log_end=record.log_end,
+    )
 
 
 def reason_of(error: PxError) -> Reason:

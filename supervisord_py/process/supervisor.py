@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
-from supervisord_py.ledger import instances
+from supervisord_py.ledger.instances import INSTANCES, became_ready
 from supervisord_py.process.descriptors import SHORT, check_room, shortage
-from supervisord_py.process.instance import Instance, Phase, read_note, reason_of
+from supervisord_py.process.instance import Instance, Phase, ended_row, read_note, reason_of, spawned_row, starting_row
 from supervisord_py.process.output import OutputReader, Stream
 from supervisord_py.process.spec import Reason, StopReport
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.ledger.table import Operation
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.instance import Note
     from supervisord_py.process.placement import Placement
@@ -125,11 +126,11 @@ class Supervisor:
         try:
             check_room(instance.unit)
             spec = replace(await driver.prepare(instance), tag=instance.note())
-            await instances.insert_starting(self._ledger, _starting(instance))
+            await self._ledger.write(_starting(instance))
             instance.child = child = await self.placement.spawn(instance.key, spec)
             instance.started_at = child.started_at
             self.say("spawned", instance, pid=instance.pid, port=instance.port)
-            await instances.spawned(self._ledger, instance.key, _spawned(child))
+            await self._ledger.write(spawned_row(child))
             await self._until_ready(driver, instance)
         except (PxError, OSError) as error:
             raise self._failed(instance, _as_error(instance, error)) from error
@@ -154,7 +155,7 @@ class Supervisor:
         """Tell everybody that an instance takes work."""
         self.say("ready", instance, pid=instance.pid, port=instance.port, **facts)
         if instance.ready_at is not None:
-            instances.post_ready(self._ledger, instance.key, instance.ready_at)
+            self._ledger.post(became_ready(instance.key, instance.ready_at))
         self.task(self.annotate(instance))
 
     async def annotate(self, instance: Instance) -> None:
@@ -188,7 +189,7 @@ class Supervisor:
             instance = driver.revive(child, note)
             instance.child, instance.started_at, instance.wanted = child, child.started_at, note and note.stopping
             instance.asked_at -= max(0.0, time.time() - child.started_at)
-            row = await instances.get(self._ledger, child.key) if not (note and note.ready) else None
+            row = await INSTANCES.get(self._ledger, child.key) if not (note and note.ready) else None
             if (note and note.ready) or (row and row.ready_at):
                 instance.ready_at, instance.phase = child.started_at, Phase.READY
             if child.exit is not None:
@@ -242,7 +243,7 @@ class Supervisor:
         if instance.end is None:
             instance.decide_end("")
             driver.interrupt(instance)
-        await instances.ended(self._ledger, instance.key, _ending(instance))
+        await self._ledger.write(ended_row(instance.key, instance.decide_end("").reason, instance.record))
         await driver.release(instance)
         try:
             await self.placement.release(instance.key)
@@ -344,35 +345,9 @@ def _as_error(instance: Instance, error: PxError | OSError) -> PxError:
     )
 
 
-def _starting(instance: Instance) -> instances.Starting:
-    return instances.Starting(
-        key=instance.key,
-        unit=instance.unit,
-        started_at=instance.started_at,
-        start_method=instance.start_method,
-        port=instance.port or None,
-        spec_digest=instance.digest,
-    )
-
-
-def _spawned(child: Child) -> instances.Spawned:
-    who = child.identity
-    return instances.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, child.log_position)
-
-
-def _ending(instance: Instance) -> instances.Ending:
-    end = instance.decide_end("")
-    record = instance.record
-    return instances.Ending(
-        ended_at=record.ended_at if record else time.time(),
-        reason=end.reason.value,
-        code=end.code,
-        signal=end.signal,
-        verdict=end.verdict,
-        max_rss_bytes=record.max_rss_bytes if record else None,
-        cpu_seconds=record.user_seconds + record.system_seconds if record else None,
-        log_end=record.log_end if record else None,
-    )
+def _starting(instance: Instance) -> Operation:
+    facts = {"start_method": instance.start_method, "port": instance.port or None, "spec_digest": instance.digest}
+    return starting_row(instance.key, instance.unit, instance.started_at, **facts)
 
 
 async def _guarded(work: Coroutine[Any, Any, object]) -> None:

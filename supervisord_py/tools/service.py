@@ -25,7 +25,7 @@ from supervisord_py.errors import (
     TimedOutError,
     UnknownUnitError,
 )
-from supervisord_py.ledger import pins, runs, unit_state
+from supervisord_py.ledger.instances import PINS, RUNS, UNIT_STATES, PinRow, RunRow, UnitStateRow
 from supervisord_py.process import clock
 from supervisord_py.process.instance import Phase, reason_of
 from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, Request, Rules, Start, Stop
@@ -175,7 +175,7 @@ class Tools:
         """Take over what the keeper holds; returns when every adopted ready tool serves again."""
         await self.supervisor.open()
         await self.read_last_states()
-        for row in await pins.everything(self._ledger):
+        for row in await PINS.find(self._ledger):
             if row.unit.startswith("tool:"):
                 pin = Pin.FOREVER if row.forever else Pin.LRU
                 self._perform(self.pool.pin(row.unit.removeprefix("tool:"), pin, clock.now()))
@@ -185,7 +185,7 @@ class Tools:
 
     async def read_last_states(self) -> None:
         """Read what an earlier control plane remembered of tools."""
-        for row in await unit_state.everything(self._ledger):
+        for row in await UNIT_STATES.find(self._ledger):
             if row.unit.startswith("tool:"):
                 known = {"state": row.state, "last_used": row.last_used, "restarts": row.restarts}
                 self._states[row.unit.removeprefix("tool:")] = _last_state({**row.facts, **known})
@@ -427,8 +427,9 @@ class Tools:
 
     def run_begun(self, run: Run) -> int:
         """Open the row of a run and return its id."""
-        begun = runs.Begun(unit=run.spec.unit, started_at=run.begun_at, request_id=run.request.request_id)
-        return runs.begin(self._ledger, begun)
+        number = self._ledger.next_number(RUNS.name)
+        self._ledger.post(RUNS.insert(RunRow(number, run.spec.unit, run.begun_at, request_id=run.request.request_id)))
+        return number
 
     def run_ended(self, run: Run, error: BaseException | None) -> None:
         """Close the row of a run and publish its end; that it failed by its tool's fault is an event of its own."""
@@ -441,19 +442,18 @@ class Tools:
             outcome, kind = Reason.CANCELLED.value, "cancelled"
         seconds = asyncio.get_running_loop().time() - run.begun
         key = run.instance.key if run.instance else None
-        runs.finish(
-            self._ledger,
+        end = RUNS.update(
             run.row,
-            runs.Finished(
-                ended_at=time.time(),
-                outcome=outcome,
-                status=status,
-                error_kind=kind,
-                cold_start_ms=run.cold_start_ms,
-                duration_seconds=seconds,
-                instance=key,
-            ),
+            "ended_at IS NULL",
+            ended_at=time.time(),
+            outcome=outcome,
+            status=status,
+            error_kind=kind,
+            cold_start_ms=run.cold_start_ms,
+            duration_seconds=seconds,
+            instance=key,
         )
+        self._ledger.post(end)
         facts: dict[str, Any] = {"duration_seconds": round(seconds, 6), "cold_start_ms": run.cold_start_ms}
         unit = run.spec.unit
         self._events.publish("run", unit, instance=key, run=run.row, outcome=outcome, error_kind=kind, **facts)
@@ -500,7 +500,7 @@ class Tools:
     async def pin(self, name: str, *, forever: bool = False) -> None:
         """Exempt a tool from LRU eviction, `forever` from age as well. Survives restarts of everything."""
         spec = self.catalog.get(name)
-        await pins.pin(self._ledger, pins.Pin(spec.unit, forever, time.time()))
+        await self._ledger.write(PINS.put(PinRow(spec.unit, forever, time.time())))
         self._perform(self.pool.pin(name, Pin.FOREVER if forever else Pin.LRU, clock.now()))
         self.remember(name, unpinned=False)
         self._events.publish("pinned", spec.unit, forever=forever)
@@ -508,7 +508,7 @@ class Tools:
     async def unpin(self, name: str) -> None:
         """Take a pin back, also one that the tool declares for itself."""
         self.catalog.entry(name)
-        await pins.unpin(self._ledger, f"tool:{name}")
+        await self._ledger.write(PINS.delete(f"tool:{name}"))
         self._perform(self.pool.pin(name, Pin.NONE, clock.now()))
         self.remember(name, unpinned=True)
         self._events.publish("unpinned", f"tool:{name}")
@@ -567,10 +567,10 @@ class Tools:
         state = self._states[tool] = msgspec.structs.replace(self.last_state(tool), **changes)
         self._written[tool] = time.monotonic()
         facts = {name: getattr(state, name) for name in ("reason", "failure", "drift", "drift_digest", "unpinned")}
-        row = unit_state.UnitStateRow(
+        row = UnitStateRow(
             f"tool:{tool}", state.state, time.time(), last_used=state.last_used, restarts=state.restarts, facts=facts
         )
-        unit_state.remember(self._ledger, row)
+        self._ledger.post(UNIT_STATES.put(row))
 
     # -- looking ---------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from supervisord_py.api.context import (
 )
 from supervisord_py.api.server import build_app, build_runner
 from supervisord_py.keeper.protocol import INDEX_RECORD
-from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason, StopReport, TreeStat

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest
     from supervisord_py.kernels.room_requests import StartRequest
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
 
     Tell = Callable[[CallEvent], None]
     Script = Callable[[CallRequest, Tell], Awaitable[CallResult]]

@@ -19,6 +19,7 @@ from supervisord_py.api.routes import ROUTES
 from supervisord_py.api.units import Goal, reached
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.pipes.execution import Status
 from supervisord_py.process.spec import Reason
 
@@ -172,9 +173,21 @@ async def test_why_tells_the_chain_from_its_beginning(rig: Rig) -> None:
     began = output.position
     output.write(b"fine\n")
     output.write(b"boom \xff\n", STDERR)
-    await instances.insert_starting(ledger, instances.Starting("i.1", "tool:x", 1.0, "spawn", 4711, "d"))
-    await instances.spawned(ledger, "i.1", instances.Spawned(7, 1, "boot", 1.0, began))
-    await instances.ended(ledger, "i.1", instances.Ending(2.0, "exit", 3, None, None, 1, 0.1, output.position))
+    await ledger.write(INSTANCES.insert(InstanceRow("i.1", "tool:x", 1.0, port=4711, spec_digest="d")))
+    await ledger.write(INSTANCES.update("i.1", pid=7, start_time=1, boot_id="boot", log_position=began))
+    await ledger.write(
+        instances.ended(
+            "i.1",
+            2.0,
+            "exit",
+            code=3,
+            signal=None,
+            verdict=None,
+            max_rss_bytes=1,
+            cpu_seconds=0.1,
+            log_end=output.position,
+        )
+    )
     first = publish("starting", "tool:x", instance="i.1")
     second = publish("spawned", "tool:x", instance="i.1", cause=first)
     third = publish("died", "tool:x", Reason.EXIT, instance="i.1", cause=second, code=3)
@@ -299,8 +312,12 @@ async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp
 async def test_why_by_signal_and_by_the_ledger_alone(rig: Rig) -> None:
     rig.add_tool("x")
     ledger = rig.context.ledger
-    await instances.insert_starting(ledger, instances.Starting("i.1", "tool:x", 1.0, "spawn", 4711, "d"))
-    await instances.ended(ledger, "i.1", instances.Ending(2.0, "oom_kill", None, 9, None, 1, 0.1, None))
+    await ledger.write(INSTANCES.insert(InstanceRow("i.1", "tool:x", 1.0, port=4711, spec_digest="d")))
+    await ledger.write(
+        instances.ended(
+            "i.1", 2.0, "oom_kill", code=None, signal=9, verdict=None, max_rss_bytes=1, cpu_seconds=0.1, log_end=None
+        )
+    )
     document = (await rig.get("/api/units/x/why"))[1]
     assert document["reason"] == "oom_kill"
     assert "signal 9" in document["summary"]

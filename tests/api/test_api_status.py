@@ -17,7 +17,8 @@ from supervisord_py.api.metrics import count_event
 from supervisord_py.api.prometheus import Family, Sample, Type, exposition, histogram_samples
 from supervisord_py.api.status import resident_bytes
 from supervisord_py.errors import KeeperLostError
-from supervisord_py.process.events import Event, EventGap
+from supervisord_py.ledger.events import Event
+from supervisord_py.process.events import EventGap
 from supervisord_py.process.spec import Reason, TreeStat
 
 

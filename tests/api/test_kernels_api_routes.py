@@ -14,7 +14,7 @@ from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.cell import Step
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
-from supervisord_py.ledger.kernel_cells import KernelCellRow
+from supervisord_py.ledger.kernels import KernelCellRow
 from supervisord_py.process.spec import TreeStat
 
 if TYPE_CHECKING:

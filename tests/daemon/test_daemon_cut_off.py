@@ -11,9 +11,9 @@ import structlog
 
 from supervisord_py.api.context import CutOff
 from supervisord_py.daemon import cut_off
-from supervisord_py.ledger import instances, unit_state
-from supervisord_py.ledger.event_rows import EventJournal
-from supervisord_py.ledger.instances import Ending, Spawned, Starting
+from supervisord_py.ledger import instances
+from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.instances import INSTANCES, UNIT_STATES, InstanceRow, UnitStateRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason
@@ -41,8 +41,17 @@ class Start:
         self.events.publish(event, unit, reason, **kw)
 
     async def lived(self, key: str, unit: str = "tool:x", started: float = PREVIOUS) -> None:
-        await instances.insert_starting(self.ledger, Starting(key, unit, started))
-        await instances.spawned(self.ledger, key, Spawned(7, 1, "boot", started, 0))
+        await self.ledger.write(INSTANCES.insert(InstanceRow(key, unit, started)))
+        await self.ledger.write(
+            INSTANCES.update(
+                key,
+                pid=7,
+                start_time=1,
+                boot_id="boot",
+                started_at=started,
+                log_position=0,
+            )
+        )
 
     async def close(self, *swept: tuple[str, str, int], restarts: int = 0, held: tuple[str, ...] = ()) -> Any:
         await self.ledger.flush()
@@ -111,11 +120,11 @@ async def test_a_tool_that_has_something_newer_to_show_shows_that(start: Start, 
     await start.lived("k")
     if newer == "row":
         await start.lived("later", started=LOST)
-        await instances.ended(start.ledger, "later", Ending(LOST, "exit", 1))
+        await start.ledger.write(instances.ended("later", LOST, "exit", code=1))
     elif newer == "live":
         start.live["x"] = object()
     state = "failed" if newer == "failed" else "cold"
-    unit_state.remember(start.ledger, unit_state.UnitStateRow("tool:x", state, LOST, facts={"reason": "early_exit"}))
+    start.ledger.post(UNIT_STATES.put(UnitStateRow("tool:x", state, LOST, facts={"reason": "early_exit"})))
     losses, _ = await start.close()
     assert len(losses.rows) == 1
     assert (await start.remember(losses)).last_state("x").reason == "early_exit"

@@ -14,8 +14,8 @@ from kernels.kernel_rig import PATIENCE, KernelRig, eventually
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.cell import CallRequest, Cell
 from supervisord_py.kernels.room import Kernels
-from supervisord_py.ledger import instances
-from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.instances import INSTANCES
 from supervisord_py.ledger.store import Durability, Ledger
 from supervisord_py.process.events import EventStream
 
@@ -122,7 +122,7 @@ class RoomHouse:
     async def row(self, key: str) -> Any:
         """Return the row of an instance."""
         await self._committed()
-        return await instances.get(self.ledger, key)
+        return await INSTANCES.get(self.ledger, key)
 
 
 @asynccontextmanager

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import nbformat
 import pytest
 
@@ -22,7 +22,7 @@ from supervisord_py.kernels.output.notebook import (
 )
 from supervisord_py.kernels.output.records import STATUS_MIME
 from supervisord_py.kernels.output.render import cell_result, show
-from supervisord_py.ledger.kernel_cells import KernelCellRow
+from supervisord_py.ledger.kernels import KernelCellRow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -204,7 +204,7 @@ def row(number: int, **changes: Any) -> KernelCellRow:
     made = KernelCellRow(
         f"{number:016x}", "s", "call", number, f"code {number}", "ok", 0.0, 0.0, execution_count=number
     )
-    return replace(made, **changes)
+    return msgspec.structs.replace(made, **changes)
 
 
 def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
-    from supervisord_py.ledger.event_rows import EventRow
+    from supervisord_py.ledger.events import Event
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHous
         yield made
 
 
-async def _events(house: RoomHouse, unit: str, name: str) -> list[EventRow]:
+async def _events(house: RoomHouse, unit: str, name: str) -> list[Event]:
     return [row for row in await house.said(unit) if row.event == name]
 
 

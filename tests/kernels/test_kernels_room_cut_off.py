@@ -13,10 +13,10 @@ from supervisord_py.kernels.calls.cut_off_cells import Seen, closing
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.output.records import End, Place
-from supervisord_py.ledger import instances, kernel_cells, kernel_sessions
-from supervisord_py.ledger.instances import Ending, Starting
-from supervisord_py.ledger.kernel_cells import Dispatched, KernelCellRow
-from supervisord_py.ledger.kernel_sessions import KernelSessionRow
+from supervisord_py.ledger import instances
+from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
+from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.spec import ExitRecord, Identity, Reason
 
@@ -30,7 +30,7 @@ RECORD = ExitRecord("k1", "kernel:s-1", Identity(7, 1, "b"), 50.0, 104.0, None, 
 CRASH = KernelEnd(Reason.SIGNAL, RECORD)
 
 
-def closed(seen: Seen, end: KernelEnd | None, *, is_shell: bool = False) -> kernel_cells.CellEnd:
+def closed(seen: Seen, end: KernelEnd | None, *, is_shell: bool = False) -> kernel_rows.CellEnd:
     return closing(ROW, seen, end, is_shell=is_shell, now=200.0)
 
 
@@ -89,15 +89,15 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 
 async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp_path: Path, ledger: Ledger) -> None:
-    await instances.insert_starting(ledger, Starting("k1", "kernel:s-1", 50.0))
-    await instances.ended(ledger, "k1", Ending(104.0, "signal", signal=11))
-    await instances.insert_starting(ledger, Starting("k2", "kernel:s-1", 50.0))
-    kernel_sessions.remember(
-        ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy")
-    )
+    await ledger.write(INSTANCES.insert(InstanceRow("k1", "kernel:s-1", 50.0)))
+    await ledger.write(instances.ended("k1", 104.0, "signal", signal=11))
+    await ledger.write(INSTANCES.insert(InstanceRow("k2", "kernel:s-1", 50.0)))
+    kernel_rows.remember(ledger, KernelSessionRow("sh-1", "sh", "/", "bash", "bash", "bash", "session", 1.0, "busy"))
 
     async def sent(cell: str, instance: str | None, session: str = "s-1") -> None:
-        await kernel_cells.dispatch(ledger, Dispatched(cell, session, "call", 0, "1", 90.0, 100.0, instance))
+        await kernel_rows.dispatch(
+            ledger, KernelCellRow(cell, session, "call", 0, "1", "running", 90.0, 100.0, instance)
+        )
         writer_of(tmp_path, cell).close()
 
     await sent("followed", "k1")
@@ -111,7 +111,7 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     found: dict[str, Any] = {"k2": KernelEnd(Reason.REPLACED)}
     await cut_off_cells.close(ledger, lambda row: log_of(tmp_path, row.id), {"followed"}, found, 200.0)
     await ledger.flush()
-    rows = {row.id: row for row in await kernel_cells.of_session(ledger, "s-1")}
+    rows = {row.id: row for row in await kernel_rows.of_session(ledger, "s-1")}
     assert {cell: (row.status, row.variables) for cell, row in rows.items()} == {
         "followed": ("running", None),
         "recorded": ("error", "lost"),
@@ -121,5 +121,5 @@ async def test_every_open_row_that_nobody_follows_is_closed_by_what_is_known(tmp
     }
     assert "SIGSEGV" in (rows["recorded"].error or {})["value"]
     assert rows["recorded"].ended_at == 104.0
-    (shell,) = await kernel_cells.of_session(ledger, "sh-1")
+    (shell,) = await kernel_rows.of_session(ledger, "sh-1")
     assert (shell.status, shell.variables) == ("error", "lost")

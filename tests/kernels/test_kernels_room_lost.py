@@ -15,7 +15,7 @@ from kernels.room_house import eventually, room_house
 from supervisord_py.kernels.hosting.session_register import CUT_OFF, how_lost
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.ledger.kernel_cells import Newest
+from supervisord_py.ledger.kernels import Newest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

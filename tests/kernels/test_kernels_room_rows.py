@@ -115,7 +115,7 @@ async def test_a_row_that_cannot_be_written_holds_no_cell_up(
         "\ud800".encode()
 
     monkeypatch.setattr(cells_house, "ROW_SECONDS", 0.01)
-    monkeypatch.setattr(cells_house.kernel_cells, "dispatch", dispatch)
+    monkeypatch.setattr(cells_house.kernel_rows, "dispatch", dispatch)
     with capture_logs() as logs:
         result = await house.run("ok")
     assert result.cells[0].status is CellStatus.OK
@@ -133,7 +133,7 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
         waiting.set()
         await go.wait()
 
-    monkeypatch.setattr(cells_house.kernel_cells, "dispatch", dispatch)
+    monkeypatch.setattr(cells_house.kernel_rows, "dispatch", dispatch)
     running = asyncio.ensure_future(house.run("hold"))
     await waiting.wait()
     session = house.room.register.known(house.room.find("default").id)

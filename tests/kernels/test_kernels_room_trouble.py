@@ -19,7 +19,7 @@ from supervisord_py.kernels.hosting import recent_choices
 from supervisord_py.kernels.room import ignore
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
-from supervisord_py.ledger import kernel_sessions
+from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ async def test_a_session_that_was_alive_when_last_written_and_is_not_is_remember
     await house.ledger.flush()
     view = house.room.snapshot(session)[0]
     assert (view.state, view.reason) == (SessionState.STOPPED, Reason.INTERRUPTED)
-    row = await kernel_sessions.get(house.ledger, session)
+    row = await kernel_rows.SESSIONS.get(house.ledger, session)
     assert row is not None
     assert (row.state, row.reason) == ("stopped", "interrupted")
     await house.replace()

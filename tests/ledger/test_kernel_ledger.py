@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
-from supervisord_py.ledger import instances, kernel_cells, kernel_sessions, retention
-from supervisord_py.ledger.kernel_cells import CellEnd, Dispatched, KernelCellRow
-from supervisord_py.ledger.kernel_sessions import KernelSessionRow
+from supervisord_py.ledger import instances, retention
+from supervisord_py.ledger import kernels as kernel_rows
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
+from supervisord_py.ledger.kernels import CellEnd, KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.retention import RetentionLimits, TableLimit
 
 if TYPE_CHECKING:
@@ -34,13 +35,13 @@ SESSION = KernelSessionRow(
 )
 
 
-def sent(number: int, session: str = "default-3fa9c1", at: float | None = None) -> Dispatched:
+def sent(number: int, session: str = "default-3fa9c1", at: float | None = None) -> KernelCellRow:
     began = float(number) if at is None else at
-    return Dispatched(f"{number:016x}", session, f"c{number}", 0, f"{number}+1", began, began)
+    return KernelCellRow(f"{number:016x}", session, f"c{number}", 0, f"{number}+1", "running", began, began)
 
 
 async def test_the_last_word_on_a_session_counts_but_not_on_when_it_was_made(ledger: Ledger) -> None:
-    kernel_sessions.remember(ledger, SESSION)
+    kernel_rows.remember(ledger, SESSION)
     last = replace(
         SESSION,
         created_at=999.0,
@@ -52,110 +53,110 @@ async def test_the_last_word_on_a_session_counts_but_not_on_when_it_was_made(led
         instance="0badc0de.1",
         failure={"kind": "kernel_gone", "signal": 11},
     )
-    kernel_sessions.remember(ledger, last)
+    kernel_rows.remember(ledger, last)
     await ledger.flush()
-    assert await kernel_sessions.get(ledger, SESSION.id) == replace(last, created_at=100.0)
-    kernel_sessions.remember(ledger, SESSION)
+    assert await kernel_rows.SESSIONS.get(ledger, SESSION.id) == replace(last, created_at=100.0)
+    kernel_rows.remember(ledger, SESSION)
     await ledger.flush()
-    assert await kernel_sessions.get(ledger, SESSION.id) == SESSION, "what is None now was not left as it was"
-    assert await kernel_sessions.get(ledger, "nobody") is None
+    assert await kernel_rows.SESSIONS.get(ledger, SESSION.id) == SESSION, "what is None now was not left as it was"
+    assert await kernel_rows.SESSIONS.get(ledger, "nobody") is None
 
 
 async def test_sessions_are_listed_by_their_last_use(ledger: Ledger) -> None:
-    kernel_sessions.remember(ledger, replace(SESSION, id="a-1", name="a", last_used=300.0))
-    kernel_sessions.remember(ledger, replace(SESSION, id="b-1", name="b", created_at=400.0))
-    kernel_sessions.remember(ledger, replace(SESSION, id="a-2", name="a", last_used=500.0))
+    kernel_rows.remember(ledger, replace(SESSION, id="a-1", name="a", last_used=300.0))
+    kernel_rows.remember(ledger, replace(SESSION, id="b-1", name="b", created_at=400.0))
+    kernel_rows.remember(ledger, replace(SESSION, id="a-2", name="a", last_used=500.0))
     await ledger.flush()
-    assert [it.id for it in await kernel_sessions.everything(ledger)] == ["a-2", "b-1", "a-1"]
+    assert [it.id for it in await kernel_rows.all_sessions(ledger)] == ["a-2", "b-1", "a-1"]
 
 
 async def test_a_forgotten_session_takes_its_history_with_it_and_no_other(ledger: Ledger) -> None:
-    kernel_sessions.remember(ledger, SESSION)
-    kernel_sessions.remember(ledger, replace(SESSION, id="other"))
-    await kernel_cells.dispatch(ledger, sent(1))
-    await kernel_cells.dispatch(ledger, sent(2, "other"))
-    kernel_sessions.forget(ledger, SESSION.id)
+    kernel_rows.remember(ledger, SESSION)
+    kernel_rows.remember(ledger, replace(SESSION, id="other"))
+    await kernel_rows.dispatch(ledger, sent(1))
+    await kernel_rows.dispatch(ledger, sent(2, "other"))
+    kernel_rows.forget(ledger, SESSION.id)
     await ledger.flush()
-    assert [it.id for it in await kernel_sessions.everything(ledger)] == ["other"]
-    assert await kernel_cells.of_session(ledger, SESSION.id) == []
-    assert len(await kernel_cells.of_session(ledger, "other")) == 1
+    assert [it.id for it in await kernel_rows.all_sessions(ledger)] == ["other"]
+    assert await kernel_rows.of_session(ledger, SESSION.id) == []
+    assert len(await kernel_rows.of_session(ledger, "other")) == 1
 
 
 async def test_the_story_of_a_cell(ledger: Ledger) -> None:
-    cell = Dispatched("00ff", "s", "c1", 2, "1/0", 10.0, 11.0, "0badc0de.1", "divide")
-    await kernel_cells.dispatch(ledger, cell)
+    cell = KernelCellRow("00ff", "s", "c1", 2, "1/0", "running", 10.0, 11.0, "0badc0de.1", "divide")
+    await kernel_rows.dispatch(ledger, cell)
     await ledger.flush()
-    begun = await kernel_cells.get(ledger, "00ff")
+    begun = await kernel_rows.CELLS.get(ledger, "00ff")
     assert begun == KernelCellRow("00ff", "s", "c1", 2, "1/0", "running", 10.0, 11.0, "0badc0de.1", "divide")
     error = {"name": "ZeroDivisionError", "value": "division by zero", "traceback": ["a", "b"]}
     steps = ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
     end = CellEnd("error", 12.5, 1.5, 7, 4096, truncated=True, lossy=True, error=error, variables="lost", steps=steps)
-    kernel_cells.finish(ledger, "00ff", end)
-    kernel_cells.finish(ledger, "00ff", CellEnd("ok", 99.0))
-    await kernel_cells.dispatch(ledger, replace(cell, code="another"))
+    kernel_rows.finish(ledger, "00ff", end)
+    kernel_rows.finish(ledger, "00ff", CellEnd("ok", 99.0))
+    await kernel_rows.dispatch(ledger, replace(cell, code="another"))
     await ledger.flush()
-    row = await kernel_cells.get(ledger, "00ff")
+    row = await kernel_rows.CELLS.get(ledger, "00ff")
     assert row is not None
     assert (row.code, row.status, row.ended_at, row.duration_seconds) == ("1/0", "error", 12.5, 1.5)
     assert (row.execution_count, row.total_bytes, row.truncated, row.lossy) == (7, 4096, True, True)
     assert (row.error, row.variables, row.steps) == (error, "lost", steps)
-    assert await kernel_cells.get(ledger, "00fe") is None
+    assert await kernel_rows.CELLS.get(ledger, "00fe") is None
 
 
 async def test_a_history_is_paged_in_order_of_dispatch_whatever_the_clock_did(ledger: Ledger) -> None:
     for number, at in ((1, 50.0), (2, 40.0), (3, 60.0), (4, 10.0)):
-        await kernel_cells.dispatch(ledger, sent(number, at=at))
-        await kernel_cells.dispatch(ledger, sent(100 + number, "other", at))
+        await kernel_rows.dispatch(ledger, sent(number, at=at))
+        await kernel_rows.dispatch(ledger, sent(100 + number, "other", at))
     await ledger.flush()
-    first = await kernel_cells.of_session(ledger, SESSION.id, limit=3)
+    first = await kernel_rows.of_session(ledger, SESSION.id, limit=3)
     assert [it.code for it in first] == ["1+1", "2+1", "3+1"]
-    assert [it.code for it in await kernel_cells.of_session(ledger, SESSION.id, after=first[-1].id)] == ["4+1"]
-    everything = await kernel_cells.of_session(ledger, SESSION.id, after="is not kept any more")
+    assert [it.code for it in await kernel_rows.of_session(ledger, SESSION.id, after=first[-1].id)] == ["4+1"]
+    everything = await kernel_rows.of_session(ledger, SESSION.id, after="is not kept any more")
     assert len(everything) == 4
 
 
 async def test_cells_that_were_running_when_everything_died_are_found_open(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for number in (1, 2, 3):
-        await kernel_cells.dispatch(ledger, sent(number))
-    kernel_cells.finish(ledger, sent(1).id, CellEnd("ok", 5.0))
+        await kernel_rows.dispatch(ledger, sent(number))
+    kernel_rows.finish(ledger, sent(1).id, CellEnd("ok", 5.0))
     await ledger.close()
     ledger = await open_ledger()
-    assert [it.id for it in await kernel_cells.open_cells(ledger)] == [sent(2).id, sent(3).id]
-    kernel_cells.finish(ledger, sent(2).id, CellEnd("aborted", 10.0, variables="lost"))
-    kernel_cells.finish(ledger, sent(2).id, CellEnd("ok", 11.0))
+    assert [it.id for it in await kernel_rows.open_cells(ledger)] == [sent(2).id, sent(3).id]
+    kernel_rows.finish(ledger, sent(2).id, CellEnd("aborted", 10.0, variables="lost"))
+    kernel_rows.finish(ledger, sent(2).id, CellEnd("ok", 11.0))
     await ledger.flush()
-    closed = await kernel_cells.get(ledger, sent(2).id)
+    closed = await kernel_rows.CELLS.get(ledger, sent(2).id)
     assert closed is not None
     assert (closed.status, closed.variables, closed.ended_at) == ("aborted", "lost", 10.0), "the first end stands"
-    assert [it.id for it in await kernel_cells.open_cells(ledger)] == [sent(3).id]
-    assert await kernel_cells.open_cells(ledger, "other") == []
-    assert [it.id for it in await kernel_cells.open_cells(ledger, SESSION.id)] == [sent(3).id]
+    assert [it.id for it in await kernel_rows.open_cells(ledger)] == [sent(3).id]
+    assert await kernel_rows.open_cells(ledger, "other") == []
+    assert [it.id for it in await kernel_rows.open_cells(ledger, SESSION.id)] == [sent(3).id]
 
 
 @pytest.mark.parametrize("damaged", ["", "{", '{"a": 1}', "5"])
 async def test_a_damaged_column_hides_no_row(ledger: Ledger, damaged: str) -> None:
-    await kernel_cells.dispatch(ledger, sent(1))
-    kernel_sessions.remember(ledger, SESSION)
+    await kernel_rows.dispatch(ledger, sent(1))
+    kernel_rows.remember(ledger, SESSION)
 
     def damage(connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE kernel_cells SET steps = ?, error = ?", (damaged, "["))
         connection.execute("UPDATE kernel_sessions SET failure = '['")
 
     await ledger.write(damage)
-    row = await kernel_cells.get(ledger, sent(1).id)
+    row = await kernel_rows.CELLS.get(ledger, sent(1).id)
     assert row is not None
     assert (row.steps, row.error) == ((), {})
-    session = await kernel_sessions.get(ledger, SESSION.id)
+    session = await kernel_rows.SESSIONS.get(ledger, SESSION.id)
     assert session is not None
     assert session.failure == {}
 
 
 async def test_what_json_does_not_know_is_written_as_text(ledger: Ledger) -> None:
-    await kernel_cells.dispatch(ledger, sent(1))
-    kernel_cells.finish(ledger, sent(1).id, CellEnd("error", 2.0, steps=({"action": Path("/x")},)))
+    await kernel_rows.dispatch(ledger, sent(1))
+    kernel_rows.finish(ledger, sent(1).id, CellEnd("error", 2.0, steps=({"action": Path("/x")},)))
     await ledger.flush()
-    row = await kernel_cells.get(ledger, sent(1).id)
+    row = await kernel_rows.CELLS.get(ledger, sent(1).id)
     assert row is not None
     assert row.steps == ({"action": "/x"},)
 
@@ -163,12 +164,12 @@ async def test_what_json_does_not_know_is_written_as_text(ledger: Ledger) -> Non
 async def fill(ledger: Ledger) -> None:
     """Twenty cells, one a second, the last five open; ten sessions, the even ones stopped or failed."""
     for number in range(1, 21):
-        await kernel_cells.dispatch(ledger, sent(number))
+        await kernel_rows.dispatch(ledger, sent(number))
         if number <= 15:
-            kernel_cells.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
+            kernel_rows.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
     for number in range(1, 11):
         state = "idle" if number % 2 else ("stopped", "failed")[number // 2 % 2]
-        kernel_sessions.remember(ledger, replace(SESSION, id=f"s{number:02}", state=state, created_at=float(number)))
+        kernel_rows.remember(ledger, replace(SESSION, id=f"s{number:02}", state=state, created_at=float(number)))
     await ledger.flush()
 
 
@@ -177,27 +178,27 @@ async def test_pruning_by_count_keeps_the_newest_the_open_and_the_living(ledger:
     few = RetentionLimits(kernel_cells=TableLimit(3, 1e9), kernel_sessions=TableLimit(3, 1e9))
     gone = await retention.prune(ledger, few, now=100.0, batch=4)
     assert gone == {"kernel_cells": 15, "kernel_sessions": 3}
-    assert [it.started_at for it in await kernel_cells.of_session(ledger, SESSION.id)] == [16, 17, 18, 19, 20]
-    left = [it.id for it in await kernel_sessions.everything(ledger)]
+    assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [16, 17, 18, 19, 20]
+    left = [it.id for it in await kernel_rows.all_sessions(ledger)]
     assert left == ["s10", "s09", "s08", "s07", "s05", "s03", "s01"]
     assert await retention.prune(ledger, few, now=100.0) == {}
 
 
 async def test_pruning_by_age_keeps_the_living_and_the_newest_row_for_its_order(ledger: Ledger) -> None:
     await fill(ledger)
-    kernel_sessions.remember(ledger, replace(SESSION, id="s02", state="stopped", last_used=1e6))
+    kernel_rows.remember(ledger, replace(SESSION, id="s02", state="stopped", last_used=1e6))
     for number in range(16, 21):
-        kernel_cells.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
+        kernel_rows.finish(ledger, sent(number).id, CellEnd("ok", float(number)))
     old = RetentionLimits(kernel_cells=TableLimit(1000, 10.0), kernel_sessions=TableLimit(1000, 4.0))
     gone = await retention.prune(ledger, old, now=12.0, batch=2)
     assert (gone["kernel_cells"], gone["kernel_sessions"]) == (1, 2), "cell 1; sessions s04 and s06, s02 was used"
     gone = await retention.prune(ledger, old, now=1e6)
     assert gone["kernel_cells"] == 18
-    assert [it.started_at for it in await kernel_cells.of_session(ledger, SESSION.id)] == [20]
-    await kernel_cells.dispatch(ledger, sent(21))
+    assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20]
+    await kernel_rows.dispatch(ledger, sent(21))
     await ledger.flush()
-    assert [it.started_at for it in await kernel_cells.of_session(ledger, SESSION.id)] == [20, 21]
-    states = {it.id: it.state for it in await kernel_sessions.everything(ledger)}
+    assert [it.started_at for it in await kernel_rows.of_session(ledger, SESSION.id)] == [20, 21]
+    states = {it.id: it.state for it in await kernel_rows.all_sessions(ledger)}
     assert states == {"s01": "idle", "s02": "stopped", "s03": "idle", "s05": "idle", "s07": "idle", "s09": "idle"}
 
 
@@ -206,11 +207,11 @@ async def test_a_ledger_of_the_second_version_loads_with_its_kernels(path: Path,
     connection.executescript(Path(__file__).with_name("frozen_v2.sql").read_text(encoding="utf-8"))
     connection.close()
     ledger = await open_ledger()
-    sessions = {it.id: it for it in await kernel_sessions.everything(ledger)}
+    sessions = {it.id: it for it in await kernel_rows.all_sessions(ledger)}
     assert set(sessions) == {"default-3fa9c1", "r-0a1b2c"}
     assert (sessions["default-3fa9c1"].restarts, sessions["default-3fa9c1"].last_used) == (1, 1763700010.25)
     assert sessions["r-0a1b2c"].failure == {"kind": "start_failed", "status": 503}
-    cells = await kernel_cells.of_session(ledger, "default-3fa9c1")
+    cells = await kernel_rows.of_session(ledger, "default-3fa9c1")
     assert [(it.status, it.execution_count, it.truncated) for it in cells] == [
         ("error", 1, False),
         ("timed_out", 2, True),
@@ -218,16 +219,16 @@ async def test_a_ledger_of_the_second_version_loads_with_its_kernels(path: Path,
     ]
     assert cells[0].error == {"name": "ZeroDivisionError", "value": "division by zero", "traceback": []}
     assert cells[1].steps == ({"action": "sigint", "after_seconds": 0.0, "detail": None},)
-    assert [it.id for it in await kernel_cells.open_cells(ledger)] == ["00112233445566ac"]
+    assert [it.id for it in await kernel_rows.open_cells(ledger)] == ["00112233445566ac"]
 
 
 async def test_the_newest_cell_of_each_session_tells_how_the_life_that_ran_it_ended(ledger: Ledger) -> None:
-    await instances.insert_starting(ledger, instances.Starting(key="k.2", unit="kernel:b", started_at=1.0))
-    await instances.ended(ledger, "k.2", instances.Ending(ended_at=5.0, reason="signal", signal=11))
+    await ledger.write(INSTANCES.insert(InstanceRow(key="k.2", unit="kernel:b", started_at=1.0)))
+    await ledger.write(instances.ended("k.2", ended_at=5.0, reason="signal", signal=11))
     for cell in (sent(1), replace(sent(2, "b"), instance="k.2"), sent(3), sent(0)):
-        await kernel_cells.dispatch(ledger, cell)
+        await kernel_rows.dispatch(ledger, cell)
     await ledger.flush()
-    assert await kernel_cells.newest_of_all(ledger) == {
-        "default-3fa9c1": kernel_cells.Newest(sent(0).id),
-        "b": kernel_cells.Newest(sent(2).id, "k.2", "signal", None, 11),
+    assert await kernel_rows.newest_of_all(ledger) == {
+        "default-3fa9c1": kernel_rows.Newest(sent(0).id),
+        "b": kernel_rows.Newest(sent(2).id, "k.2", "signal", None, 11),
     }

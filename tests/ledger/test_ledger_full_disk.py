@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.ledger import pins
+from supervisord_py.ledger.instances import PINS
 from supervisord_py.ledger.store import Durability, Ledger, LedgerDegradedError, StoreLimits
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def limit_pages(more: int) -> Callable[[sqlite3.Connection], object]:
 
 
 async def units(ledger: Ledger) -> list[str]:
-    return [it.unit for it in await pins.everything(ledger)]
+    return [it.unit for it in await PINS.find(ledger, "ORDER BY unit")]
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.ledger import event_rows, instances
+from supervisord_py.ledger import instances
+from supervisord_py.ledger.events import EventJournal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
 WRITER = """
 import asyncio, pathlib, sys
-from supervisord_py.ledger import instances
-from supervisord_py.ledger.event_rows import EventJournal, EventRow
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
+from supervisord_py.ledger.events import Event, EventJournal
 from supervisord_py.ledger.store import Ledger
 
 async def main():
     ledger = await Ledger.open(pathlib.Path(sys.argv[1]))
     journal = EventJournal(ledger)
     for number in range(1, 1_000_000):
-        journal.append(EventRow(number, 0.0, None, "e", None, None, None, {}))
-        await instances.insert_starting(ledger, instances.Starting(f"k{number}", "tool:x", 0.0))
+        journal.append(Event(number, 0.0, None, "e", None, None, None, {}))
+        await ledger.write(INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 0.0)))
         print(number, flush=True)
 
 asyncio.run(main())
@@ -47,7 +48,8 @@ async def test_what_was_awaited_survives_a_kill(path: Path, open_ledger: OpenLed
     child.wait()
     ledger = await open_ledger()
     assert ledger.recovered_from is None
-    assert await event_rows.last_id(ledger) >= told[-1]  # queued before the row that was awaited, so written with it
+    # Queued before the row that was awaited, so written with it.
+    assert await EventJournal(ledger).last_id() >= told[-1]
     rows = await instances.open_rows(ledger)
     assert {f"k{number}" for number in told} <= {row.key for row in rows}
     closed = await instances.close_interrupted(ledger, set(), 5.0)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from supervisord_py.ledger import event_rows, idempotency, instances, pins, retention, runs, unit_state
-from supervisord_py.ledger.event_rows import EventJournal, EventRow
+from supervisord_py.ledger import events, idempotency, instances, retention
+from supervisord_py.ledger.events import EVENTS, Event, EventJournal
 from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
-from supervisord_py.ledger.instances import Ending, InstanceRow, Spawned, Starting
-from supervisord_py.ledger.pins import Pin
+from supervisord_py.ledger.instances import (
+    INSTANCES,
+    PINS,
+    RUNS,
+    UNIT_STATES,
+    InstanceRow,
+    PinRow,
+    RunRow,
+    UnitStateRow,
+)
 from supervisord_py.ledger.retention import RetentionLimits, TableLimit
-from supervisord_py.ledger.rows import from_json
-from supervisord_py.ledger.runs import Begun, Finished, RunRow
 from supervisord_py.ledger.store import Durability
-from supervisord_py.ledger.unit_state import UnitStateRow
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Reason
 
@@ -27,23 +32,41 @@ if TYPE_CHECKING:
 
     OpenLedger = Callable[..., Awaitable[Ledger]]
 
-SPAWNED = Spawned(pid=5, start_time=77, boot_id="boot", started_at=101.0, log_position=1000)
+SPAWNED: dict[str, Any] = {
+    "pid": 5,
+    "start_time": 77,
+    "boot_id": "boot",
+    "started_at": 101.0,
+    "log_position": 1000,
+}
 
 
 async def test_the_story_of_an_instance(ledger: Ledger) -> None:
-    starting = Starting("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
-    assert await instances.insert_starting(ledger, starting) is Durability.COMMITTED
-    assert await instances.insert_starting(ledger, Starting("k", "tool:other", 1.0)) is Durability.COMMITTED
-    before = await instances.get(ledger, "k")
+    starting = InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
+    assert await ledger.write(INSTANCES.insert(starting)) is Durability.COMMITTED
+    assert await ledger.write(INSTANCES.insert(InstanceRow("k", "tool:other", 1.0))) is Durability.COMMITTED
+    before = await INSTANCES.get(ledger, "k")
     assert before == InstanceRow("k", "tool:x", 100.0, start_method="spawn", port=8000, spec_digest="d")
-    await instances.spawned(ledger, "k", SPAWNED)
-    await instances.ready(ledger, "k", 102.0)
-    await instances.ready(ledger, "k", 999.0)
+    await ledger.write(INSTANCES.update("k", **SPAWNED))
+    await ledger.write(instances.became_ready("k", 102.0))
+    await ledger.write(instances.became_ready("k", 999.0))
     assert [it.key for it in await instances.open_rows(ledger)] == ["k"]
     verdict = {"by": "keeper", "rss_bytes": 9}
-    await instances.ended(ledger, "k", Ending(110.0, "memory_limit", None, 9, verdict, 1 << 20, 0.5, 2000))
-    await instances.ended(ledger, "k", Ending(120.0, "exit", 0))
-    assert await instances.get(ledger, "k") == InstanceRow(
+    await ledger.write(
+        instances.ended(
+            "k",
+            110.0,
+            "memory_limit",
+            code=None,
+            signal=9,
+            verdict=verdict,
+            max_rss_bytes=1 << 20,
+            cpu_seconds=0.5,
+            log_end=2000,
+        )
+    )
+    await ledger.write(instances.ended("k", 120.0, "exit", code=0))
+    assert await INSTANCES.get(ledger, "k") == InstanceRow(
         key="k",
         unit="tool:x",
         started_at=101.0,
@@ -64,23 +87,32 @@ async def test_the_story_of_an_instance(ledger: Ledger) -> None:
         log_end=2000,
         spec_digest="d",
     )
-    assert await instances.get(ledger, "none") is None
+    assert await INSTANCES.get(ledger, "none") is None
     assert await instances.open_rows(ledger) == []
 
 
 async def test_the_newest_instances(ledger: Ledger) -> None:
     for number in range(3):
-        await instances.insert_starting(ledger, Starting(f"k{number}", "tool:x", 100.0 + number))
-        await instances.spawned(ledger, f"k{number}", Spawned(1, 2, "b", 100.0 + number, number * 1000))
-    await instances.insert_starting(ledger, Starting("other", "tool:y", 500.0))
+        await ledger.write(INSTANCES.insert(InstanceRow(f"k{number}", "tool:x", 100.0 + number)))
+        await ledger.write(
+            INSTANCES.update(
+                f"k{number}",
+                pid=1,
+                start_time=2,
+                boot_id="b",
+                started_at=100.0 + number,
+                log_position=number * 1000,
+            )
+        )
+    await ledger.write(INSTANCES.insert(InstanceRow("other", "tool:y", 500.0)))
     assert [it.key for it in await instances.latest(ledger, "tool:x", 2)] == ["k2", "k1"]
 
 
 async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
     for key in ("ended", "held", "gone", "never spawned"):
-        await instances.insert_starting(ledger, Starting(key, "tool:x", 100.0))
-    await instances.ended(ledger, "ended", Ending(105.0, "exit", 0))
+        await ledger.write(INSTANCES.insert(InstanceRow(key, "tool:x", 100.0)))
+    await ledger.write(instances.ended("ended", 105.0, "exit", code=0))
     await ledger.close()
     ledger = await open_ledger()
     closed = await instances.close_interrupted(ledger, {"held"}, 200.0)
@@ -94,60 +126,75 @@ async def test_what_nobody_holds_is_closed_as_interrupted_exactly_once(open_ledg
 
 async def test_what_was_interrupted_is_found_by_the_time(ledger: Ledger) -> None:
     for key, now in (("old", 100.0), ("new", 200.0)):
-        await instances.insert_starting(ledger, Starting(key, "tool:x", now))
+        await ledger.write(INSTANCES.insert(InstanceRow(key, "tool:x", now)))
         await instances.close_interrupted(ledger, (), now)
     assert [row.key for row in await instances.interrupted_since(ledger, 200.0)] == ["new"]
 
 
+def begin(ledger: Ledger, unit: str, at: float, **facts: Any) -> int:
+    number = ledger.next_number("runs")
+    ledger.post(RUNS.insert(RunRow(number, unit, at, **facts)))
+    return number
+
+
+def finish(ledger: Ledger, number: int, at: float, outcome: str, **facts: Any) -> None:
+    ledger.post(RUNS.update(number, "ended_at IS NULL", ended_at=at, outcome=outcome, **facts))
+
+
 async def test_the_story_of_a_run(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    first = runs.begin(ledger, Begun("tool:x", 10.0, "req"))
-    second = runs.begin(ledger, Begun("tool:y", 11.0, instance="k9"))
+    first = begin(ledger, "tool:x", 10.0, request_id="req")
+    second = begin(ledger, "tool:y", 11.0, instance="k9")
     assert second > first
-    runs.finish(ledger, first, Finished(12.0, "completed", 2.0, 200, None, 150.5, "k"))
-    runs.finish(ledger, first, Finished(99.0, "exit", 9.0))
+    finish(ledger, first, 12.0, "completed", duration_seconds=2.0, status=200, cold_start_ms=150.5, instance="k")
+    finish(ledger, first, 99.0, "exit")
     await ledger.flush()
-    assert await runs.get(ledger, first) == RunRow(
+    assert await RUNS.get(ledger, first) == RunRow(
         first, "tool:x", 10.0, "k", 12.0, "completed", 200, None, 150.5, 2.0, "req"
     )
-    assert [it.id for it in await runs.latest(ledger)] == [second, first]
-    assert [it.id for it in await runs.latest(ledger, "tool:x")] == [first]
-    assert [it.id for it in await runs.latest(ledger, limit=1)] == [second]
-    assert await runs.get(ledger, 999) is None
+    assert [it.id for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [second, first]
+    assert [it.id for it in await instances.latest_runs(ledger, "tool:x")] == [first]
+    assert await RUNS.get(ledger, 999) is None
     await ledger.close()
     ledger = await open_ledger()
-    await runs.close_interrupted(ledger, 15.0)
-    cut = await runs.get(ledger, second)
+    await instances.close_interrupted(ledger, (), 15.0)
+    cut = await RUNS.get(ledger, second)
     assert cut == RunRow(second, "tool:y", 11.0, "k9", 15.0, "interrupted", None, "interrupted", None, 4.0)
-    assert (await runs.get(ledger, first)).outcome == "completed"  # type: ignore[union-attr]  # seen above
-    assert runs.begin(ledger, Begun("tool:x", 16.0)) > second
+    assert (await RUNS.get(ledger, first)).outcome == "completed"  # type: ignore[union-attr]  # seen above
+    assert begin(ledger, "tool:x", 16.0) > second
 
 
 async def test_pins_survive_and_the_last_word_counts(open_ledger: OpenLedger) -> None:
     ledger = await open_ledger()
-    await pins.pin(ledger, Pin("tool:b", forever=False, pinned_at=1.0))
-    await pins.pin(ledger, Pin("tool:a", forever=False, pinned_at=2.0))
-    await pins.pin(ledger, Pin("tool:b", forever=True, pinned_at=3.0))
+    await ledger.write(PINS.put(PinRow("tool:b", forever=False, pinned_at=1.0)))
+    await ledger.write(PINS.put(PinRow("tool:a", forever=False, pinned_at=2.0)))
+    await ledger.write(PINS.put(PinRow("tool:b", forever=True, pinned_at=3.0)))
     await ledger.close()
     ledger = await open_ledger()
-    assert await pins.everything(ledger) == [Pin("tool:a", False, 2.0), Pin("tool:b", True, 3.0)]  # its fields in order
-    await pins.unpin(ledger, "tool:b")
-    await pins.unpin(ledger, "tool:never")
-    assert [it.unit for it in await pins.everything(ledger)] == ["tool:a"]
+    assert await PINS.find(ledger, "ORDER BY unit") == [
+        PinRow("tool:a", False, 2.0),
+        PinRow("tool:b", True, 3.0),
+    ]
+    await ledger.write(PINS.delete("tool:b"))
+    await ledger.write(PINS.delete("tool:never"))
+    assert [it.unit for it in await PINS.find(ledger, "ORDER BY unit")] == ["tool:a"]
 
 
 async def test_the_last_state_of_a_unit(ledger: Ledger) -> None:
-    unit_state.remember(ledger, UnitStateRow("tool:x", "ready", 1.0))
+    ledger.post(UNIT_STATES.put(UnitStateRow("tool:x", "ready", 1.0)))
     last = UnitStateRow("tool:x", "failed", 2.0, 1.5, 3, {"reason": "early_exit"})
-    unit_state.remember(ledger, last)
-    unit_state.remember(ledger, UnitStateRow("tool:a", "cold", 1.0))
+    ledger.post(UNIT_STATES.put(last))
+    ledger.post(UNIT_STATES.put(UnitStateRow("tool:a", "cold", 1.0)))
     await ledger.flush()
-    assert await unit_state.everything(ledger) == [UnitStateRow("tool:a", "cold", 1.0), last]
+    assert await UNIT_STATES.find(ledger, "ORDER BY unit") == [UnitStateRow("tool:a", "cold", 1.0), last]
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[1]", "5"])
-def test_a_damaged_cell_reads_as_empty(text: str | None) -> None:
-    assert from_json(text) == {}
+@pytest.mark.parametrize("text", ["", "{", "[1]", "5", '"x"'])
+async def test_a_damaged_cell_reads_as_empty(ledger: Ledger, text: str) -> None:
+    await ledger.write(UNIT_STATES.put(UnitStateRow("tool:x", "cold", 1.0, facts={"a": 1})))
+    await ledger.write(lambda connection: connection.execute("UPDATE unit_state SET facts = ?", (text,)))
+    (row,) = await UNIT_STATES.find(ledger)
+    assert row.facts == {}
 
 
 async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledger: OpenLedger) -> None:
@@ -159,16 +206,16 @@ async def test_events_are_kept_by_the_journal_and_follow_their_causes(open_ledge
     )
     third = stream.publish("tool_started", "tool:x", cause=second)
     await ledger.flush()
-    assert await event_rows.get(ledger, first) == EventRow(1, 7.0, "tool:x", "run_accepted", None, None, None, {})
-    row = await event_rows.get(ledger, second)
+    assert await EVENTS.get(ledger, first) == Event(1, 7.0, "tool:x", "run_accepted", None, None, None, {})
+    row = await EVENTS.get(ledger, second)
     assert row is not None
     assert (row.reason, row.instance, row.cause, row.facts) == ("evicted_lru", "k", 1, {"odd": "<class 'set'>"})
-    assert [it.id for it in await event_rows.chain(ledger, third)] == [first, second, third]
-    assert await event_rows.chain(ledger, 999) == []
-    assert [it.id for it in await event_rows.after(ledger, 1)] == [2, 3]
-    assert [it.id for it in await event_rows.after(ledger, 0, "tool:x", 1)] == [1]
-    assert [it.id for it in await event_rows.latest(ledger, limit=2)] == [2, 3]
-    assert [it.id for it in await event_rows.latest(ledger, "tool:x", 1)] == [3]
+    assert [it.id for it in await events.chain(ledger, third)] == [first, second, third]
+    assert await events.chain(ledger, 999) == []
+    assert [it.id for it in await EventJournal(ledger).after(1, None, 9)] == [2, 3]
+    assert [it.id for it in await EventJournal(ledger).after(0, "tool:x", 1)] == [1]
+    assert [it.id for it in await EventJournal(ledger).latest(None, 2)] == [2, 3]
+    assert [it.id for it in await EventJournal(ledger).latest("tool:x", 1)] == [3]
     await ledger.close()
     again = await EventStream.open(EventJournal(await open_ledger()))
     assert again.publish("e") > third
@@ -205,13 +252,13 @@ async def fill(ledger: Ledger) -> None:
     """Twenty of each, one a second, the last ones still open."""
     journal = EventJournal(ledger)
     for number in range(1, 21):
-        journal.append(EventRow(number, float(number), "tool:x", "e", None, None, None, {}))
-        run = runs.begin(ledger, Begun("tool:x", float(number)))
-        await instances.insert_starting(ledger, Starting(f"k{number:02}", "tool:x", float(number)))
+        journal.append(Event(number, float(number), "tool:x", "e", None, None, None, {}))
+        run = begin(ledger, "tool:x", float(number))
+        await ledger.write(INSTANCES.insert(InstanceRow(f"k{number:02}", "tool:x", float(number))))
         await idempotency.begin(ledger, f"{number}", "r", "d", float(number))
         if number <= 15:
-            runs.finish(ledger, run, Finished(float(number), "completed", 0.0))
-            await instances.ended(ledger, f"k{number:02}", Ending(float(number), "exit"))
+            finish(ledger, run, float(number), "completed")
+            await ledger.write(instances.ended(f"k{number:02}", float(number), "exit"))
             await idempotency.complete(ledger, f"{number}", "r", Done(200, "", b""))
 
 
@@ -220,8 +267,8 @@ async def test_pruning_by_count_keeps_the_newest_and_the_open(ledger: Ledger) ->
     few = TableLimit(3, 1e9)
     gone = await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0, batch=4)
     assert gone == {"events": 17, "runs": 15, "instances": 15}
-    assert [it.id for it in await event_rows.after(ledger, 0)] == [18, 19, 20]
-    assert [it.started_at for it in await runs.latest(ledger)] == [20, 19, 18, 17, 16]
+    assert [it.id for it in await EventJournal(ledger).after(0, None, 99)] == [18, 19, 20]
+    assert [it.started_at for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [20, 19, 18, 17, 16]
     assert len(await instances.open_rows(ledger)) == 5
     assert await retention.prune(ledger, RetentionLimits(few, few, few, 1e9), now=100.0) == {}
 
@@ -234,7 +281,7 @@ async def test_pruning_by_age_keeps_the_newest_row_for_its_number(open_ledger: O
     assert gone == {"events": 9, "runs": 9, "instances": 9, "idempotency": 9}
     gone = await retention.prune(ledger, RetentionLimits(old, old, old, 10.0), now=1e6)
     assert gone == {"events": 10, "runs": 6, "instances": 6, "idempotency": 6}
-    assert await event_rows.last_id(ledger) == 20
+    assert await EventJournal(ledger).last_id() == 20
     await ledger.close()
     ledger = await open_ledger()
-    assert runs.begin(ledger, Begun("tool:x", 1.0)) == 21
+    assert begin(ledger, "tool:x", 1.0) == 21

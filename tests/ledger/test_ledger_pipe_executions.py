@@ -12,6 +12,7 @@ import pytest
 
 from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import instances, pipe_claims, pipe_executions, pipe_history, pipe_state
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.pipe_claims import Claim
 from supervisord_py.ledger.pipe_executions import Finish, Output, PipeExecutionRow, Running, Spawned, UsageRow
 from supervisord_py.ledger.pipe_state import PipeStateRow, StateChange
@@ -221,14 +222,14 @@ async def test_what_the_state_becomes_comes_with_the_row_or_not_at_all(
 async def test_what_is_written_with_a_row_is_there_with_it_or_not_at_all(ledger: Ledger) -> None:
     """The life of a process begins, has its pid and ends in the transactions of its execution's row."""
     number, other = await add(ledger), await add(ledger)
-    begins, too_late = (instances.starting_of(instances.Starting(key, "pipe:report", NOW)) for key in ("k1", "k2"))
+    begins, too_late = (INSTANCES.insert(InstanceRow(key, "pipe:report", NOW)) for key in ("k1", "k2"))
     await pipe_executions.mark_running(ledger, number, Running(NOW, progress="{}"), also=begins)
     with pytest.raises(ConflictError):
         await pipe_executions.mark_running(ledger, other, Running(NOW), also=too_late)
     assert (await whole(ledger, number)).progress == "{}"
-    became = instances.spawned_of("k1", instances.Spawned(7, 8, "b", NOW, 9))
+    became = INSTANCES.update("k1", pid=7, start_time=8, boot_id="b", started_at=NOW, log_position=9)
     await pipe_executions.spawned(ledger, number, Spawned(7, 8, "b", NOW), also=became)
-    end = instances.ended_of("k1", instances.Ending(NOW + 1, "exit", 0))
+    end = instances.ended("k1", NOW + 1, "exit", code=0)
     assert (await pipe_executions.finish(ledger, number, Finish("completed", NOW + 1), also=end)).first
     assert [(it.key, it.pid, it.reason) for it in await instances.latest(ledger, "pipe:report", 9)] == [
         ("k1", 7, "exit")

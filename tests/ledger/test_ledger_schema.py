@@ -10,18 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.ledger import (
-    event_rows,
-    files,
-    idempotency,
-    instances,
-    migrations,
-    pins,
-    runs,
-    unit_state,
-)
+from supervisord_py.ledger import events, files, idempotency, instances, migrations
+from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.idempotency import Done, Interrupted
-from supervisord_py.ledger.pins import Pin
+from supervisord_py.ledger.instances import PINS, RUNS, UNIT_STATES, PinRow
 from supervisord_py.ledger.store import Ledger, LedgerUnavailableError
 
 if TYPE_CHECKING:
@@ -56,7 +48,7 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
     load(path, frozen.read_text(encoding="utf-8"))
     ledger = await open_ledger()
     assert ledger.recovered_from is None
-    ended = await instances.get(ledger, "0badc0de.1tfajv0000aa")
+    ended = await instances.INSTANCES.get(ledger, "0badc0de.1tfajv0000aa")
     assert ended is not None
     assert (ended.unit, ended.reason, ended.signal, ended.verdict) == (
         "tool:lorenz-ode-solver",
@@ -65,10 +57,12 @@ async def test_a_ledger_of_every_released_version_loads(frozen: Path, path: Path
         {"by": "keeper", "reason": "memory_limit", "rss_bytes": 629145600},
     )
     assert [it.key for it in await instances.open_rows(ledger)] == ["0badc0de.1tfajv0000ab"]
-    assert [(it.id, it.outcome) for it in await runs.latest(ledger)] == [(2, None), (1, "completed")]
-    assert [it.event for it in await event_rows.chain(ledger, 2)] == ["tool_started", "tool_stopped"]
-    assert await pins.everything(ledger) == [Pin("tool:lorenz-ode-solver", forever=True, pinned_at=1763700000.5)]
-    assert [(it.unit, it.state, it.facts) for it in await unit_state.everything(ledger)] == [
+    assert [(it.id, it.outcome) for it in await RUNS.find(ledger, "ORDER BY id DESC")] == [(2, None), (1, "completed")]
+    assert [it.event for it in await events.chain(ledger, 2)] == ["tool_started", "tool_stopped"]
+    assert await PINS.find(ledger, "ORDER BY unit") == [
+        PinRow("tool:lorenz-ode-solver", forever=True, pinned_at=1763700000.5)
+    ]
+    assert [(it.unit, it.state, it.facts) for it in await UNIT_STATES.find(ledger, "ORDER BY unit")] == [
         ("tool:lorenz-ode-solver", "failed", {"reason": "memory_limit"})
     ]
     assert await idempotency.begin(ledger, "k1", "POST /r", "d", 1.0) == Done(200, "application/json", b"{}")
@@ -136,8 +130,8 @@ async def test_a_file_that_is_no_ledger_is_set_aside_and_a_fresh_one_begun(
     assert ledger.recovered_from.moved_to.read_bytes() == content
     assert ledger.recovered_from.moved_to.name.startswith("pxd.db.corrupt-")
     assert ledger.recovered_from.detail
-    await pins.pin(ledger, Pin("tool:x", forever=False, pinned_at=1.0))
-    assert len(await pins.everything(ledger)) == 1
+    await ledger.write(PINS.put(PinRow("tool:x", forever=False, pinned_at=1.0)))
+    assert len(await PINS.find(ledger, "ORDER BY unit")) == 1
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -153,7 +147,7 @@ async def test_a_ledger_damaged_inside_is_set_aside(path: Path, open_ledger: Ope
             file.write(b"\xa5" * 8192)
     ledger = await open_ledger()
     assert ledger.recovered_from is not None
-    assert await event_rows.last_id(ledger) == 0
+    assert await EventJournal(ledger).last_id() == 0
     await ledger.close()
     assert (await open_ledger()).recovered_from is None
 
@@ -183,7 +177,7 @@ async def test_a_broken_write_ahead_log_loses_only_its_own_end(path: Path, open_
     wal.write_bytes(log[: whole + 100] + b"\x5a" * (len(log) - whole - 100))
     ledger = await open_ledger()
     assert ledger.recovered_from is None
-    assert [it.unit for it in await pins.everything(ledger)] == ["tool:a"]
+    assert [it.unit for it in await PINS.find(ledger, "ORDER BY unit")] == ["tool:a"]
 
 
 def test_two_damaged_files_in_one_second_both_stay(path: Path) -> None:

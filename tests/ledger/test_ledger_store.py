@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from supervisord_py.ledger import pins
+from supervisord_py.ledger.instances import PINS
 from supervisord_py.ledger.store import Durability, Ledger, LedgerDegradedError, LedgerUnavailableError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def insert(unit: str) -> Callable[[sqlite3.Connection], object]:
 
 
 async def units(ledger: Ledger) -> list[str]:
-    return [it.unit for it in await pins.everything(ledger)]
+    return [it.unit for it in await PINS.find(ledger, "ORDER BY unit")]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -147,10 +147,10 @@ def test_the_files_are_private_under_any_umask(path: Path, mask: int) -> None:
 import asyncio, os, pathlib
 os.umask({mask})
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.ledger import pins
+from supervisord_py.ledger.instances import PINS, PinRow
 async def main():
     ledger = await Ledger.open(pathlib.Path({str(path)!r}))
-    await pins.pin(ledger, pins.Pin("tool:x", True, 1.0))
+    await ledger.write(PINS.put(PinRow("tool:x", True, 1.0)))
     for name in sorted(os.listdir({str(path.parent)!r})):
         print(name, oct(os.stat(os.path.join({str(path.parent)!r}, name)).st_mode & 0o7777))
     await ledger.close()

@@ -11,7 +11,7 @@ import pytest
 
 from supervisord_py.errors import OverloadedError, ShuttingDownError
 from supervisord_py.ledger import instances
-from supervisord_py.process.events import Event
+from supervisord_py.ledger.events import Event
 from supervisord_py.process.pool import Pin
 from tools.tool_house import alive, eventually
 

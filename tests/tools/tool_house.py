@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keeper.keeper_rig import PLAIN_ARGV, Rig, alive
-from supervisord_py.ledger import runs
-from supervisord_py.ledger.event_rows import EventJournal
+from supervisord_py.ledger import instances
+from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import read_note
@@ -171,7 +171,7 @@ class ToolHouse:
     async def runs(self, name: str) -> list[Any]:
         """Return the rows of a tool's runs, newest first."""
         await self.ledger.flush()
-        return list(await runs.latest(self.ledger, f"tool:{name}"))
+        return list(await instances.latest_runs(self.ledger, f"tool:{name}"))
 
     async def said(self, event: str, unit: str | None = None) -> list[Any]:
         """Return all events of that name so far."""

@@ -26,7 +26,7 @@ from supervisord_py.kernels.cell import (
 )
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.ledger.kernel_cells import Dispatched
+from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 
 if TYPE_CHECKING:
@@ -234,20 +234,21 @@ class Call:
             return False
         return True
 
-    def _dispatched(self, where: Stopped, cell: Cell, life: KernelLife) -> Dispatched:
-        return Dispatched(
+    def _dispatched(self, where: Stopped, cell: Cell, life: KernelLife) -> KernelCellRow:
+        return KernelCellRow(
             id=secrets.token_hex(8),
             session=self.plan.session.id,
             call=self.plan.id,
             ordinal=where.index,
             code=cell.code,
+            status=RUNNING,
             queued_at=self.plan.queued_at,
             started_at=time.time(),
             instance=life.key,
             title=cell.title,
         )
 
-    async def _send(self, sent: Dispatched, life: KernelLife, index: int) -> CellOutcome:
+    async def _send(self, sent: KernelCellRow, life: KernelLife, index: int) -> CellOutcome:
         house, deadline = self._house, self.plan.deadline
         if life.handle is None:
             raise AssertionError(life)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.lives.cell_run import CellEnd
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.kernels.lives.memory_watch import MemoryWatch
-    from supervisord_py.ledger.kernel_cells import Dispatched
+    from supervisord_py.ledger.kernels import KernelCellRow
 
 NOTE_SECONDS = 0.05
 """A cell on a gateway that takes longer is noted there, in a file; until then its row in the ledger says what runs."""
@@ -95,7 +95,7 @@ class CellWork:
         self._handle = handle
         self._noting: asyncio.TimerHandle | None = None
 
-    def begin(self, sent: Dispatched, deadline: float, tell: Callable[[CallEvent], None]) -> CellRun:
+    def begin(self, sent: KernelCellRow, deadline: float, tell: Callable[[CallEvent], None]) -> CellRun:
         """Note that a cell is under way; `deadline` is loop time."""
         life = self._life
         loop = asyncio.get_running_loop()
@@ -107,7 +107,7 @@ class CellWork:
         return run
 
     async def perform(
-        self, run: CellRun, sent: Dispatched, deadline: float, audience: Audience | None = None
+        self, run: CellRun, sent: KernelCellRow, deadline: float, audience: Audience | None = None
     ) -> CellOutcome:
         """Send a cell and wait for its end, or make it end; return what came of it.
 
@@ -140,7 +140,7 @@ class CellWork:
         return CellOutcome(result, judged, end, over_memory)
 
     async def _see_end(
-        self, run: CellRun, sent: Dispatched, deadline: float, audience: Audience | None
+        self, run: CellRun, sent: KernelCellRow, deadline: float, audience: Audience | None
     ) -> tuple[CellEnd, float | None]:
         """Return how it ended, and after how many seconds."""
         loop, times = asyncio.get_running_loop(), self._house.config.ladder
@@ -169,19 +169,19 @@ class CellWork:
             loop = asyncio.get_running_loop()
             self._noting = loop.call_later(NOTE_SECONDS, self._house.pool.note, self._life)
 
-    async def _seal_later(self, sent: Dispatched, result: CellResult) -> None:
+    async def _seal_later(self, sent: KernelCellRow, result: CellResult) -> None:
         """Close the files of a cell that was given up once its kernel is over, too."""
         await self._life.told.wait()
         await self._house.cells_house.seal(sent, result)
 
-    def _say_climbed(self, sent: Dispatched, end: CellEnd) -> None:
+    def _say_climbed(self, sent: KernelCellRow, end: CellEnd) -> None:
         cut = end.cut.value if end.cut else None
         steps = [{"action": it.action, "after_seconds": it.after_seconds} for it in end.steps]
         chronicle = self._house.pool.chronicle
         kept = Variables.LOST.value if end.is_stateless else end.variables.value
         chronicle.say("interrupted_cell", self._life, None, cell=sent.id, why=cut, steps=steps, variables=kept)
 
-    def _request(self, sent: Dispatched) -> ExecuteRequest:
+    def _request(self, sent: KernelCellRow) -> ExecuteRequest:
         config = self._house.config
         output = config.output
         folder = config.cells_dir / sent.session

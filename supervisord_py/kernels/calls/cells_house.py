@@ -16,7 +16,7 @@ from supervisord_py.kernels.hosting.launching import folder_of_cells
 from supervisord_py.kernels.output import sweep
 from supervisord_py.kernels.output.cell_log import CellLog
 from supervisord_py.kernels.output.render import CellOutput, cell_result, show
-from supervisord_py.ledger import kernel_cells
+from supervisord_py.ledger import kernels as kernel_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.kernel_endings import KernelEnd
     from supervisord_py.kernels.lives.cell_run import CellEnd
-    from supervisord_py.ledger.kernel_cells import Dispatched, KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 
 SWEEP_SECONDS = 300.0
@@ -50,14 +50,14 @@ class CellsHouse:
         """Return the files of a cell."""
         return CellLog(self._config().cells_dir / session_id, cell_id)
 
-    async def dispatch(self, cell: Dispatched) -> None:
+    async def dispatch(self, cell: KernelCellRow) -> None:
         """Write the row of a cell that is to be sent, and see to its folder.
 
         A control plane that dies between the sending and the row would leave a cell that ran and that nobody knows of.
         """
         try:
             async with asyncio.timeout(ROW_SECONDS):
-                await kernel_cells.dispatch(self._ledger, cell)
+                await kernel_rows.dispatch(self._ledger, cell)
         except TimeoutError:
             _log.warning("cell_row_late", session=cell.session, cell=cell.id)  # it is queued: it follows in order
         except Exception:
@@ -69,7 +69,7 @@ class CellsHouse:
 
     async def finish(
         self,
-        sent: Dispatched,
+        sent: KernelCellRow,
         judged: Judgement,
         end: CellEnd,
         duration_seconds: float | None,
@@ -102,10 +102,10 @@ class CellsHouse:
         closing = _closing(result, Variables.LOST if end.is_stateless else judged.variables, at)
         if end.gone is not None and kernel_is_over:
             await asyncio.to_thread(seal, self.log(sent.session, sent.id), closing.error, at)
-        kernel_cells.finish(self._ledger, sent.id, closing)
+        kernel_rows.finish(self._ledger, sent.id, closing)
         return result
 
-    async def _shown(self, sent: Dispatched) -> CellOutput:
+    async def _shown(self, sent: KernelCellRow) -> CellOutput:
         """Read a cell's files. Small ones come from memory: the way to a thread and back takes longer."""
         log, limits = self.log(sent.session, sent.id), self._config().output
         try:
@@ -115,14 +115,14 @@ class CellsHouse:
         except OSError as error:
             return CellOutput(unkept=f"Its output cannot be read: {error}.")
 
-    def _unkept(self, sent: Dispatched, reply: Reply | None) -> str | None:
+    def _unkept(self, sent: KernelCellRow, reply: Reply | None) -> str | None:
         """Say that the kernel ended a cell of whose end nothing is on disk; None where it never told of one."""
         if reply is None or reply.lossy or reply.status is CellStatus.ABORTED:
             return None
         folder = self._config().cells_dir / sent.session
         return f"Output of this cell is lost, it was not kept: its files in {folder} were removed or not written."
 
-    async def seal(self, sent: Dispatched, result: CellResult) -> None:
+    async def seal(self, sent: KernelCellRow, result: CellResult) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""
         await asyncio.to_thread(seal, self.log(sent.session, sent.id), error_members(result.error), time.time())
 
@@ -130,7 +130,7 @@ class CellsHouse:
         """Return all cells of a session, in order of dispatch."""
         await self._ledger.flush()  # the end of a cell that was answered just now may be on its way
         rows: list[KernelCellRow] = []
-        while page := await kernel_cells.of_session(
+        while page := await kernel_rows.of_session(
             self._ledger, session_id, after=rows[-1].id if rows else None, limit=_PAGE
         ):
             rows += page
@@ -144,11 +144,11 @@ class CellsHouse:
 
     async def row(self, cell_id: str) -> KernelCellRow | None:
         """Return the row of a cell."""
-        return await kernel_cells.get(self._ledger, cell_id)
+        return await kernel_rows.CELLS.get(self._ledger, cell_id)
 
     async def open_row(self, session_id: str, instance: str | None) -> KernelCellRow | None:
         """Return the last cell of a kernel whose end is not recorded; of whichever kernel where `instance` is None."""
-        found = await kernel_cells.open_cells(self._ledger, session_id)
+        found = await kernel_rows.open_cells(self._ledger, session_id)
         return next((row for row in reversed(found) if instance is None or row.instance == instance), None)
 
     async def export(self, session: LiveSession) -> dict[str, Any]:
@@ -184,8 +184,8 @@ def _weight(log: CellLog) -> int:
     return sum(path.stat().st_size for path in (log.out_path, log.records_path) if path.exists())
 
 
-def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_cells.CellEnd:
-    return kernel_cells.CellEnd(
+def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_rows.CellEnd:
+    return kernel_rows.CellEnd(
         status=result.status.value,
         ended_at=ended_at,
         duration_seconds=result.duration_seconds,

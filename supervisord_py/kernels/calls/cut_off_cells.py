@@ -16,7 +16,8 @@ from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.cell_run import CellEnd
 from supervisord_py.kernels.output.records import Begin
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger import instances, kernel_cells, kernel_sessions
+from supervisord_py.ledger import instances
+from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.spec import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.kernels.output.records import End
     from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 
 
@@ -58,24 +59,24 @@ async def close(
         ends: How kernels ended that were found dead or are being stopped, by instance.
         now: Unix seconds.
     """
-    for row in await kernel_cells.open_cells(ledger):
+    for row in await kernel_rows.open_cells(ledger):
         if row.id in followed:
             continue
         kernel_end = ends.get(row.instance or "")
         if kernel_end is None and row.instance is not None:
-            kernel_end = _end_in(await instances.get(ledger, row.instance))
-        session = await kernel_sessions.get(ledger, row.session)
+            kernel_end = _end_in(await instances.INSTANCES.get(ledger, row.instance))
+        session = await kernel_rows.SESSIONS.get(ledger, row.session)
         is_shell = session is not None and session.backend == BackendName.BASH
         seen = await asyncio.to_thread(_look, log_of(row))
         closed = closing(row, seen, kernel_end, is_shell=is_shell, now=now)
         if seen.has_begun and seen.end is None:
             await asyncio.to_thread(seal, log_of(row), closed.error, closed.ended_at)
-        kernel_cells.finish(ledger, row.id, closed)
+        kernel_rows.finish(ledger, row.id, closed)
 
 
 def closing(
     row: KernelCellRow, seen: Seen, kernel_end: KernelEnd | None, *, is_shell: bool, now: float
-) -> kernel_cells.CellEnd:
+) -> kernel_rows.CellEnd:
     """Say how a cell ended of which only its traces are left.
 
     Args:
@@ -88,11 +89,11 @@ def closing(
     if seen.end is not None:
         return _ended(row, seen, seen.end, is_shell=is_shell)
     if not seen.has_begun:
-        return kernel_cells.CellEnd(CellStatus.ABORTED.value, now, variables=Variables.LOST.value)
+        return kernel_rows.CellEnd(CellStatus.ABORTED.value, now, variables=Variables.LOST.value)
     judged = _judged(kernel_end, is_shell=is_shell)
     record = kernel_end.record if kernel_end else None
     at = max(row.started_at, record.ended_at if record else now)
-    return kernel_cells.CellEnd(
+    return kernel_rows.CellEnd(
         status=judged.status.value,
         ended_at=at,
         duration_seconds=at - row.started_at,
@@ -102,11 +103,11 @@ def closing(
     )
 
 
-def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_cells.CellEnd:
+def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_rows.CellEnd:
     at = max(row.started_at, end.place.time)
     is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
     kept = not (is_shell or end.asked_exit or is_uncounted)
-    return kernel_cells.CellEnd(
+    return kernel_rows.CellEnd(
         status=end.status.value,
         ended_at=at,
         duration_seconds=at - row.started_at if end.duration is None else end.duration,

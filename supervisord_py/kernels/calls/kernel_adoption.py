@@ -19,7 +19,7 @@ from supervisord_py.kernels.lives.kernel_life import KernelLife
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.ledger.kernel_cells import Dispatched
+from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.hosting.session_register import SessionRegister
     from supervisord_py.kernels.lives.kernel_tags import KernelTag
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
     from supervisord_py.process.spec import Child, ExitRecord
 
 GATEWAY_UNIT = "kernel:gateway"
@@ -172,7 +172,7 @@ class KernelAdoption:
             self._followed.add(sent.id)
             self._pool.run_task(self._follow(session, life, sent, ticket))
 
-    async def _in_flight(self, session: LiveSession, life: KernelLife) -> Dispatched | None:
+    async def _in_flight(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
         """Return the cell that the kernel was at, unless it has ended meanwhile."""
         row = await self._last_row(session, life)
         if life.cell is None:
@@ -184,10 +184,8 @@ class KernelAdoption:
         if not is_kept and row is not None and row.ended_at is not None:
             return None  # long over, and its files were swept away since
         if row is None:
-            return Dispatched(life.cell, session.id, "", 0, "", time.time(), time.time(), life.key)
-        return Dispatched(
-            row.id, row.session, row.call, row.ordinal, row.code, row.queued_at, row.started_at, row.instance, row.title
-        )
+            return KernelCellRow(life.cell, session.id, "", 0, "", RUNNING, time.time(), time.time(), life.key)
+        return row
 
     async def _last_row(self, session: LiveSession, life: KernelLife) -> KernelCellRow | None:
         """Return the row of the last cell that was sent; one too young for the note of a gateway has only that.
@@ -204,7 +202,7 @@ class KernelAdoption:
             return newest
         return await self._house.cells_house.row(life.cell)
 
-    async def _follow(self, session: LiveSession, life: KernelLife, sent: Dispatched, ticket: int) -> None:
+    async def _follow(self, session: LiveSession, life: KernelLife, sent: KernelCellRow, ticket: int) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
         if life.handle is None:
             return

@@ -18,8 +18,10 @@ import structlog
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail, how_it_ended
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger import instances
+from supervisord_py.ledger.instances import became_ready
+from supervisord_py.ledger.table import together
 from supervisord_py.process.descriptors import SHORT, check_room, shortage
+from supervisord_py.process.instance import spawned_row, starting_row
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import Reason
@@ -335,12 +337,8 @@ class ShellRows:
         if life is not None:
             life.shells.add(held.key)
             await self._pool.placement.annotate(held.key, self._pool.tag_of(life))
-        row = instances.Starting(held.key, held.unit, held.started_at, start_method="bash")
-        who = held.identity
-        spawned = instances.Spawned(who.pid, who.start_time, who.boot_id, held.started_at, held.log_position)
-        await instances.insert_starting(self._ledger, row)
-        await instances.spawned(self._ledger, held.key, spawned)
-        await instances.ready(self._ledger, held.key, time.time())
+        row = starting_row(held.key, held.unit, held.started_at, start_method="bash")
+        await self._ledger.write(together(row, spawned_row(held), became_ready(held.key, time.time())))
 
     def shell_ended(self, child: ShellChild, record: ExitRecord, survivors: tuple[int, ...]) -> None:
         """Nothing of it is left but the survivors."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.kernels.session import SessionKey
     from supervisord_py.kernels.sessions.session_events import Standing
-    from supervisord_py.ledger.kernel_cells import Newest
+    from supervisord_py.ledger.kernels import Newest
     from supervisord_py.process.spec import Reason
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.hosting.live_session import LiveSession
@@ -12,7 +13,7 @@ from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.kernels.shortened import shortened
-from supervisord_py.ledger import kernel_cells, kernel_sessions
+from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.process.spec import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.session import SessionView
     from supervisord_py.kernels.sessions.session_events import Standing
-    from supervisord_py.ledger.kernel_cells import Newest
-    from supervisord_py.ledger.kernel_sessions import KernelSessionRow
+    from supervisord_py.ledger.kernels import KernelSessionRow, Newest
     from supervisord_py.ledger.store import Ledger
 
 CUT_OFF = "The session's last kernel was cut off with the daemon; its variables are gone."
@@ -53,8 +53,8 @@ class SessionRegister:
 
     async def open(self) -> None:
         """Read what earlier control planes remembered."""
-        newest = await kernel_cells.newest_of_all(self._ledger)
-        for number, row in enumerate(await kernel_sessions.everything(self._ledger)):
+        newest = await kernel_rows.newest_of_all(self._ledger)
+        for number, row in enumerate(await kernel_rows.all_sessions(self._ledger)):
             if row.state not in _AT_REST:
                 self._unsettled.append(row)
             session = _session(row)
@@ -74,7 +74,7 @@ class SessionRegister:
                 session.reason = session.reason or Reason.INTERRUPTED
                 session.lost = session.lost or (CUT_OFF if session.keeps_variables else None)
             state, reason = SessionState.STOPPED.value, row.reason or Reason.INTERRUPTED.value
-            kernel_sessions.remember(self._ledger, replace(row, state=state, reason=reason))
+            kernel_rows.remember(self._ledger, msgspec.structs.replace(row, state=state, reason=reason))
         self._unsettled.clear()
 
     def ensure(self, key: SessionKey, language: str, owner: Owner = Owner.SESSION) -> LiveSession:
@@ -143,7 +143,7 @@ class SessionRegister:
 
     def write(self, session: LiveSession) -> None:
         """Write down what a session is now."""
-        kernel_sessions.remember(self._ledger, _row(session, self.view(session)))
+        kernel_rows.remember(self._ledger, _row(session, self.view(session)))
 
     def used(self, session: LiveSession) -> None:
         """Note the end of a call; written now and then only."""
@@ -170,7 +170,7 @@ class SessionRegister:
         """Drop a session without history."""
         self._sessions.pop(session.id, None)
         self._written.pop(session.id, None)
-        kernel_sessions.forget(self._ledger, session.id)
+        kernel_rows.forget(self._ledger, session.id)
 
     def _is_over(self, session: LiveSession) -> bool:
         """Say whether a front end has ended it, and nobody has run a cell of ours there."""
@@ -218,7 +218,7 @@ def _record(newest: Newest) -> ExitRecord:
 
 def _row(session: LiveSession, view: SessionView) -> KernelSessionRow:
     key = session.key
-    return kernel_sessions.KernelSessionRow(
+    return kernel_rows.KernelSessionRow(
         id=key.id,
         name=key.name,
         cwd=key.cwd,

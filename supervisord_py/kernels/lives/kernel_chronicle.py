@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.ledger import instances
+from supervisord_py.ledger.instances import became_ready
+from supervisord_py.process.instance import ended_row, spawned_row, starting_row
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
@@ -52,32 +52,18 @@ class KernelChronicle:
     async def starting(self, life: KernelLife) -> None:
         """Write the row of a life; returns once it is written, or the ledger is known to be degraded."""
         backend = life.session.backend.value
-        row = instances.Starting(key=life.key, unit=life.unit, started_at=life.started_at, start_method=backend)
-        await instances.insert_starting(self._ledger, row)
+        await self._ledger.write(starting_row(life.key, life.unit, life.started_at, start_method=backend))
 
     async def spawned(self, life: KernelLife) -> None:
         """Write down which process it is."""
-        if (child := life.child) is not None:
-            who = child.identity
-            row = instances.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, child.log_position)
-            await instances.spawned(self._ledger, life.key, row)
+        if life.child is not None:
+            await self._ledger.write(spawned_row(life.child))
 
     async def ready(self, life: KernelLife) -> None:
         """Write down when it became ready."""
         if life.ready_at is not None:
-            await instances.ready(self._ledger, life.key, life.ready_at)
+            await self._ledger.write(became_ready(life.key, life.ready_at))
 
     async def ended(self, key: str, end: KernelEnd) -> None:
         """Write down how it ended; only the first end of a key counts."""
-        record = end.record
-        row = instances.Ending(
-            ended_at=record.ended_at if record else time.time(),
-            reason=end.reason.value,
-            code=end.code,
-            signal=end.signal,
-            verdict=end.verdict(),
-            max_rss_bytes=record.max_rss_bytes if record else None,
-            cpu_seconds=record.user_seconds + record.system_seconds if record else None,
-            log_end=record.log_end if record else None,
-        )
-        await instances.ended(self._ledger, key, row)
+        await self._ledger.write(ended_row(key, end.reason, end.record))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import OutputLimits
     from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.kernels.output.render import Output
-    from supervisord_py.ledger.kernel_cells import KernelCellRow
+    from supervisord_py.ledger.kernels import KernelCellRow
 
 SKIP_TAG = "skip-execution"
 MAJOR = 4

@@ -23,9 +23,9 @@ from supervisord_py.pipes.running.stopping import REASONS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from supervisord_py.ledger.instances import Operation
     from supervisord_py.ledger.pipe_executions import Output
     from supervisord_py.ledger.pipe_state import PipeStateRow
+    from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.execution import Execution, Outcome
     from supervisord_py.pipes.judging.retry import NextTry
     from supervisord_py.pipes.running.live_run import LiveRun

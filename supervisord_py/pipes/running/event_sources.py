@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from supervisord_py.ledger.events import Event
 from supervisord_py.pipes.room_requests import PublishedEvent
 from supervisord_py.pipes.scheduling.events import FILE_CHANGED, goes_below, watch_root
-from supervisord_py.process.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

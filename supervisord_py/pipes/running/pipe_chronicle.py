@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.ledger import instances
+from supervisord_py.process.instance import ended_row, spawned_row, starting_row
 
 if TYPE_CHECKING:
-    from supervisord_py.ledger.instances import Operation
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.process.events import EventStream
@@ -41,58 +40,12 @@ class PipeChronicle:
 
     async def starting(self, key: str, unit: str) -> None:
         """Write the row of a life that is about to begin."""
-        await self._ledger.write(life_begins(key, unit))
+        await self._ledger.write(starting_row(key, unit, time.time(), start_method="spawn"))
 
     async def spawned(self, child: Child) -> None:
         """Write down which process it is."""
-        await self._ledger.write(life_of(child))
+        await self._ledger.write(spawned_row(child))
 
     async def ended(self, key: str, reason: Reason, record: ExitRecord | None) -> None:
         """Write down how it ended; only the first end of a key counts."""
-        await self._ledger.write(life_ends(key, reason, record))
-
-
-# -- the same, to be written in the transaction of an execution's row --------------------------------------------------
-
-
-def life_begins(key: str, unit: str) -> Operation:
-    """Return what writes the row of a life that is about to begin."""
-    return instances.starting_of(instances.Starting(key, unit, time.time(), "spawn"))
-
-
-def life_of(child: Child) -> Operation:
-    """Return what writes down which process it is."""
-    who = child.identity
-    facts = instances.Spawned(who.pid, who.start_time, who.boot_id, child.started_at, child.log_position)
-    return instances.spawned_of(child.key, facts)
-
-
-def life_ends(key: str, reason: Reason, record: ExitRecord | None) -> Operation:
-    """Return what writes down how it ended; only the first end of a key counts."""
-    row = instances.Ending(ended_at=time.time(), reason=reason.value)
-    if record is not None:
-        row = instances.Ending(
-            ended_at=record.ended_at,
-            reason=reason.value,
-            code=record.code,
-            signal=record.signal,
-            verdict=_verdict(record),
-            max_rss_bytes=record.max_rss_bytes,
-            cpu_seconds=record.user_seconds + record.system_seconds,
-            log_end=record.log_end,
-        )
-    return instances.ended_of(key, row)
-
-
-def _verdict(record: ExitRecord) -> dict[str, Any] | None:
-    found = record.verdict
-    if found is None:
-        return None
-    return {
-        "reason": found.reason.value,
-        "by": found.by,
-        "time": found.time,
-        "signal": found.signal,
-        "rss_bytes": found.rss_bytes,
-        "limit_bytes": found.limit_bytes,
-    }
+        await self._ledger.write(ended_row(key, reason, record))

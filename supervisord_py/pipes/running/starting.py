@@ -25,9 +25,9 @@ from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.running import run_terms, secret_store
 from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
-from supervisord_py.pipes.running.pipe_chronicle import life_begins, life_of
 from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.process.instance import spawned_row, starting_row
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Starting:
         timeout, progress = live.execution.plan.timeout_seconds, run_terms.encode(terms)
         running = pipe_executions.Running(now, wait_ms, key, timeout, progress)
         change = StateChange(pipe_name=live.pipe, last_run_at=now)
-        life = life_begins(key, live.execution.unit)
+        life = starting_row(key, live.execution.unit, now, start_method="spawn")
         try:
             await pipe_executions.mark_running(house.ledger, live.id, running, change=change, also=life)
         except ConflictError as error:
@@ -222,7 +222,7 @@ class Starting:
         )
         wait_ms, warnings = live.execution.queue_wait_ms, list(prepared.warnings)
         house.chronicle.say("execution_started", live, pid=who.pid, queue_wait_ms=wait_ms, warnings=warnings)
-        await pipe_executions.spawned(house.ledger, live.id, facts, also=life_of(child))
+        await pipe_executions.spawned(house.ledger, live.id, facts, also=spawned_row(child))
 
 
 def _ready(prepared: Prepared) -> _Ready:

@@ -19,16 +19,16 @@ from supervisord_py.pipes.agents.run_files import cleanup
 from supervisord_py.pipes.judging.values import Cause, Ending
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running import secret_store
-from supervisord_py.pipes.running.pipe_chronicle import life_ends
 from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.process.instance import ended_row
 from supervisord_py.process.lifecycle import describe, outcome
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.ledger.instances import Operation
+    from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.execution import Outcome
     from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.live_run import LiveRun
@@ -137,7 +137,7 @@ def life_of_run_ends(live: LiveRun) -> Operation:
     wanted = None if live.is_wanted else REASONS[live.cause]
     unseen = wanted or Reason.INTERRUPTED
     reason = unseen if live.record is None else outcome(live.record, wanted, ready=True)
-    return life_ends(live.key, reason, live.record)
+    return ended_row(live.key, reason, live.record)
 
 
 # -- what is known of an end -------------------------------------------------------------------------------------------

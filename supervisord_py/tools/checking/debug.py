@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import PxError
-from supervisord_py.ledger import instances, runs
+from supervisord_py.ledger import instances
 from supervisord_py.tools.checking.sample import sample_input
 from supervisord_py.tools.failures import hint_for
 from supervisord_py.tools.proxy import RunRequest, start_run
@@ -23,8 +23,7 @@ from supervisord_py.tools.upstream import schema_drift
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from supervisord_py.ledger.instances import InstanceRow
-    from supervisord_py.ledger.runs import RunRow
+    from supervisord_py.ledger.instances import InstanceRow, RunRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.tools.service import Tools
     from supervisord_py.tools.spec import ToolSpec
@@ -227,7 +226,7 @@ async def diagnose(launcher: Tools, ledger: Ledger, name: str) -> dict[str, Any]
     spec = launcher.catalog.get(name)
     await ledger.flush()  # the row of a run is posted: it may come after the answer
     is_cold = launcher.instance_of(name) is None
-    past = await runs.latest(ledger, spec.unit, RUNS)
+    past = await instances.latest_runs(ledger, spec.unit, RUNS)
     error = await _try_it(launcher, spec) if is_cold else None
     drift = await _drift(launcher, spec)
     standing = launcher.last_state(name)

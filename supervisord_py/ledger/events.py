@@ -1,0 +1,99 @@
+"""What happened, kept: the journal of the event stream, and the questions asked of it later."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisord_py.ledger.table import Table
+
+if TYPE_CHECKING:
+    from supervisord_py.ledger.store import Ledger
+
+CHAIN_MAX = 100
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One fact: the row, the object of the stream, and (`document`) what users see.
+
+    Attributes:
+        id: Grows; names this event for ever.
+        time: Unix seconds.
+        unit: `kind:name`, or None when it concerns the daemon.
+        event: One snake_case word.
+        reason: Of CONTRACT §7, or None.
+        instance: Instance id, or None.
+        cause: Id of the event that led to this one, or None.
+        facts: Further JSON values.
+    """
+
+    id: int
+    time: float
+    unit: str | None
+    event: str
+    reason: str | None = None
+    instance: str | None = None
+    cause: int | None = None
+    facts: dict[str, Any] = {}
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object of CONTRACT §3: time as RFC 3339 UTC, facts beside the other members."""
+        moment = datetime.fromtimestamp(self.time, UTC).isoformat(timespec="milliseconds")
+        known = {
+            "id": self.id,
+            "time": moment.replace("+00:00", "Z"),
+            "unit": self.unit,
+            "event": self.event,
+            "reason": self.reason,
+            "instance": self.instance,
+            "cause": self.cause,
+        }
+        return {**known, **{name: value for name, value in self.facts.items() if name not in known}}
+
+
+EVENTS = Table("events", Event)
+
+
+class EventJournal:
+    """The ledger as the event stream sees it. Appending never waits and never fails."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def append(self, event: Event) -> None:
+        """Queue an event to be written."""
+        self._ledger.post(EVENTS.insert(event))
+
+    async def last_id(self) -> int:
+        """Return the greatest id that is kept, 0 when there is none."""
+        query = "SELECT coalesce(max(id), 0) FROM events"
+        return await self._ledger.read(lambda connection: int(connection.execute(query).fetchone()[0]))
+
+    async def after(self, after_id: int, unit: str | None, limit: int) -> list[Event]:
+        """Return the oldest events with a greater id, ascending."""
+        # Two queries, not one with coalesce: each has its index.
+        if unit is None:
+            return await EVENTS.find(self._ledger, "WHERE id > ? ORDER BY id LIMIT ?", after_id, limit)
+        where = "WHERE unit = ? AND id > ? ORDER BY id LIMIT ?"
+        return await EVENTS.find(self._ledger, where, unit, after_id, limit)
+
+    async def latest(self, unit: str | None, limit: int) -> list[Event]:
+        """Return the newest events, ascending."""
+        if unit is None:
+            found = await EVENTS.find(self._ledger, "ORDER BY id DESC LIMIT ?", limit)
+        else:
+            found = await EVENTS.find(self._ledger, "WHERE unit = ? ORDER BY id DESC LIMIT ?", unit, limit)
+        return found[::-1]
+
+
+async def chain(ledger: Ledger, number: int) -> list[Event]:
+    """Return an event and what led to it, cause before effect; ends where a cause is no longer kept."""
+    found: list[Event] = []
+    wanted: int | None = number
+    while wanted is not None and len(found) < CHAIN_MAX and (row := await EVENTS.get(ledger, wanted)) is not None:
+        found.append(row)
+        # A cause is older than its effect; anything else is damage and would go round in circles.
+        wanted = row.cause if row.cause is not None and row.cause < row.id else None
+    return found[::-1]

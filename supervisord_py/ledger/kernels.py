@@ -1,0 +1,181 @@
+"""Sessions of kernels, and the cells that were sent to them.
+
+What a session last was is known by name after it stopped and after a restart; it decides nothing. The row of a cell is
+there before the cell is sent, except while the disk takes nothing; the first end that is recorded stands. The order of
+a session's history is the order of dispatch, whatever the wall clock did meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from supervisord_py.ledger.table import Table
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from supervisord_py.ledger.store import Durability, Ledger
+
+
+RUNNING = "running"
+
+
+class KernelSessionRow(msgspec.Struct, frozen=True):
+    """One session. Times are Unix seconds.
+
+    Attributes:
+        id: The `{k}` of the routes.
+        interpreter: Path, `spec:NAME`, or `bash`.
+        owner: `session`, `per_call`, `jupyter` or `jupyter_api`.
+        created_at: When the first kernel of it was wanted; never overwritten.
+        state: One word of SessionState.
+        reason: Why its last kernel ended, or why it stops.
+        restarts: How often it came back by itself.
+        instance: Key of its last process life.
+        failure: Problem document of a hard failure.
+    """
+
+    id: str
+    name: str
+    cwd: str
+    interpreter: str
+    backend: str
+    language: str
+    owner: str
+    created_at: float
+    state: str
+    kernelspec: str | None = None
+    last_used: float | None = None
+    reason: str | None = None
+    restarts: int = 0
+    instance: str | None = None
+    failure: dict[str, Any] | None = None
+
+
+class KernelCellRow(msgspec.Struct, frozen=True):
+    """One cell. Times are Unix seconds; what is not known (yet) is None.
+
+    Attributes:
+        id: Names its files.
+        session: Id of its session.
+        instance: Key of the process life that ran it.
+        call: Id of the call that it was part of.
+        ordinal: Its place in that call, from 0.
+        status: `running`, or one word of CellStatus.
+        queued_at: When its call arrived.
+        total_bytes: Of the complete stream output.
+        error: `{name, value, traceback}` of what it raised.
+        variables: `kept` or `lost`, once it ended.
+        steps: Rungs that ended it, `{action, after_seconds, detail}`.
+    """
+
+    id: str
+    session: str
+    call: str
+    ordinal: int
+    code: str
+    status: str
+    queued_at: float
+    started_at: float
+    instance: str | None = None
+    title: str | None = None
+    ended_at: float | None = None
+    duration_seconds: float | None = None
+    execution_count: int | None = None
+    total_bytes: int = 0
+    truncated: bool = False
+    lossy: bool = False
+    error: dict[str, Any] | None = None
+    variables: str | None = None
+    steps: tuple[dict[str, Any], ...] = ()
+
+
+class CellEnd(msgspec.Struct, frozen=True):
+    """What is known at the end of a cell; as in KernelCellRow."""
+
+    status: str
+    ended_at: float
+    duration_seconds: float | None = None
+    execution_count: int | None = None
+    total_bytes: int = 0
+    truncated: bool = False
+    lossy: bool = False
+    error: dict[str, Any] | None = None
+    variables: str = "kept"
+    steps: tuple[dict[str, Any], ...] = ()
+
+
+class Newest(NamedTuple):
+    """The cell of a session that was sent last, the process life that ran it, and how that ended, where it did."""
+
+    id: str
+    instance: str | None = None
+    reason: str | None = None
+    code: int | None = None
+    signal: int | None = None
+
+
+SESSIONS = Table("kernel_sessions", KernelSessionRow)
+CELLS = Table("kernel_cells", KernelCellRow)
+_NEWEST = """SELECT newest.session, newest.id, newest.instance, life.reason, life.code, life.signal
+    FROM (SELECT session, id, instance, max(rowid) FROM kernel_cells GROUP BY session) AS newest
+    LEFT JOIN instances AS life ON life.key = newest.instance"""
+
+
+def remember(ledger: Ledger, row: KernelSessionRow) -> None:
+    """Record the present state of a session."""
+    ledger.post(SESSIONS.put(row, keep=("created_at",)))
+
+
+def forget(ledger: Ledger, session: str) -> None:
+    """Drop a session and the history of its cells."""
+
+    def drop(connection: sqlite3.Connection) -> None:
+        connection.execute("DELETE FROM kernel_cells WHERE session = ?", (session,))
+        connection.execute("DELETE FROM kernel_sessions WHERE id = ?", (session,))
+
+    ledger.post(drop)
+
+
+async def all_sessions(ledger: Ledger) -> list[KernelSessionRow]:
+    """Return all sessions, the last used first."""
+    return await SESSIONS.find(ledger, "ORDER BY coalesce(last_used, created_at) DESC, id")
+
+
+async def dispatch(ledger: Ledger, cell: KernelCellRow) -> Durability:
+    """Record a cell that is about to be sent; an id that is there already stays as it is."""
+    return await ledger.write(CELLS.insert(cell))
+
+
+def finish(ledger: Ledger, cell: str, end: CellEnd) -> None:
+    """Record how a cell ended; only the first end counts."""
+    ledger.post(CELLS.update(cell, "ended_at IS NULL", **msgspec.structs.asdict(end)))
+
+
+async def of_session(
+    ledger: Ledger, session: str, *, after: str | None = None, limit: int = 1000
+) -> list[KernelCellRow]:
+    """Return the oldest cells of a session, in order of dispatch.
+
+    Args:
+        ledger: Where.
+        session: Id of the session.
+        after: Only those sent later than this cell; one that is no longer kept has all of them later.
+        limit: At most so many.
+    """
+    where = """WHERE session = ? AND rowid > coalesce((SELECT rowid FROM kernel_cells WHERE id = ?), 0)
+               ORDER BY rowid LIMIT ?"""
+    return await CELLS.find(ledger, where, session, after, limit)
+
+
+async def newest_of_all(ledger: Ledger) -> dict[str, Newest]:
+    """Return the newest cell of each session that has any."""
+    return await ledger.read(lambda connection: {it[0]: Newest(*it[1:]) for it in connection.execute(_NEWEST)})
+
+
+async def open_cells(ledger: Ledger, session: str | None = None) -> list[KernelCellRow]:
+    """Return the cells whose end is not recorded, of one session or of all, in order of dispatch."""
+    where = "WHERE session = coalesce(?, session) AND ended_at IS NULL ORDER BY rowid"
+    return await CELLS.find(ledger, where, session)
