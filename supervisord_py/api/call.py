@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 from aiohttp import web
 
-from supervisord_py.api.counts import PipeCounts, RequestCounts, UnitCounts
 from supervisord_py.api.cpu import CpuSamples
 from supervisord_py.api.held_calls import HeldCalls
 from supervisord_py.api.json_text import json_bytes
+from supervisord_py.api.metrics import PipeCounts, UnitCounts
 from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.errors import BadRequestError, InvalidInputError
@@ -45,7 +45,7 @@ class Live:
 
     Attributes:
         closing: Set when followed streams must end.
-        requests: Counts for `/api/metrics`.
+        requests: Answers by route and status, for `/api/metrics`.
         tools: Counts of starts and evictions, from the event stream.
         kernels: The same of kernels.
         pipes: Counts of executions, from the event stream.
@@ -55,7 +55,7 @@ class Live:
     """
 
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    requests: RequestCounts = field(default_factory=RequestCounts)
+    requests: Counter[tuple[str, int]] = field(default_factory=Counter)
     tools: UnitCounts = field(default_factory=UnitCounts)
     kernels: UnitCounts = field(default_factory=UnitCounts)
     pipes: PipeCounts = field(default_factory=PipeCounts)

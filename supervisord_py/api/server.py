@@ -159,7 +159,7 @@ def _answer_every_failure(context: ApiContext, live: Live) -> Any:
             status = response.status
             return response
         finally:
-            live.requests.count(_route_name(request), status)
+            live.requests[_route_name(request), status] += 1
 
     return answer
 

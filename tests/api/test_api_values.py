@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.api.counts import COLD_START_BOUNDS, Histogram, RequestCounts
 from supervisord_py.api.cpu import CpuSamples
+from supervisord_py.api.metrics import BOUNDS, Histogram
 from supervisord_py.api.negotiation import NDJSON, SSE, choose
 from supervisord_py.api.parameters import Form, Parameter, read_arguments
 from supervisord_py.api.times import parse_age, parse_since, rfc3339
@@ -198,20 +198,12 @@ def test_the_histogram_counts_everything_once(observed: list[float]) -> None:
     histogram = Histogram()
     for seconds in observed:
         histogram.observe(seconds)
-    counts = histogram.cumulative()
+    counts = [count for _, count in histogram.cumulative()]
     assert counts == sorted(counts)
     assert counts[-1] == len(observed)
     assert math.isclose(histogram.seconds, sum(observed), abs_tol=1e-6)
-    for bound, count in zip(COLD_START_BOUNDS, counts, strict=False):
+    for bound, count in zip(BOUNDS, counts, strict=False):
         assert count == sum(seconds <= bound for seconds in observed)
-
-
-def test_requests_are_counted_by_route_and_status() -> None:
-    counts = RequestCounts()
-    counts.count("GET /x", 200)
-    counts.count("GET /x", 200)
-    counts.count("GET /x", 404)
-    assert counts.answered == {("GET /x", 200): 2, ("GET /x", 404): 1}
 
 
 def test_the_bounds_of_a_whole_number_are_told_as_they_are() -> None:

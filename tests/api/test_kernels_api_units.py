@@ -112,14 +112,14 @@ async def test_metrics_count_kernels_apart_from_tools(rig: Rig) -> None:
     await asyncio.sleep(0)
     page = (await rig.get("/api/metrics"))[1].decode()
     for line in (
-        'pxd_kernels{state="idle"} 1',
-        'pxd_kernels{state="failed"} 0',
-        "pxd_kernel_calls_waiting 3",
-        "pxd_kernel_starts_total 1",
-        'pxd_kernel_endings_total{reason="signal"} 1',
-        'pxd_kernel_start_failures_total{reason="early_exit"} 1',
-        "pxd_kernel_cold_start_seconds_count 1",
-        "pxd_starts_total 1",
+        'pxd_kernels{state="idle"} 1.0',
+        'pxd_kernels{state="failed"} 0.0',
+        "pxd_kernel_calls_waiting 3.0",
+        "pxd_kernel_starts_total 1.0",
+        'pxd_kernel_endings_total{reason="signal"} 1.0',
+        'pxd_kernel_start_failures_total{reason="early_exit"} 1.0',
+        "pxd_kernel_cold_start_seconds_count 1.0",
+        "pxd_starts_total 1.0",
     ):
         assert f"\n{line}\n" in page, line
 

@@ -29,20 +29,20 @@ async def test_metrics_count_pipes_executions_and_lines(rig: Rig) -> None:
     await asyncio.sleep(0)
     page = (await rig.get("/api/metrics"))[1].decode()
     for line in (
-        'pxd_pipes{state="idle"} 1',
-        'pxd_pipes{state="failed"} 1',
-        'pxd_pipe_running{group="manual"} 1',
-        'pxd_pipe_queue_length{group="manual"} 1',
-        'pxd_pipe_slots{group="manual"} 4',
-        "pxd_pipe_scheduler_up 1",
-        "pxd_pipe_scheduler_restarts_total 0",
-        'pxd_pipe_executions_queued_total{trigger="manual"} 1',
-        'pxd_pipe_executions_total{status="completed",error_type=""} 1',
-        'pxd_pipe_executions_total{status="failed",error_type="crash"} 1',
-        'pxd_pipe_executions_total{status="timed_out",error_type=""} 0',
-        'pxd_pipe_queue_wait_seconds_bucket{le="0.05"} 1',
-        "pxd_pipe_queue_wait_seconds_count 1",
-        "pxd_starts_total 0",
+        'pxd_pipes{state="idle"} 1.0',
+        'pxd_pipes{state="failed"} 1.0',
+        'pxd_pipe_running{group="manual"} 1.0',
+        'pxd_pipe_queue_length{group="manual"} 1.0',
+        'pxd_pipe_slots{group="manual"} 4.0',
+        "pxd_pipe_scheduler_up 1.0",
+        "pxd_pipe_scheduler_restarts_total 0.0",
+        'pxd_pipe_executions_queued_total{trigger="manual"} 1.0',
+        'pxd_pipe_executions_total{error_type="",status="completed"} 1.0',
+        'pxd_pipe_executions_total{error_type="crash",status="failed"} 1.0',
+        'pxd_pipe_executions_total{error_type="",status="timed_out"} 0.0',
+        'pxd_pipe_queue_wait_seconds_bucket{le="0.05"} 1.0',
+        "pxd_pipe_queue_wait_seconds_count 1.0",
+        "pxd_starts_total 0.0",
     ):
         assert f"\n{line}\n" in page, line
 
