@@ -11,8 +11,10 @@ import codecs
 import time
 from base64 import b64encode
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from supervisord_py.api.negotiation import NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
@@ -119,7 +121,7 @@ async def _stored(call: Call, reader: OutputReader, stored: _Stored, wish: _Wish
 
 def _cut(item: Output, end: int) -> Output:
     if isinstance(item, Chunk) and item.end > end:
-        return replace(item, data=item.data[: end - item.position])
+        return msgspec.structs.replace(item, data=item.data[: end - item.position])
     return item
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from supervisord_py.keeper.processes import slurp
+from supervisord_py.keeper.procfs import slurp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GROUP_PREFIX = "pxd-"
 LEAF = "keeper"
-_LEAVES = ("keeper", "supervisor")
+_LEAVES = (LEAF, "supervisor")
 """Leaves that we, or systemd's DelegateSubgroup=, put the keeper into."""
 _DEEPEST = 12
 
@@ -55,14 +55,22 @@ def counter(text: str, name: str) -> int:
     return 0
 
 
-def find_mount(mountinfo: str) -> tuple[str, str] | None:
-    """Return (mount point, root within the hierarchy) of cgroup2 from the text of /proc/self/mountinfo (proc(5))."""
-    for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            fields = left.split()
-            return _unescape(fields[4]), _unescape(fields[3])
-    return None
+def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
+    """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it.
+
+    Args:
+        mountinfo: Text of /proc/self/mountinfo (proc(5)).
+        membership: Text of /proc/self/cgroup.
+    """
+    mounts = [line.partition(" - ") for line in mountinfo.splitlines()]
+    fields = next((left.split() for left, _, right in mounts if right.startswith("cgroup2 ")), None)
+    path = next((line[3:] for line in membership.splitlines() if line.startswith("0::/")), None)
+    if fields is None or path is None:
+        return None
+    mount, root = _unescape(fields[4]), _unescape(fields[3]).rstrip("/")
+    if path.startswith("/../") or not (path + "/").startswith(root + "/"):
+        return None
+    return mount, (mount + path[len(root) :]).rstrip("/")
 
 
 def _unescape(path: str) -> str:
@@ -71,24 +79,16 @@ def _unescape(path: str) -> str:
     return path
 
 
-def locate(mountinfo: str, membership: str) -> tuple[str, str] | None:
-    """Return (mount point, our own group's directory), or None where cgroup2 is not mounted or we are outside of it."""
-    mount = find_mount(mountinfo)
-    if mount is None:
-        return None
-    for line in membership.splitlines():
-        if line.startswith("0::/"):
-            path = line[3:]
-            root = mount[1].rstrip("/")
-            if path.startswith("/../") or not (path + "/").startswith(root + "/"):
-                return None
-            return mount[0], (mount[0] + path[len(root) :]).rstrip("/")
-    return None
-
-
-def here() -> tuple[str, str] | None:
-    """Return `locate()` of this very process."""
-    return locate(get("/proc/self/mountinfo"), get("/proc/self/cgroup"))
+def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield a group's directory and all below it, parents first."""
+    yield path
+    try:
+        with os.scandir(path) as entries:
+            below = [entry.path for entry in entries if depth and entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for child in below:
+        yield from walk(child, depth - 1)
 
 
 class Group:
@@ -99,39 +99,19 @@ class Group:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def open_door(self) -> int:
-        """Return a descriptor: "0" written to it moves the writer into this group.
-
-        Raises:
-            OSError: It is not there or not ours.
-        """
-        return os.open(self.path + "/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-
-    def open_folder(self) -> int:
-        """Return a descriptor of its directory, for a child that is to be in it.
-
-        Raises:
-            OSError: It is not there or not ours.
-        """
-        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
     def populated(self) -> bool:
         """Say whether a live process is in it or below it."""
         return counter(get(self.path + "/cgroup.events"), "populated") == 1
 
     def members(self) -> list[int]:
         """Return the pids in it and below it."""
-        pids: list[int] = []
-        for path in walk(self.path):
-            pids += [int(word) for word in get(path + "/cgroup.procs").split() if word != "0"]
-        return pids
+        words = [word for path in walk(self.path) for word in get(path + "/cgroup.procs").split()]
+        return [int(word) for word in words if word != "0"]
 
     def kill(self) -> None:
         """SIGKILL everything in it and below it, also what is forked meanwhile (cgroup.kill, Linux 5.14)."""
-        try:
+        with contextlib.suppress(OSError):  # gone: nothing to kill; the caller looks again anyway
             put(self.path + "/cgroup.kill", "1")
-        except OSError:
-            return  # gone: nothing to kill; the caller looks again anyway
 
     def limit_memory(self, limit_bytes: int) -> bool:
         """Let the kernel enforce a limit on the tree as a whole; False where the controller is not ours."""
@@ -140,20 +120,17 @@ class Group:
         except OSError:
             return False
         for name, text in (("memory.oom.group", "1"), ("memory.swap.max", "0")):
-            try:
+            with contextlib.suppress(OSError):  # older kernels, or no swap accounting: the limit itself stands
                 put(f"{self.path}/{name}", text)
-            except OSError:
-                continue  # older kernels, or no swap accounting: the limit itself stands
         return True
 
     def oom_kills(self) -> int:
         """Count what the kernel killed in it for want of memory."""
         return counter(get(self.path + "/memory.events"), "oom_kill")
 
-    def cpu_seconds(self) -> float | None:
-        """Return the CPU seconds of all that ever ran in it; None where the kernel does not count."""
-        micros = counter(get(self.path + "/cpu.stat"), "usage_usec")
-        return micros / 1e6 if micros else None
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of all that ever ran in it; 0 where the kernel does not count."""
+        return counter(get(self.path + "/cpu.stat"), "usage_usec") / 1e6
 
     def remove(self) -> bool:
         """Remove it with all below; False while something is in it."""
@@ -167,24 +144,8 @@ class Group:
         return True
 
 
-def walk(path: str, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield a group's directory and all below it, parents first."""
-    yield path
-    if depth == 0:
-        return
-    try:
-        with os.scandir(path) as entries:
-            below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for child in below:
-        yield from walk(child, depth - 1)
-
-
 class Groups:
     """The daemon's own group and what it may do."""
-
-    __slots__ = ("memory", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -196,9 +157,8 @@ class Groups:
         Raises:
             OSError: The kernel refused.
         """
-        path = f"{self.path}/{key}"
-        os.mkdir(path, 0o755)
-        return Group(path)
+        os.mkdir(f"{self.path}/{key}", 0o755)
+        return Group(f"{self.path}/{key}")
 
     def close(self) -> bool:
         """Kill what is still in the daemon's group, at the end of everything, and remove it; False while that lasts."""
@@ -209,12 +169,12 @@ class Groups:
 
 def found(daemon_id: str) -> Groups | None:
     """Found the daemon's group, or say None where this machine does not let us: then the next rung is used."""
-    place = here()
+    place = _here()
     if place is None:
         return None
-    base = _base(*place)
-    path = f"{base}/{GROUP_PREFIX}{daemon_id}"
     try:
+        base = _base(*place)
+        path = f"{base}/{GROUP_PREFIX}{daemon_id}"
         os.makedirs(path, 0o755, exist_ok=True)
         _hand_on(base, path)
         groups = Groups(path)
@@ -228,11 +188,13 @@ def found(daemon_id: str) -> Groups | None:
 
 def leftovers(daemon_id: str) -> list[Group]:
     """Return every group of this daemon that an earlier keeper left, wherever it stood."""
-    place = here()
-    if place is None:
-        return []
+    place = _here()
     name = GROUP_PREFIX + daemon_id
-    return [Group(path) for path in walk(place[0]) if os.path.basename(path) == name]
+    return [Group(path) for path in walk(place[0]) if os.path.basename(path) == name] if place else []
+
+
+def _here() -> tuple[str, str] | None:
+    return locate(get("/proc/self/mountinfo"), get("/proc/self/cgroup"))
 
 
 def _base(mount: str, own: str) -> str:
@@ -257,33 +219,27 @@ def _delegated(path: str) -> bool:
 
 def _hand_on(base: str, path: str) -> None:
     """Enable the controllers that are there for our groups; what is refused is not used."""
-    for place in (base, path):
+    for place in (base, path) if _delegated(base) else (path,):
         offered = get(place + "/cgroup.controllers").split()
         for name in ("memory", "pids"):
-            if name in offered and (place == path or _delegated(base)):
-                try:
+            if name in offered:
+                with contextlib.suppress(OSError):
                     put(place + "/cgroup.subtree_control", f"+{name}")
-                except OSError:
-                    continue
 
 
 def _may_join(groups: Groups) -> bool:
     """Try with a real child: rights and hybrid layouts have more rules than are worth repeating here."""
-    probe = groups.create("probe")
     try:
-        door = probe.open_door()
-        try:
-            pid = os.fork()
-            if pid == 0:
-                try:
-                    os.write(door, b"0")
-                    os._exit(0)
-                finally:
-                    os._exit(1)
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        finally:
-            os.close(door)
+        probe = groups.create("probe")
     except OSError:
         return False
-    finally:
-        probe.remove()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            put(probe.path + "/cgroup.procs", "0")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    joined = os.waitpid(pid, 0)[1] == 0
+    probe.remove()
+    return joined

@@ -1,7 +1,7 @@
 """The keeper's one loop: descriptors that became ready and timers that fell due, one callback at a time.
 
-Nothing wakes it but these two, so an idle keeper sleeps. A callback that raises is reported and the loop goes on: one
-broken child must not take down the holder of all others. Times are those of the monotonic clock, in seconds.
+Nothing else wakes it, so an idle keeper sleeps. A callback that raises is reported and the loop goes on: one broken
+child must not take down the holder of all others. Times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,11 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Never fire."""
         self.cancelled = True
 
 
 class Loop:
     """A selector and a heap of timers."""
-
-    __slots__ = ("_heap", "_on_error", "_running", "_selector", "_sequence", "_soon")
 
     def __init__(self, on_error: Callable[[Exception], None]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -47,19 +44,16 @@ class Loop:
 
     @staticmethod
     def now() -> float:
-        """Return the monotonic time in seconds."""
         return time.monotonic()
 
     def watch(self, fd: int, readable: Callback | None, writable: Callback | None = None) -> None:
         """Call back whenever `fd` is ready, until `unwatch(fd)`; replaces an earlier watch of the same descriptor."""
         events = (selectors.EVENT_READ if readable else 0) | (selectors.EVENT_WRITE if writable else 0)
-        if fd in self._selector.get_map():
-            self._selector.modify(fd, events, (readable, writable))
-        else:
-            self._selector.register(fd, events, (readable, writable))
+        change = self._selector.modify if fd in self._selector.get_map() else self._selector.register
+        change(fd, events, (readable, writable))
 
     def unwatch(self, fd: int) -> None:
-        """Forget `fd`; nothing happens when it is not watched. To be called before the descriptor is closed."""
+        """Forget `fd`, watched or not. To be called before the descriptor is closed."""
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
@@ -90,26 +84,24 @@ class Loop:
 
     def turn(self) -> None:
         """Wait for something to happen and deal with all that did."""
+        watched = self._selector.get_map()
         for key, mask in self._selector.select(self._patience()):
             # A callback of this same batch may have closed the descriptor, and a new one may bear its number.
-            if self._selector.get_map().get(key.fd) is not key:
-                continue
-            readable, writable = key.data
-            if mask & selectors.EVENT_READ and readable is not None:
-                self._call(readable)
-            if mask & selectors.EVENT_WRITE and writable is not None and self._is_current(key):
-                self._call(writable)
-        self._fire_due()
+            for event, callback in zip((selectors.EVENT_READ, selectors.EVENT_WRITE), key.data, strict=True):
+                if mask & event and callback is not None and watched.get(key.fd) is key:
+                    self._call(callback)
+        now = self.now()
+        while self._heap and self._heap[0][0] <= now:
+            timer = heapq.heappop(self._heap)[2]
+            if not timer.cancelled:
+                timer.cancelled = True
+                self._call(timer.callback)
         calls, self._soon = self._soon, []
         for callback in calls:
             self._call(callback)
 
     def close(self) -> None:
-        """Give the selector's descriptor back."""
         self._selector.close()
-
-    def _is_current(self, key: selectors.SelectorKey) -> bool:
-        return self._selector.get_map().get(key.fd) is key
 
     def _patience(self) -> float | None:
         if self._soon:
@@ -117,14 +109,6 @@ class Loop:
         while self._heap and self._heap[0][2].cancelled:
             heapq.heappop(self._heap)
         return max(0.0, self._heap[0][0] - self.now()) if self._heap else None
-
-    def _fire_due(self) -> None:
-        now = self.now()
-        while self._heap and self._heap[0][0] <= now:
-            timer = heapq.heappop(self._heap)[2]
-            if not timer.cancelled:
-                timer.cancelled = True
-                self._call(timer.callback)
 
     def _call(self, callback: Callback) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The words that keeper and control plane exchange, and how frames are cut; the only thing that the two share.
+"""The words that keeper and control plane exchange, and the frames they travel in: what the two share.
 
 Transport: one AF_UNIX SOCK_STREAM socketpair. A frame is a 4-byte big-endian length and that many bytes of UTF-8 JSON
 (one object). A frame that carries file descriptors says `"fds": N`; the N descriptors ride as SCM_RIGHTS on the first
@@ -16,8 +16,8 @@ that names one is idempotent by it):
                                children: [CHILD], fds: [name], control_restarts, interrupted: [{key, unit, pid}]}
              `revision`: counts what was added within the protocol; absent = 1. A control plane may be newer.
              `interrupted`: what an earlier keeper of the same state directory left and this one swept at its start.
-  spawn      SPAWN -> {child: CHILD}                errors: kind "spawn_failed" with stage, errno; "exists" when the key
-                                                    is known with another spec (same spec: its child)
+  spawn      SPAWN (+ descriptors) -> {child: CHILD}   errors: kind "spawn_failed" with stage, errno; "exists" when
+                                                    the key is known with another spec (same spec: its child)
   signal     {key, signum, tree: bool, group: bool} -> {}   error "unknown_key", "dead", "not_permitted"
              To the leader; with `tree` to every process of the tree, one by one; with `group` (absent = false) to the
              leader's process group, all at once, as a terminal's Ctrl-C: what made a session or group of its own is
@@ -68,96 +68,188 @@ SPAWN: {key, unit, argv: [str], cwd: str, env: {str: str}, umask: int, nice: int
         max_rss_bytes: int | null, tag: str,
         memory_grace_seconds: number,    between TERM and KILL of a tree over max_rss_bytes, where the keeper enforces
                                          it; absent = 0, KILL at once. A quarter more ends the grace.
-        stdin_name: str | null}          a stored descriptor that becomes 0; else /dev/null (revision 2)
+        stdin_name: str | null,          a stored descriptor that becomes 0; else /dev/null (revision 2)
+        output_fds: ["stdout", "stderr"]}   the streams (either or both) whose descriptors ride with this frame, in this
+                                         order: they become 1 and 2, no pipe and no log is made for them (revision 3)
         Stages of spawn_failed: "fork", "setsid", "cgroup", "rlimit", "umask", "nice", "fds", "pdeathsig", "chdir",
         "exec".
 
-Output: DIR/<kind>/<name>/ for a unit `kind:name`; see keeper/segments.py for the file format.
+Output of the streams that have no descriptor: DIR/<kind>/<name>/ for a unit `kind:name`, append only, in segments:
+
+  00000000000000000000.log    the bytes as they came, both streams in order of arrival
+  00000000000000000000.idx    one INDEX_RECORD for each chunk, written before its bytes: position u64, time f64 (unix
+                              seconds), length u32, instance u16 (1..65535, wrapping), stream u8, flags u8 (0)
+
+A segment is named by the position (cumulative over the unit's life) of its first byte. A chunk goes from its record's
+position to the next record's, or to the end of the bytes: a torn or missing index loses times, never bytes. Stream GAP
+stands for lost bytes: its length counts them, it covers no position.
 """
 
 from __future__ import annotations
 
+import array
 import json
 import os
+import socket
 from collections import deque
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 PROTOCOL = 1
-REVISION = 2
+REVISION = 3
 """Grows with each addition that an older peer can do without."""
 MAX_FRAME = 4 * 1024 * 1024
+FDS_PER_MESSAGE = 16
+LENGTH_BYTES = 4
 
 STDOUT = 1
 STDERR = 2
 GAP = 3
-"""Stream number of an index record that stands for lost bytes (its length counts them; no bytes in the file)."""
-
-RECOVERED = 1
-"""Flag of an index record that a crash took and the next opening made up: its time and stream are a best guess."""
-
 INDEX_RECORD = "<QdIHBB"
-"""One record of a segment's .idx: position u64, time f64 (unix), length u32, instance u16, stream u8, flags u8.
-
-`position` is cumulative over the unit's whole life; a segment's file name is the position at which it begins
-(20 digits), `.log` for the raw bytes as they came, `.idx` for the records. A cursor is one such position.
-"""
 INDEX_RECORD_SIZE = 24
+SEGMENT_DIGITS = 20
 
 MARK_INSTANCE = "PX_INSTANCE"
 MARK_UNIT = "PX_UNIT"
 """Environment marks of every child (D11). An instance id begins with the daemon's id and a dot."""
+MARK_CONTROL = "PX_CONTROL"
+"""The mark of the control plane itself: the daemon's id."""
 
-LENGTH_BYTES = 4
+
+def unit_directory(log_dir: str, unit: str) -> str:
+    """Return DIR/<kind>/<name> of a unit `kind:name`.
+
+    Raises:
+        ValueError: The unit's name would lead out of the log directory.
+    """
+    kind, _, name = unit.partition(":")
+    for part in (kind, name):
+        if part in ("", ".", "..") or "/" in part or "\0" in part:
+            raise ValueError(f"unit {unit!r} does not name a kind and a name")
+    return f"{log_dir}/{kind}/{name}"
 
 
 class FrameError(Exception):
     """What came is no frame of the protocol, or what is to be sent is too large for one."""
 
 
-class Frame:
-    """One decoded frame. Whoever takes it owns `fds` and closes them."""
+def encode(message: dict[str, Any], fds: Sequence[int] = ()) -> bytes:
+    """Return the bytes of one frame. Escaped to ASCII, so that surrogates (undecodable file names) pass too.
 
-    __slots__ = ("fds", "message")
+    Raises:
+        FrameError: It is larger than a frame may be.
+    """
+    body = json.dumps({**message, "fds": len(fds)} if fds else message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME:
+        raise FrameError(f"a frame of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
-    def __init__(self, message: dict[str, Any], fds: list[int]) -> None:
-        self.message = message
-        self.fds = fds
+
+def close_fds(fds: Iterable[int]) -> None:
+    """Close descriptors that nobody wants."""
+    for fd in fds:
+        os.close(fd)
 
 
-class Decoder:
-    """Cuts a stream of bytes and descriptors into frames."""
+class FrameSocket:
+    """Frames with descriptors over a connected, non-blocking AF_UNIX stream socket; whoever has a loop drives it.
 
-    __slots__ = ("_buffer", "_fds")
+    Frames go out in the order of `push`, descriptors ride on the first byte of theirs and are handed out with it.
 
-    def __init__(self) -> None:
-        self._buffer = bytearray()
+    Attributes:
+        queued: Bytes that wait to be sent.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.set_inheritable(False)
+        self._sock = sock
+        self._output: deque[tuple[memoryview, list[int]]] = deque()
+        self._input = bytearray()
         self._fds: deque[int] = deque()
+        self.queued = 0
 
-    def feed(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Take what one read gave."""
-        self._buffer += data
-        self._fds.extend(fds)
+    def fileno(self) -> int:
+        return self._sock.fileno()
 
-    def next_frame(self) -> Frame | None:
-        """Return the next complete frame, None when more must be read first.
+    def push(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Queue one frame, with duplicates of `fds`: the caller may close his at once.
+
+        Raises:
+            FrameError: The frame is too large.
+        """
+        data = encode(message, fds)
+        self._output.append((memoryview(data), [os.dup(fd) for fd in fds]))
+        self.queued += len(data)
+
+    def flush(self) -> bool:
+        """Send what can be sent; return whether nothing is left.
+
+        Raises:
+            OSError: The other side is gone; the reading will tell how, after what it still said.
+        """
+        while self._output:
+            data, fds = self._output[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                sent = self._sock.sendmsg([data], rights)
+            except (BlockingIOError, InterruptedError):
+                return False
+            except OSError:
+                self._drop()
+                raise
+            close_fds(fds)
+            self.queued -= sent
+            if sent < len(data):
+                self._output[0] = (data[sent:], [])
+            else:
+                self._output.popleft()
+        return True
+
+    def receive(self) -> bool:
+        """Read once; return False at the end of the stream.
+
+        Raises:
+            BlockingIOError: There is nothing now.
+            FrameError: Descriptors got lost on the way.
+            OSError: The connection broke.
+        """
+        space = socket.CMSG_SPACE(FDS_PER_MESSAGE * array.array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = self._sock.recvmsg(65536, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        except ConnectionResetError:  # it died with something of ours unread
+            return False
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(payload[: len(payload) - len(payload) % numbers.itemsize])
+                for fd in numbers:
+                    os.set_inheritable(fd, False)  # MSG_CMSG_CLOEXEC is not everywhere
+                self._fds.extend(numbers)
+        if flags & socket.MSG_CTRUNC:
+            raise FrameError("descriptors were lost on the way: too many, or this process may open no more")
+        self._input += data
+        return bool(data)
+
+    def next_frame(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Return the next complete frame and its descriptors, which are the caller's; None: read on first.
 
         Raises:
             FrameError: No frame of the protocol looks like this.
         """
-        if len(self._buffer) < LENGTH_BYTES:
+        if len(self._input) < LENGTH_BYTES:
             return None
-        length = int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+        length = int.from_bytes(self._input[:LENGTH_BYTES], "big")
         if length > MAX_FRAME:
             raise FrameError(f"a frame announces {length} bytes, over the limit of {MAX_FRAME}")
         end = LENGTH_BYTES + length
-        if len(self._buffer) < end:
+        if len(self._input) < end:
             return None
-        body = bytes(self._buffer[LENGTH_BYTES:end])
-        del self._buffer[:end]
+        body = bytes(self._input[LENGTH_BYTES:end])
+        del self._input[:end]
         try:
             message = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -169,9 +261,17 @@ class Decoder:
             count = 0  # the names that `hello` answers with: a member, not a count
         if not isinstance(count, int) or not 0 <= count <= len(self._fds):
             raise FrameError(f"a frame announces {count!r} descriptors, {len(self._fds)} came")
-        return Frame(message, [self._fds.popleft() for _ in range(count)])
+        return message, [self._fds.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Close the descriptors whose frame never came."""
-        while self._fds:
-            os.close(self._fds.popleft())
+        """Close the socket and every descriptor on its way; frames not yet sent are dropped."""
+        self._sock.close()
+        self._drop()
+        close_fds(self._fds)
+        self._fds.clear()
+
+    def _drop(self) -> None:
+        for _, fds in self._output:
+            close_fds(fds)
+        self._output.clear()
+        self.queued = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import resource
 import signal
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    Step = Callable[[], None]
-
 STAGES = ("fork", "setsid", "cgroup", "umask", "nice", "fds", "pdeathsig", "chdir", "rlimit", "exec")
 RLIMITS = {
     "nofile": resource.RLIMIT_NOFILE,
@@ -32,6 +29,8 @@ RLIMITS = {
     "core": resource.RLIMIT_CORE,
     "fsize": resource.RLIMIT_FSIZE,
 }
+FIRST_GRANT = 3
+LAST_GRANT = 1023
 CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 """Signals that the keeper itself catches; blocked around the fork, so that a child never answers for it."""
 
@@ -39,19 +38,25 @@ CAUGHT = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.S
 class SpawnError(Exception):
     """A child did not come to be: at which stage, with which errno."""
 
-    def __init__(self, stage: str, error: int) -> None:
-        super().__init__(f"{stage}: {os.strerror(error)}")
+    def __init__(self, stage: str, error: int | None) -> None:
         self.stage = stage
-        self.error = error
+        self.error = error or errno.EIO
+        super().__init__(f"{stage}: {os.strerror(self.error)}")
+
+
+class Refusal(Exception):
+    """An error reply: kind, detail and further members."""
+
+    def __init__(self, kind: str, detail: str, **members: Any) -> None:
+        super().__init__(detail)
+        self.document = {"kind": kind, "detail": detail, **members}
 
 
 class Plan:
     """Everything the child needs, as the kernel wants it: bytes and numbers.
 
     Attributes:
-        argv: Program and arguments.
         programs: The paths to try for the program, in order.
-        env: The whole environment.
         cwd: Directory to start in; None keeps the keeper's.
         stdio: Descriptors of the keeper that become 0, 1, 2.
         grants: (number in the child, descriptor of the keeper).
@@ -61,13 +66,7 @@ class Plan:
         cgroup: Descriptor of the directory of its group, or -1; in the child -1 once it is there.
         guarded: Die with the keeper (PDEATHSIG).
         listen_pid: Put the child's pid into LISTEN_PID.
-        ignored: Signals that the keeper ignores and the child must not.
     """
-
-    __slots__ = (
-        "argv", "cgroup", "cwd", "env", "grants", "guarded", "ignored", "listen_pid", "nice", "programs", "rlimits",
-        "stdio", "umask",
-    )  # fmt: skip
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], stdio: tuple[int, int, int]) -> None:
         self.argv = [_word(text) for text in argv]
@@ -76,7 +75,9 @@ class Plan:
             raise SpawnError("exec", errno.ENOENT)
         if any(b"=" in name or not name for name in self.env):
             raise SpawnError("exec", errno.EINVAL)
-        self.programs = _candidates(self.argv[0], self.env.get(b"PATH", os.fsencode(os.defpath)))
+        program, path = self.argv[0], self.env.get(b"PATH", os.fsencode(os.defpath))
+        folders = [] if b"/" in program else path.split(b":")
+        self.programs = [os.path.join(folder or b".", program) for folder in folders] or [program]
         self.stdio = stdio
         self.cwd: bytes | None = None
         self.grants: list[tuple[int, int]] = []
@@ -86,11 +87,6 @@ class Plan:
         self.cgroup = -1
         self.guarded = False
         self.listen_pid = False
-        self.ignored: list[int] = []
-
-    def in_directory(self, path: str) -> None:
-        """Start in `path`."""
-        self.cwd = _word(path, "chdir")
 
 
 def _word(text: str, stage: str = "exec") -> bytes:
@@ -98,17 +94,6 @@ def _word(text: str, stage: str = "exec") -> bytes:
     if b"\0" in word:
         raise SpawnError(stage, errno.EINVAL)
     return word
-
-
-def _candidates(program: bytes, path: bytes) -> list[bytes]:
-    if b"/" in program:
-        return [program]
-    return [os.path.join(folder or b".", program) for folder in path.split(b":")]
-
-
-def ignored_signals() -> list[int]:
-    """Return the signals that this process ignores: an ignored signal would stay ignored over exec."""
-    return [int(number) for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
 
 
 def launch(plan: Plan) -> tuple[int, int]:
@@ -120,7 +105,7 @@ def launch(plan: Plan) -> tuple[int, int]:
     try:
         report, report_in = os.pipe()
     except OSError as error:
-        raise SpawnError("fds", error.errno or errno.EMFILE) from None
+        raise SpawnError("fds", error.errno) from None
     keeper = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
@@ -129,7 +114,7 @@ def launch(plan: Plan) -> tuple[int, int]:
             _become(plan, report_in, keeper)
     except OSError as error:
         os.close(report)
-        raise SpawnError("fork", error.errno or errno.EAGAIN) from None
+        raise SpawnError("fork", error.errno) from None
     finally:
         os.close(report_in)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -139,15 +124,15 @@ def launch(plan: Plan) -> tuple[int, int]:
 
 def _fork(plan: Plan) -> int:
     """Fork, at once into the group where the kernel can do that; else the child moves itself."""
-    if plan.cgroup >= 0:
-        try:
-            pid = system.fork_into(plan.cgroup)
-        except OSError:
-            return os.fork()
-        if pid == 0:
-            plan.cgroup = -1
-        return pid
-    return os.fork()
+    if plan.cgroup < 0:
+        return os.fork()
+    try:
+        pid = system.fork_into(plan.cgroup)
+    except OSError:
+        return os.fork()
+    if pid == 0:
+        plan.cgroup = -1
+    return pid
 
 
 def read_report(fd: int) -> SpawnError | None:
@@ -165,58 +150,37 @@ def read_report(fd: int) -> SpawnError | None:
 
 def _become(plan: Plan, report: int, keeper: int) -> None:
     """In the child: become what the plan says, or report why not. Never returns."""
-    stage = STAGES.index("fds")
+    top = max([2, *(number for number, _ in plan.grants)]) + 1
+    stage, number = STAGES.index("fds"), errno.EINVAL
     try:
-        steps, report = _steps(plan, report, keeper)
-        for stage, step in steps:  # noqa: B007  read below, when a step fails
+        report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top)  # out of the grants' way
+        steps: list[Callable[[], object]] = [
+            os.setsid,
+            lambda: _join(plan.cgroup),
+            lambda: plan.umask is not None and os.umask(plan.umask),
+            lambda: plan.nice and os.nice(plan.nice),
+            lambda: _place_fds(plan, top),
+            lambda: system.die_with_parent(keeper) if plan.guarded else None,
+            lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
+            lambda: _limit(plan.rlimits),
+            lambda: _exec(plan),
+        ]
+        for stage, step in enumerate(steps, start=1):  # noqa: B007  read below, when a step fails
             step()
     except OSError as error:
-        _report(report, stage, error.errno or errno.EINVAL)
+        number = error.errno or errno.EINVAL
     except ValueError as error:  # what resource.setrlimit makes of EPERM and EINVAL
-        _report(report, stage, errno.EPERM if "not allowed" in str(error) else errno.EINVAL)
+        number = errno.EPERM if "not allowed" in str(error) else errno.EINVAL
     except MemoryError:
-        _report(report, stage, errno.ENOMEM)
-    except BaseException:
-        _report(report, stage, errno.EINVAL)
+        number = errno.ENOMEM
     finally:
+        os.write(report, b"%d %d" % (stage, number))
         os._exit(127)
-
-
-def _report(fd: int, stage: int, error: int) -> None:
-    os.write(fd, b"%d %d" % (stage, error))
-
-
-def _steps(plan: Plan, report: int, keeper: int) -> tuple[list[tuple[int, Step]], int]:
-    """List what is to be done, in the order of STAGES, and where the report pipe will be (out of the grants' way)."""
-    top = max([2, *(number for number, _ in plan.grants)]) + 1
-    report = fcntl.fcntl(report, fcntl.F_DUPFD_CLOEXEC, top)
-    actions: list[Step] = [
-        os.setsid,
-        lambda: _join(plan.cgroup),
-        lambda: _mask(plan.umask),
-        lambda: _renice(plan.nice),
-        lambda: _place_fds(plan, top),
-        lambda: system.die_with_parent(keeper) if plan.guarded else None,
-        lambda: os.chdir(plan.cwd) if plan.cwd is not None else None,
-        lambda: _limit(plan.rlimits),
-        lambda: _exec(plan),
-    ]
-    return list(enumerate(actions, start=1)), report
 
 
 def _join(group: int) -> None:
     if group >= 0:
         os.write(os.open("cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=group), b"0")
-
-
-def _mask(umask: int | None) -> None:
-    if umask is not None:
-        os.umask(umask)
-
-
-def _renice(nice: int) -> None:
-    if nice:
-        os.nice(nice)
 
 
 def _limit(rlimits: list[tuple[int, int, int]]) -> None:
@@ -240,8 +204,9 @@ def _place_fds(plan: Plan, top: int) -> None:
 def _exec(plan: Plan) -> None:
     """Default signal dispositions, nothing blocked, then the first candidate that can be executed (as execvp(3))."""
     signal.set_wakeup_fd(-1)
-    for number in (*CAUGHT, *plan.ignored):
-        signal.signal(number, signal.SIG_DFL)
+    for number in signal.valid_signals():  # an ignored signal would stay ignored over exec
+        if number in CAUGHT or signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if plan.listen_pid:
         plan.env[b"LISTEN_PID"] = b"%d" % os.getpid()
@@ -258,27 +223,6 @@ def _exec(plan: Plan) -> None:
 
 
 # -- SPAWN messages: JSON at the edge becomes a plan, or a refusal that says which member is wrong -----------------
-
-FIRST_GRANT = 3
-LAST_GRANT = 1023
-
-
-class Refusal(Exception):
-    """An error reply: kind, detail and further members."""
-
-    def __init__(self, kind: str, detail: str, **members: Any) -> None:
-        super().__init__(detail)
-        self.document = {"kind": kind, "detail": detail, **members}
-
-
-def spawn_failed(error: SpawnError) -> Refusal:
-    """Say on the wire that a child did not come to be."""
-    return Refusal("spawn_failed", str(error), stage=error.stage, errno=error.error)
-
-
-def fingerprint(message: Mapping[str, Any]) -> int:
-    """Return a number that is equal for equal orders (within this process's life)."""
-    return hash(json.dumps({name: value for name, value in message.items() if name != "id"}, sort_keys=True))
 
 
 def text(message: Mapping[str, Any], name: str) -> str:
@@ -317,55 +261,32 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
         Refusal: A member is missing, wrong, or names an unknown descriptor.
         SpawnError: The words cannot be handed to the kernel.
     """
-    argv, env = message.get("argv"), message.get("env")
+    argv, env, stdin = message.get("argv"), message.get("env"), message.get("stdin_name")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
         raise Refusal("bad_request", "member 'argv' must be a list of strings, the program first")
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
         raise Refusal("bad_request", "member 'env' must be a map of strings")
-    made = Plan(argv, env, (_stdin(message, stored, stdio[0]), *stdio[1:]))
-    made.in_directory(text(message, "cwd"))
+    made = Plan(argv, env, (stdio[0] if stdin is None else _stored(stdin, stored), *stdio[1:]))
+    made.cwd = _word(text(message, "cwd"), "chdir")
     made.umask = int(number(message, "umask", 0o077))
     made.nice = int(number(message, "nice", 0))
     made.listen_pid = message.get("set_listen_pid") is True
-    made.grants = [_grant(entry, stored) for entry in message.get("grant_fds") or ()]
-    made.rlimits = [_rlimit(entry) for entry in message.get("rlimits") or ()]
-    if len({target for target, _ in made.grants}) != len(made.grants):
-        raise Refusal("bad_request", "two granted descriptors have the same number")
+    for entry in message.get("grant_fds") or ():
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):
+            raise Refusal("bad_request", "a granted descriptor is [number, stored name]")
+        if not FIRST_GRANT <= entry[0] <= LAST_GRANT or entry[0] in dict(made.grants):
+            raise Refusal("bad_request", f"{entry[0]} is taken, or not within {FIRST_GRANT}..{LAST_GRANT}")
+        made.grants.append((entry[0], _stored(entry[1], stored)))
+    for entry in message.get("rlimits") or ():
+        if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:
+            raise Refusal("bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}")
+        if not isinstance(entry[1], int) or not isinstance(entry[2], int):
+            raise Refusal("bad_request", f"limit {entry[0]!r} must have integers")
+        made.rlimits.append((RLIMITS[entry[0]], entry[1], entry[2]))
     return made
 
 
-def cpu_limit(message: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return soft and hard CPU seconds of a SPAWN message whose rlimits were read before; None without such a limit."""
-    for name, soft, hard in message.get("rlimits") or ():
-        if name == "cpu" and soft >= 0:
-            return int(soft), int(hard)
-    return None
-
-
-def _stdin(message: Mapping[str, Any], stored: Mapping[str, int], default: int) -> int:
-    name = message.get("stdin_name")
-    if name is None:
-        return default
+def _stored(name: Any, stored: Mapping[str, int]) -> int:
     if name not in stored:
         raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
     return stored[name]
-
-
-def _grant(entry: Any, stored: Mapping[str, int]) -> tuple[int, int]:
-    if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], int):
-        raise Refusal("bad_request", "a granted descriptor is [number, stored name]")
-    target, name = entry
-    if not FIRST_GRANT <= target <= LAST_GRANT:
-        raise Refusal("bad_request", f"a granted descriptor's number is {FIRST_GRANT}..{LAST_GRANT}, not {target}")
-    if name not in stored:
-        raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
-    return target, stored[name]
-
-
-def _rlimit(entry: Any) -> tuple[int, int, int]:
-    if not isinstance(entry, list) or len(entry) != 3 or entry[0] not in RLIMITS:
-        raise Refusal("bad_request", f"a limit is [name, soft, hard], name one of {', '.join(sorted(RLIMITS))}")
-    name, soft, hard = entry
-    if not isinstance(soft, int) or not isinstance(hard, int):
-        raise Refusal("bad_request", f"limit {name!r} must have integers")
-    return RLIMITS[name], soft, hard

@@ -1,4 +1,4 @@
-"""The one door to what Python's `os` does not offer: prctl, close_range, clone3, this boot's name.
+"""What Python's `os` does not offer: prctl, close_range, clone3.
 
 Every answer says plainly whether the platform has the thing, so that the ladders of DESIGN §5 can choose a rung.
 """
@@ -11,31 +11,28 @@ import os
 import signal
 import sys
 
+LINUX = sys.platform.startswith("linux")
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+SYS_CLONE3 = 435
 SYS_CLOSE_RANGE = 436
 CLOSE_RANGE_CLOEXEC = 4
+CLONE_INTO_CGROUP = 0x200000000
 LAST_FD = 2**32 - 1
 FIRST_FREE_FD = 3
-SYS_CLONE3 = 435
-CLONE_INTO_CGROUP = 0x200000000
 
-_LINUX = sys.platform.startswith("linux")
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_held = ctypes.PyDLL(None, use_errno=True)
 """The same, and the interpreter's lock is kept during the call: a child that is born in it must have it."""
 
 
-class _CloneArgs(ctypes.Structure):
+_CLONE_ARGS = ("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls")
+
+
+class CloneArgs(ctypes.Structure):
     """`struct clone_args` of clone3(2)."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_uint64)
-        for name in (
-            *("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls", "set_tid"),
-            *("set_tid_size", "cgroup"),
-        )
-    )
+    _fields_ = tuple((name, ctypes.c_uint64) for name in (*_CLONE_ARGS, "set_tid", "set_tid_size", "cgroup"))
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -47,7 +44,7 @@ def _prctl(option: int, argument: int) -> None:
 
 def become_subreaper() -> bool:
     """Make every orphaned descendant come back to this process (prctl(2), Linux 3.4). False where it cannot be."""
-    if not _LINUX:
+    if not LINUX:
         return False
     try:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -57,10 +54,7 @@ def become_subreaper() -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL when the parent dies, and die now if it is dead already (the race of prctl(2)).
-
-    Args:
-        parent: The pid that must still be our parent.
+    """Ask for SIGKILL when the parent, of that pid, dies, and die now if it is dead already (the race of prctl(2)).
 
     Raises:
         OSError: The kernel refused.
@@ -82,9 +76,9 @@ def fork_into(group: int) -> int:
     Raises:
         OSError: The kernel has no such call, does not allow it, or refuses: there is no child then.
     """
-    if not _LINUX:
+    if not LINUX:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    wanted = _CloneArgs(flags=CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=group)
+    wanted = CloneArgs(flags=CLONE_INTO_CGROUP, exit_signal=signal.SIGCHLD, cgroup=group)
     pid: int = _libc_held.syscall(SYS_CLONE3, ctypes.byref(wanted), ctypes.c_size_t(ctypes.sizeof(wanted)))
     if pid < 0:
         error = ctypes.get_errno()
@@ -97,15 +91,13 @@ def shut_on_exec() -> None:
 
     Where the kernel has no such call the flags stand as `shut_inherited()` and PEP 446 left them.
     """
-    if _LINUX:
+    if LINUX:
         _libc.syscall(SYS_CLOSE_RANGE, FIRST_FREE_FD, LAST_FD, CLOSE_RANGE_CLOEXEC)
 
 
 def shut_inherited() -> None:
     """Mark every descriptor that this process was born with, from 3 on, close-on-exec; once, at the start."""
-    folder = "/proc/self/fd" if _LINUX else "/dev/fd"
-    for name in os.listdir(folder):
-        fd = int(name)
+    for fd in map(int, os.listdir("/proc/self/fd" if LINUX else "/dev/fd")):
         if fd >= FIRST_FREE_FD:
             try:
                 os.set_inheritable(fd, False)
@@ -113,26 +105,19 @@ def shut_inherited() -> None:
                 continue  # the descriptor of the listing itself
 
 
-def boot_id() -> str:
-    """Name this boot: a start time means something only within one. "" where the platform does not say."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def is_linux() -> bool:
-    """Say whether this is Linux."""
-    return _LINUX
-
-
 def have_pidfd() -> bool:
     """Say whether a process can be held by a descriptor (pidfd_open(2), Linux 5.3)."""
-    if not hasattr(os, "pidfd_open"):
-        return False
     try:
         os.close(os.pidfd_open(os.getpid()))
-    except OSError:
+    except (AttributeError, OSError):
         return False
     return True
+
+
+def set_name(name: str) -> None:
+    """Be shown under that name (at most 15 bytes) by ps and pgrep (proc(5), /proc/self/comm)."""
+    try:
+        with open("/proc/self/comm", "wb", buffering=0) as file:
+            file.write(name.encode())
+    except OSError:
+        return  # no such thing on this platform

@@ -1,12 +1,16 @@
-"""The kill ladder: TERM (then CONT) to the whole tree, a grace, KILL until nothing is left.
+"""Whose process is whose, and the end of a whole tree.
 
-*Stopped* means that the tree is empty, not that its leader was reaped (DESIGN §4, law 2). Zombies do not count. The
-stops of all instances share one timer and one snapshot of the process table; the stops of one instance share one
-ladder, on which the shortest grace wins. What is still there after `kill_seconds` of KILL is named, never forgotten.
+Members are found by cgroup where there is one, else by descent and by mark. One snapshot of the process table serves
+all that ask in the same moment. A leader is its instance's; what was ours stays ours, by identity, also when its
+parents are gone; a child is its parent's; an orphan that came back to whoever adopts is told by the mark in its
+environment.
 
-Rungs: "cgroup" kills by one write to the instance's own group, so that a pid that keeps moving cannot escape, then
-looks once more for processes that left the group; "subreaper" and "process_group" kill what the census finds, again
-and again, the latter with the leader's process group first.
+The kill ladder: TERM (then CONT) to the whole tree, a grace, KILL until nothing is left. *Stopped* means that the tree
+is empty, not that its leader was reaped (DESIGN §4, law 2). Zombies do not count. All stops share one timer and one
+snapshot; the stops of one instance share one ladder, on which the shortest grace wins. What is still there after
+`kill_seconds` of KILL is named, never forgotten. A cgroup is killed by one write, so that a pid that keeps moving
+cannot escape; then what left the group is looked for. Without one, what is found is killed again and again, on the
+portable rung with the leader's process group first.
 """
 
 from __future__ import annotations
@@ -15,20 +19,21 @@ import contextlib
 import os
 import signal
 
-from supervisord_py.keeper import processes
+from supervisord_py.keeper import procfs
+from supervisord_py.keeper.protocol import MARK_INSTANCE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from supervisord_py.keeper.census import Census
-    from supervisord_py.keeper.instance import Instance
+    from supervisord_py.keeper.children import HeldChild
     from supervisord_py.keeper.loop import Loop, Timer
-    from supervisord_py.keeper.processes import Process
+    from supervisord_py.keeper.procfs import Process
 
     Done = Callable[[list[Process], bool], None]
     """Takes the survivors (empty: all gone) and whether KILL was needed."""
 
+INIT_PID = 1
 FIRST_POLL_SECONDS = 0.01
 POLL_SECONDS = 0.05
 FIRST_POLLS = 20
@@ -36,68 +41,177 @@ ROUNDS = 5
 """Looks in one turn of the KILL phase, so that what forks between a look and a signal loses the race."""
 
 
+class Membership:
+    """Finds the processes of each instance.
+
+    Args:
+        children: The living registry, by key.
+        strangers: The living set of pids that are nobody's (the control plane).
+        subreaper: Orphans come back to us; otherwise to pid 1.
+    """
+
+    def __init__(self, children: Mapping[str, HeldChild], strangers: set[int], *, subreaper: bool) -> None:
+        self._children = children
+        self._strangers = strangers
+        self._me = os.getpid()
+        self._adopter = self._me if subreaper else INIT_PID
+        self._rows: dict[int, Process] = {}
+        self._families: dict[str, list[Process]] = {}
+        self._last_pid: int | None = None
+
+    def take(self) -> None:
+        """Take a new snapshot of everything."""
+        self._last_pid = procfs.last_pid()
+        self._rows = procfs.table()
+        held = [child for child in self._children.values() if child.tree_alive and child.pid]
+        owners = {identity: child.born for child in held for identity in child.members.items()}
+        owners |= {child.identity: child.born for child in held}
+        self._families = assign(self._rows, owners, self._adopter, self._strangers | {self._me}, self._marked)
+        for child in held:
+            child.members = {row.pid: row.start_time for row in self._families.get(child.born, [])}
+
+    def catch_up(self) -> None:
+        """Take a new snapshot if anything was forked since the last one."""
+        newest = procfs.last_pid()
+        if newest is None or newest != self._last_pid:
+            self.take()
+
+    def members(self, child: HeldChild) -> list[Process]:
+        """Return the live processes of an instance's tree: now, where it has a group; else as of the last snapshot."""
+        if in_group(child):
+            assert child.group is not None
+            found = [procfs.look(pid) for pid in child.group.members()]
+            return [row for row in found if row is not None and row.alive]
+        return [row for row in self._families.get(child.born, []) if row.alive and child.tree_alive]
+
+    def empty(self, child: HeldChild) -> bool:
+        """Say whether nothing of the tree lives; a list of members may be empty only because its pids keep moving."""
+        return not in_group(child) and not self.members(child)
+
+    def member_pids(self, child: HeldChild) -> list[int]:
+        """Return the pids of an instance's tree, without looking at each."""
+        if child.group is not None:
+            return child.group.members()
+        return [row.pid for row in self.members(child)]
+
+    def descendants(self) -> list[Process]:
+        """Return every live descendant of this process but the strangers, in a new snapshot; the keeper's last look."""
+        self.take()
+        ours = assign(self._rows, {}, self._me, self._strangers | {self._me}, lambda _: "")
+        return [row for row in ours.get("", []) if row.alive]
+
+    def _marked(self, row: Process) -> str | None:
+        """Return the key in the mark that an orphan has in its environment, if an instance was born with it."""
+        mark = procfs.environment(row.pid).get(MARK_INSTANCE.encode(), b"").decode("ascii", "replace")
+        return mark if row.alive and any(child.born == mark for child in self._children.values()) else None
+
+
+def assign(
+    rows: Mapping[int, Process],
+    owners: Mapping[tuple[int, int], str],
+    adopter: int,
+    strangers: set[int],
+    orphan: Callable[[Process], str | None],
+) -> dict[str, list[Process]]:
+    """Return the processes of each key, zombies included, in no order. Pure but for `orphan`.
+
+    Args:
+        rows: The process table, by pid.
+        owners: Key by identity of each leader, reaped or not, and of every process assigned before.
+        adopter: pid that orphans come back to: the keeper, or 1 where there is no subreaper.
+        strangers: pids that are nobody's.
+        orphan: Says the key of a child of the adopter, or None; it may be slow.
+    """
+    found: dict[int, str | None] = dict.fromkeys(strangers)
+    families: dict[str, list[Process]] = {}
+    for start in rows:
+        # Climb to the first ancestor whose owner is known, then note it for all on the way down.
+        way: list[int] = []
+        key: str | None = None
+        pid = start
+        while pid in rows and pid not in way:
+            if pid in found:
+                key = found[pid]
+                break
+            way.append(pid)
+            row = rows[pid]
+            key = owners.get(row.identity)
+            if key is not None:
+                break
+            if row.ppid == adopter:
+                key = orphan(row)
+                break
+            pid = row.ppid
+        found.update(dict.fromkeys(way, key))
+    for pid, row in rows.items():
+        key = found.get(pid)
+        if key is not None:
+            families.setdefault(key, []).append(row)
+    return families
+
+
+def in_group(child: HeldChild) -> bool:
+    """Say whether the instance's own cgroup knows all of it at this moment."""
+    return child.group is not None and child.group.populated()
+
+
 class Stop:
-    """One instance on its way down. Deadlines are monotonic seconds."""
+    """One instance on its way down. Deadlines are monotonic seconds; `termed` holds who was asked to end."""
 
-    __slots__ = ("instance", "kill_by", "kill_seconds", "killed", "polls", "term_until", "termed", "waiters")
+    __slots__ = ("child", "kill_by", "kill_seconds", "killed", "polls", "term_until", "termed", "waiters")
 
-    def __init__(self, instance: Instance, term_until: float, kill_seconds: float) -> None:
-        self.instance = instance
+    def __init__(self, child: HeldChild, term_until: float, kill_seconds: float) -> None:
+        self.child = child
         self.term_until = term_until
         self.kill_seconds = kill_seconds
         self.kill_by = 0.0
         self.killed = False
         self.polls = 0
         self.termed: set[tuple[int, int]] = set()
-        """Who was asked to end."""
         self.waiters: list[Done] = []
 
 
-class Ladder:
+class KillLadder:
     """All stops under way.
 
     Args:
         loop: For its clock and timers.
-        census: Finds the members of a tree.
+        membership: Finds the members of a tree.
         reap: Reaps an instance's leader if it has ended.
         close: Told of an instance whose leader is reaped and whose tree is empty.
     """
 
-    __slots__ = ("_census", "_close", "_looked", "_loop", "_reap", "_stops", "_timer")
-
     def __init__(
         self,
         loop: Loop,
-        census: Census,
-        reap: Callable[[Instance], None],
-        close: Callable[[Instance], None],
+        membership: Membership,
+        reap: Callable[[HeldChild], None],
+        close: Callable[[HeldChild], None],
     ) -> None:
         self._loop = loop
-        self._census = census
+        self._membership = membership
         self._reap = reap
         self._close = close
         self._looked = False
         self._stops: dict[str, Stop] = {}
         self._timer: Timer | None = None
 
-    def stop(self, instance: Instance, grace: float, kill_seconds: float, done: Done) -> None:
+    def stop(self, child: HeldChild, grace: float, kill_seconds: float, done: Done) -> None:
         """Begin, or join, the stop of an instance.
 
         Args:
-            instance: Whose tree is to go.
+            child: Whose tree is to go.
             grace: Seconds between TERM and KILL; 0 kills at once.
             kill_seconds: How long to go on killing before survivors are named.
             done: Called once.
         """
-        if not instance.tree_alive:
+        if not child.tree_alive:
             done([], False)
             return
-        now = self._loop.now()
-        stop = self._stops.get(instance.key)
-        if stop is None:
-            instance.stopping = True
-            stop = self._stops[instance.key] = Stop(instance, now + grace, kill_seconds)
-        stop.term_until = min(stop.term_until, now + grace)
+        until = self._loop.now() + grace
+        stop = self._stops.setdefault(child.born, Stop(child, until, kill_seconds))
+        child.stopping = True
+        stop.term_until = min(stop.term_until, until)
         stop.waiters.append(done)
         self.hurry()
 
@@ -117,86 +231,79 @@ class Ladder:
         self._looked = False
         for stop in list(self._stops.values()):
             self._step(stop, self._loop.now())
-        if not self._stops:
-            return
-        fresh = any(stop.polls < FIRST_POLLS for stop in self._stops.values())
-        # A look at a crowded machine may cost more than the pause: never spend more than a quarter of the time looking.
-        cost = self._loop.now() - began
-        self._arm(max(FIRST_POLL_SECONDS if fresh else POLL_SECONDS, 3 * cost))
+        if self._stops:
+            fresh = any(stop.polls < FIRST_POLLS for stop in self._stops.values())
+            # A look at a crowded machine may cost more than the pause: spend at most a quarter of the time looking.
+            cost = self._loop.now() - began
+            self._arm(max(FIRST_POLL_SECONDS if fresh else POLL_SECONDS, 3 * cost))
 
     def _step(self, stop: Stop, now: float) -> None:
+        child = stop.child
         stop.polls += 1
-        left = self._remaining(stop.instance)
-        empty = self._census.empty(stop.instance)
+        # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
+        if not self._looked and not in_group(child):
+            self._looked = True  # one snapshot serves all stops of a turn
+            self._membership.take()
+        left = self._membership.members(child)
+        empty = self._membership.empty(child)
         if not empty and now >= stop.term_until:
             left = self._kill(stop, left, now)
-        elif left:
+        else:
             self._terminate(stop, left)
-        self._reap(stop.instance)
-        if empty and stop.instance.exit is not None:
-            self._close(stop.instance)
-        if not stop.instance.tree_alive:
+        self._reap(child)
+        if empty and child.exit is not None:
+            self._close(child)
+        if not child.tree_alive:
             self._finish(stop, [])
         elif not empty and stop.killed and now >= stop.kill_by:
-            self._finish(stop, left or [unseen(stop.instance)])
+            self._finish(stop, left or [unseen(child)])
 
-    def _remaining(self, instance: Instance) -> list[Process]:
-        # An empty group does not end the search: what moved itself out of it (root may) is found by mark and descent.
-        if not self._looked and not in_group(instance):
-            self._looked = True  # one snapshot serves all stops of a turn
-            self._census.take()
-        return self._census.members(instance)
-
-    def _terminate(self, stop: Stop, members: list[Process]) -> None:
+    @staticmethod
+    def _terminate(stop: Stop, members: list[Process]) -> None:
         # What a member that was asked before starts now is how it ends: it is asked only if that leaves it behind.
         ending = {row.pid for row in members if row.identity in stop.termed}
         for row in members:
             if row.identity not in stop.termed and row.ppid not in ending:
                 stop.termed.add(row.identity)
-                processes.send(row, signal.SIGTERM)
-                processes.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
+                procfs.send(row, signal.SIGTERM)
+                procfs.send(row, signal.SIGCONT)  # a stopped process takes no TERM before it goes on
 
     def _kill(self, stop: Stop, members: list[Process], now: float) -> list[Process]:
         if not stop.killed:
             stop.killed = True
             stop.kill_by = now + stop.kill_seconds
-            stop.instance.escalate()
+            stop.child.escalate()
         for _ in range(ROUNDS):
-            kill_all(stop.instance, members)
-            fresh = {row.identity for row in members}
-            if not in_group(stop.instance):
-                self._census.take()
-            members = self._census.members(stop.instance)
-            if not any(row.identity not in fresh for row in members):
+            kill_all(stop.child, members)
+            seen = {row.identity for row in members}
+            if not in_group(stop.child):
+                self._membership.take()
+            members = self._membership.members(stop.child)
+            if all(row.identity in seen for row in members):
                 break
         return members
 
     def _finish(self, stop: Stop, survivors: list[Process]) -> None:
-        del self._stops[stop.instance.key]
-        stop.instance.stopping = bool(survivors)
+        del self._stops[stop.child.born]
+        stop.child.stopping = bool(survivors)
         for done in stop.waiters:
             done(survivors, stop.killed)
 
 
-def unseen(instance: Instance) -> Process:
+def unseen(child: HeldChild) -> Process:
     """Return what stands for a tree that lives although none of its processes holds still to be named."""
-    row = processes.Process(instance.pid, 0, 0, instance.start_time)
+    row = procfs.Process(child.pid, 0, 0, child.start_time)
     row.name = "(keeps moving)"
     return row
 
 
-def in_group(instance: Instance) -> bool:
-    """Say whether the instance's own cgroup knows all of it at this moment."""
-    return instance.group is not None and instance.group.populated()
-
-
-def kill_all(instance: Instance, members: list[Process]) -> None:
+def kill_all(child: HeldChild, members: list[Process]) -> None:
     """SIGKILL every given member, and the instance's cgroup or process group as a whole."""
-    if instance.group is not None:
-        instance.group.kill()
-    elif instance.exit is None and instance.pidfd < 0 and instance.pid > 0:
+    if child.group is not None:
+        child.group.kill()
+    elif child.exit is None and child.pidfd < 0 and child.pid > 0:
         # Not reaped yet, so the number still is our leader's and names its group (no pidfd: the portable rung).
         with contextlib.suppress(OSError):  # empty already, or (macOS) only zombies are in it
-            os.killpg(instance.pid, signal.SIGKILL)
+            os.killpg(child.pid, signal.SIGKILL)
     for row in members:
-        processes.send(row, signal.SIGKILL)
+        procfs.send(row, signal.SIGKILL)

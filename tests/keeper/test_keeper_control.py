@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keeper.keeper_rig import PATIENCE, PYTHON, alive, probe, until
-from supervisord_py.keeper.control import Backoff
+from supervisord_py.keeper.control import pause_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -293,13 +293,9 @@ def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
 # -- the pauses ------------------------------------------------------------------------------------------------------
 
 
-def test_pauses_double_up_to_the_cap_and_reset_after_a_good_life() -> None:
-    backoff = Backoff(0.5, 4.0)
-    assert [backoff.after_end(1.0) for _ in range(5)] == [0.5, 1.0, 2.0, 4.0, 4.0]
-    assert backoff.failures == 5
-    assert backoff.after_end(60.0) == 0.5
-    assert backoff.after_end(59.0) == 1.0
-    assert {backoff.after_end(0.0) for _ in range(5000)} == {2.0, 4.0}, "nothing overflows after a night of failures"
+def test_the_first_deaths_cost_no_pause_then_pauses_double_up_to_the_cap() -> None:
+    assert [pause_after(failures, 0.5, 4.0) for failures in range(1, 9)] == [0, 0, 0, 0.5, 1.0, 2.0, 4.0, 4.0]
+    assert pause_after(5000, 0.5, 4.0) == 4.0, "nothing overflows after a night of failures"
 
 
 # -- the service manager -----------------------------------------------------------------------------------------------

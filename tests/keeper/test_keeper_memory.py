@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keeper.keeper_rig import alive, probe, until
-from supervisord_py.keeper import memory, processes
+from supervisord_py.keeper import memory, procfs
 
 if TYPE_CHECKING:
     from keeper.keeper_rig import Rig
@@ -109,14 +109,27 @@ def test_a_child_below_its_limit_is_left_alone(rung: Rig) -> None:
     assert (record["code"], record["verdict"]) == (0, None)
 
 
-@given(used=st.integers(0, 1 << 34), grown=st.integers(-(1 << 30), 1 << 30), limit=st.integers(1 << 20, 1 << 34))
-def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int) -> None:
-    """Growth at 2 GB/s never crosses the limit unseen by more than one shortest interval."""
-    seconds = memory.interval(used, grown, limit)
-    assert memory.MIN_SECONDS <= seconds <= memory.FLAT_SECONDS
-    assert seconds == memory.MIN_SECONDS or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
-    if abs(grown) > memory.FLAT_BYTES:
+@given(
+    used=st.integers(0, 1 << 34),
+    grown=st.integers(-(1 << 30), 1 << 30),
+    limit=st.integers(1 << 20, 1 << 34),
+    before=st.floats(memory.MIN_SECONDS, memory.QUIET_SECONDS),
+)
+def test_the_interval_keeps_the_promise(used: int, grown: int, limit: int, before: float) -> None:
+    """What grows, or is near its limit, cannot cross it at 2 GB/s unseen by more than one shortest interval."""
+    seconds = memory.interval(used, grown, limit, before)
+    assert memory.MIN_SECONDS <= seconds <= memory.QUIET_SECONDS
+    if abs(grown) > memory.QUIET_BYTES or used > limit / 2:
+        assert seconds == memory.MIN_SECONDS or used + seconds * memory.GROWTH_BYTES_PER_SECOND <= limit + 1
         assert seconds <= memory.MAX_SECONDS
+
+
+def test_a_quiet_tree_far_below_its_limit_is_looked_at_ever_less() -> None:
+    seconds, looks = memory.MIN_SECONDS, 0
+    while seconds < memory.QUIET_SECONDS:
+        seconds, looks = memory.interval(30 * MB, 0, 512 * MB, seconds), looks + 1
+    assert looks < 10
+    assert memory.interval(30 * MB, 2 * MB, 512 * MB, seconds) <= memory.MAX_SECONDS
 
 
 class FakeLoop:
@@ -143,7 +156,7 @@ class FakeLoop:
         timer.callback()
 
 
-class FakeCensus:
+class FakeMembership:
     def __init__(self) -> None:
         self.pids = [1, 2]
         self.looks = 0
@@ -151,19 +164,19 @@ class FakeCensus:
     def catch_up(self) -> None:
         self.looks += 1
 
-    def member_pids(self, _instance: Any) -> list[int]:
+    def member_pids(self, _child: Any) -> list[int]:
         return self.pids
 
 
-def fake_instance(limit: int) -> Any:
-    return type("Instance", (), {"key": f"k{limit}", "group": None, "max_rss_bytes": limit, "memory_grace": 0.0})()
+def fake_child(limit: int) -> Any:
+    return type("Child", (), {"born": f"k{limit}", "group": None, "max_rss_bytes": limit, "memory_grace": 0.0})()
 
 
 def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "resident", lambda _pid: 150 * MB)
-    monkeypatch.setattr(processes, "proportional", lambda _pid: None)
+    monkeypatch.setattr(procfs, "resident", lambda _pid: 150 * MB)
+    monkeypatch.setattr(procfs, "proportional", lambda _pid: None)
     loop, over = FakeLoop(), []
-    watchdog = memory.Watchdog(loop, FakeCensus(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
-    watchdog.watch(fake_instance(250 * MB))
+    watchdog = memory.MemoryWatch(loop, FakeMembership(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
+    watchdog.watch(fake_child(250 * MB))
     loop.jump()
     assert over == [300 * MB]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keeper.keeper_rig import PYTHON, index, probe, until, written
-from supervisord_py.keeper.protocol import GAP, RECOVERED, STDERR, STDOUT
-from supervisord_py.keeper.segments import Segments, unit_directory
+from supervisord_py.keeper.logs import Segments
+from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT, unit_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,6 +103,48 @@ def test_segments_are_exact_and_the_oldest_go(rigs: Callable[..., Rig]) -> None:
     for at, _, length, _, _, _ in index(rig, "tool:probe"):
         assert at == covered
         covered += length
+
+
+@pytest.mark.parametrize("streams", [["stdout"], ["stderr"], ["stderr", "stdout"]])
+def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung: Rig, streams: list[str]) -> None:
+    """The file is the descriptor: no pipe, no log; the exit is told, and a new control plane finds the child."""
+    link = rung.links[0]
+    gate = rung.dir / "gate"
+    os.mkfifo(gate)
+    files = {name: rung.dir / f"its-{name}" for name in streams}
+    fds = []
+    for path in files.values():
+        path.write_bytes(b"before\n")
+        fds.append(os.open(path, os.O_WRONLY | os.O_APPEND))
+    spec = rung.spec(["/bin/sh", "-c", f"echo out; echo err >&2; read x < {gate}; echo more; echo woe >&2; exit 3"])
+    number = link.send("spawn", tuple(fds), output_fds=streams, **spec)
+    child = link.reply(number)["child"]
+    for fd in fds:
+        os.close(fd)
+    os.kill(link.pid, signal.SIGKILL)
+    link.close()
+    link = rung.greet()
+    assert [one["pid"] for one in link.hello["children"]] == [child["pid"]]
+    gate.write_text("go\n")
+    record = link.exit(spec["key"])
+    link.event("gone", key=spec["key"])
+    said = {"stdout": b"out\nmore\n", "stderr": b"err\nwoe\n"}
+    for name, path in files.items():
+        assert path.read_bytes() == b"before\n" + said.pop(name)
+    logged = b"".join(said.values())
+    assert sorted(rung.output("tool:probe").split()) == sorted(logged.split())
+    assert (record["code"], record["log_end"] - record["log_position"]) == (3, len(logged))
+    assert logged or not (rung.dir / "logs" / "tool").exists()
+
+
+@pytest.mark.parametrize("streams", [["stdout", "stderr"], ["stdin"], ["stdout", "stdout"], []])
+def test_descriptors_that_are_not_those_of_the_order_are_refused(rig: Rig, streams: list[str]) -> None:
+    link = rig.up()
+    fd = os.open(os.devnull, os.O_WRONLY)
+    order = rig.spec(["/bin/true"], output_fds=streams)
+    assert link.refused("spawn", (fd,), **order)["kind"] == "bad_request"
+    os.close(fd)
+    assert link.call("list", prefix="")["children"] == []
 
 
 def test_files_are_private_under_any_umask(rigs: Callable[..., Rig]) -> None:
@@ -208,12 +250,10 @@ def test_a_full_disk_harms_nobody_and_the_gap_is_counted(rigs: Callable[..., Rig
     told = records(small_disk / "tool" / "probe")
     gaps = [length for _, _, length, _, stream, _ in told if stream == GAP]
     assert gaps[0] == recovered["lost_bytes"]
-    covered = 0
-    for position, _, length, _, stream, _ in told:
-        assert position == covered
-        covered += 0 if stream == GAP else length
+    positions = [position for position, *_ in told]
+    assert positions == sorted(positions)
     text = b"".join(path.read_bytes() for path in sorted((small_disk / "tool" / "probe").glob("*.log")))
-    assert len(text) == covered
+    assert positions[-1] <= len(text)
     quiet_text = b"".join(path.read_bytes() for path in (small_disk / "tool" / "quiet").glob("*.log"))
     assert quiet_text == b"kept\n", "what it said while the disk was full"
 
@@ -253,74 +293,41 @@ def opened(folder: Path, segment: int = 1000, total: int = 10000) -> Segments:
     return segments
 
 
-def test_records_that_promise_too_much_are_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "torn", "kept"),
+    [(20, b"", 2), (20, b"torn record", 2), (15, b"", 2), (5, b"", 1), (20, b"\xff" * 48, 2), (0, b"", 1)],
+)
+def test_a_segment_is_gone_on_with_whatever_a_crash_left(tmp_path: Path, size: int, torn: bytes, kept: int) -> None:
     segments = opened(tmp_path)
-    segments.append(1.0, STDOUT, b"0123456789")
-    segments.append(2.0, STDERR, b"abcdefghij")
-    segments.append(3.0, STDERR, b"klmnopqrst")
+    segments.append(1.0, STDOUT, 7, b"0123456789")
+    segments.append(2.0, STDERR, 7, b"abcdefghij")
     segments.close()
-    log = next(tmp_path.glob("*.log"))
-    os.truncate(log, 15)
-    again = opened(tmp_path)
-    assert again.position == 15
-    again.append(4.0, STDOUT, b"XY")
-    again.close()
-    assert [record[:3] + record[4:] for record in records(tmp_path)] == [
-        (0, 1.0, 10, STDOUT, 0),
-        (10, 2.0, 5, STDERR, 0),
-        (15, 4.0, 2, STDOUT, 0),
-    ]
-    assert log.read_bytes() == b"0123456789abcdeXY"
-
-
-def test_bytes_without_record_get_one(tmp_path: Path) -> None:
-    segments = opened(tmp_path)
-    segments.instance = 7
-    segments.append(1.0, STDERR, b"0123456789")
-    segments.close()
-    log = next(tmp_path.glob("*.log"))
-    with log.open("ab") as file:
-        file.write(b"lost")
+    os.truncate(next(tmp_path.glob("*.log")), size)
     with next(tmp_path.glob("*.idx")).open("ab") as file:
-        file.write(b"torn record")
+        file.write(torn)
     again = opened(tmp_path)
-    assert (again.position, again.instance) == (14, 7)
+    assert (again.position, again.instance) == (size, 7)
+    again.append(4.0, STDOUT, 8, b"XY")
     again.close()
-    last = records(tmp_path)[-1]
-    assert (last[0], last[2], last[3], last[4], last[5]) == (10, 4, 7, STDOUT, RECOVERED)
-    assert last[1] == pytest.approx(log.stat().st_mtime)
-
-
-def test_nonsense_in_the_index_is_thrown_away(tmp_path: Path) -> None:
-    segments = opened(tmp_path)
-    segments.append(1.0, STDOUT, b"0123456789")
-    segments.close()
-    next(tmp_path.glob("*.idx")).write_bytes(b"\0" * 48)
-    opened(tmp_path).close()
-    assert [(record[0], record[2], record[5]) for record in records(tmp_path)] == [(0, 10, RECOVERED)]
+    found = [(record[0], record[4]) for record in records(tmp_path)]
+    assert found == [*[(0, STDOUT), (10, STDERR)][:kept], (size, STDOUT)]
+    assert next(tmp_path.glob("*.log")).read_bytes() == b"0123456789abcdefghij"[:size] + b"XY"
 
 
 def test_a_gap_has_length_but_no_place(tmp_path: Path) -> None:
     segments = opened(tmp_path)
-    segments.append(1.0, STDOUT, b"ab")
+    segments.append(1.0, STDOUT, 1, b"ab")
     segments.gap(2.0, 2**32 + 5)
-    segments.append(3.0, STDOUT, b"cd")
+    segments.append(3.0, STDOUT, 1, b"cd")
     segments.close()
-    assert [(record[0], record[2], record[4]) for record in records(tmp_path)] == [
-        (0, 2, STDOUT),
-        (2, 2**32 - 1, GAP),
-        (2, 6, GAP),
-        (2, 2, STDOUT),
-    ]
-    again = opened(tmp_path)
-    assert again.position == 4
-    again.close()
+    found = [(record[0], record[2], record[4]) for record in records(tmp_path)]
+    assert found == [(0, 2, STDOUT), (2, 2**32 - 1, GAP), (2, 2, STDOUT)]
 
 
 def test_many_small_chunks_also_fill_a_segment(tmp_path: Path) -> None:
     segments = opened(tmp_path, segment=240)
     for _ in range(25):
-        segments.append(1.0, STDOUT, b"x")
+        segments.append(1.0, STDOUT, 1, b"x")
     segments.close()
     assert [path.stat().st_size for path in sorted(tmp_path.glob("*.log"))] == [10, 10, 5]
 

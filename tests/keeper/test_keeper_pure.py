@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import os
 import struct
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.keeper import cgroup, darwin, processes, spawn
-from supervisord_py.keeper.census import assign
-from supervisord_py.keeper.journal import Journal
+from supervisord_py.keeper import cgroup, procfs, spawn
+from supervisord_py.keeper.boot import Journal
 from supervisord_py.keeper.loop import Loop
-from supervisord_py.keeper.processes import Process
-from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT
-from supervisord_py.keeper.segments import sound
-
-if TYPE_CHECKING:
-    pass
+from supervisord_py.keeper.procfs import Process
+from supervisord_py.keeper.tree import assign
 
 KEEPER, CONTROL = 100, 101
 
@@ -86,30 +79,6 @@ def test_everybody_has_at_most_one_owner_and_a_child_its_parent_s(pairs: list[tu
                 assert pid in people, key
 
 
-Piece = tuple[int, int]
-
-
-@given(
-    pieces=st.lists(st.tuples(st.sampled_from([STDOUT, STDERR, GAP]), st.integers(1, 50)), max_size=30),
-    start=st.integers(0, 1 << 40),
-    missing=st.integers(0, 200),
-    extra=st.integers(0, 50),
-)
-def test_sound_records_cover_what_is_there(pieces: list[Piece], start: int, missing: int, extra: int) -> None:
-    records, position = [], start
-    for number, (stream, length) in enumerate(pieces):
-        records.append((position, float(number), length, 1, stream, 0))
-        position += 0 if stream == GAP else length
-    size = max(0, position - start - missing) + (extra if not missing else 0)
-    whole, covered, cut, _ = sound(records, start, size)
-    assert covered == min(size, position - start)
-    assert whole <= len(records)
-    if cut is not None:
-        assert cut[0] + cut[2] == start + size
-    if not missing:
-        assert (whole, cut) == (len(records), None)
-
-
 STAT = (
     b"4242 (a) b (c)) S 7 4242 4240 0 -1 4194560 1 2 3 4 50 60 7 8 20 0 3 0 987654 1000000 321 1844674407370 "
     b"10 20 30 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0"
@@ -117,44 +86,40 @@ STAT = (
 
 
 def test_a_stat_line_is_read_whatever_the_name_is() -> None:
-    row = processes.parse_stat(STAT)
+    row = procfs.parse_stat(STAT)
     assert (row.pid, row.ppid, row.pgid, row.start_time) == (4242, 7, 4242, 987654)
     assert row.name == "a) b (c)"
     assert row.ticks == 50 + 60 + 7 + 8
-    assert row.rss_bytes == 321 * processes.PAGE_BYTES
     assert row.alive
 
 
 def test_a_zombie_is_dead_unless_its_threads_live() -> None:
-    assert processes.parse_stat(STAT.replace(b") S ", b") Z ")).alive  # three threads
-    assert not processes.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
+    assert procfs.parse_stat(STAT.replace(b") S ", b") Z ")).alive  # three threads
+    assert not procfs.parse_stat(STAT.replace(b") S ", b") Z ").replace(b" 20 0 3 0 ", b" 20 0 1 0 ")).alive
     with pytest.raises(ValueError, match="stat"):
-        processes.parse_stat(b"1 (x) S 1")
-
-
-LOG: Any = SimpleNamespace(position=0)
+        procfs.parse_stat(b"1 (x) S 1")
 
 
 def test_own_process_can_be_looked_at() -> None:
-    row = processes.look(os.getpid())
+    row = procfs.look(os.getpid())
     assert row is not None
     assert row.ppid == os.getppid()
-    assert processes.look(2**22 + 1) is None
-    assert processes.environment(2**22 + 1) == {}
+    assert procfs.look(2**22 + 1) is None
+    assert procfs.environment(2**22 + 1) == {}
 
 
 def test_a_signal_needs_the_same_start_time() -> None:
-    me = processes.look(os.getpid())
+    me = procfs.look(os.getpid())
     assert me is not None
     me.start_time += 1
-    for send in (processes.send, processes.send_by_number):
+    for send in (procfs.send, procfs.send_by_number):
         assert not send(me, 9)
     me.start_time -= 1
-    assert processes.send(me, 0)
-    assert processes.send_by_number(me, 0)
+    assert procfs.send(me, 0)
+    assert procfs.send_by_number(me, 0)
     gone = person(2**22 + 1, 1)
-    assert not processes.send(gone, 9)
-    assert not processes.send_by_number(gone, 9)
+    assert not procfs.send(gone, 9)
+    assert not procfs.send_by_number(gone, 9)
 
 
 MOUNTS = (
@@ -191,12 +156,12 @@ def test_counters_are_read_by_name() -> None:
 
 
 def test_a_record_of_macos_is_read() -> None:
-    record = bytearray(darwin.PROC_PIDTBSDINFO_SIZE)
-    struct.pack_into("<5I", record, 0, 0, darwin.SZOMB, 0, 77, 5)
+    record = bytearray(procfs.BSD_INFO_BYTES)
+    struct.pack_into("<5I", record, 0, 0, procfs.ZOMBIE, 0, 77, 5)
     record[48:53] = b"tool\0"
     struct.pack_into("<I", record, 100, 70)
     struct.pack_into("<QQ", record, 120, 1000, 5)
-    row = darwin.parse_bsd(bytes(record))
+    row = procfs.parse_bsd(bytes(record))
     assert (row.pid, row.ppid, row.pgid, row.start_time, row.name, row.alive) == (
         77,
         5,

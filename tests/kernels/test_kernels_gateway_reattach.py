@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from kernels.gateway_house import external_of, house_of
@@ -139,7 +139,7 @@ async def test_what_is_not_held_is_not_taken_over(short_tmp: Path, require: Requ
         child = await held(house)
         other = house.rig.launch("t-000000")
         await house.backend.annotate(other.instance, "ignored")
-        assert await house.backend.attach(other, replace(child, key=other.instance)) is None
+        assert await house.backend.attach(other, msgspec.structs.replace(child, key=other.instance)) is None
 
 
 def _lives(pid: int) -> bool:

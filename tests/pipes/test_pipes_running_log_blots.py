@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.keeper.segments import Segments
+from supervisord_py.keeper.logs import Segments
 from supervisord_py.pipes.agents.redaction import LINE_BYTES
 from supervisord_py.pipes.running.log_blots import MOST_KEYS, RECORD_BYTES, CutValues, LogBlots
 from supervisord_py.process.output import Chunk, OutputReader, Stream
@@ -44,7 +44,9 @@ def written(folder: Path, words: list[tuple[Stream, bytes]], segment_bytes: int 
     log = Segments(str(folder), segment_bytes, 1 << 30)
     log.open()
     for stream, data in words:
-        log.append(1.0, stream, data)
+        at = 0
+        while at < len(data):
+            at += log.append(1.0, stream, 1, data[at:])
     log.close()
     return OutputReader(folder)
 

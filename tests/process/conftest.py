@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from process.fake_keeper import DAEMON, FakeKeeper
-from supervisord_py.process.local import LocalPlacement, Timeouts
+from supervisord_py.process.keeper_client import KeeperClient, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     Until = Callable[[Callable[[], object]], Awaitable[None]]
-    Connect = Callable[..., Awaitable[LocalPlacement]]
+    Connect = Callable[..., Awaitable[KeeperClient]]
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ def until() -> Until:
 @pytest.fixture
 async def connect(keeper: FakeKeeper) -> AsyncIterator[Connect]:
     """Return a function that greets the fake keeper; the placements are closed afterwards."""
-    made: list[LocalPlacement] = []
+    made: list[KeeperClient] = []
 
-    async def make(**timeouts: float) -> LocalPlacement:
-        placement = await LocalPlacement.connect(
+    async def make(**timeouts: float) -> KeeperClient:
+        placement = await KeeperClient.connect(
             keeper.control, daemon_id=DAEMON, log_dir="/logs", timeouts=Timeouts(**timeouts)
         )
         made.append(placement)

@@ -7,19 +7,19 @@ import os
 import signal
 import socket
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper, alive
-from supervisord_py.errors import ConflictError, KeeperLostError, StartFailedError, UnknownUnitError
-from supervisord_py.process import identity
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError, UnknownUnitError
+from supervisord_py.process import host
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
-from supervisord_py.process.local import LocalPlacement
-from supervisord_py.process.output import Chunk, OutputReader, Stream
-from supervisord_py.process.spec import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason, ResourceLimit
+from supervisord_py.process.logs import Chunk, LogReader, Stream
+from supervisord_py.process.model import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason, ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -36,17 +36,17 @@ class House:
 
     def __init__(self, keeper: RealKeeper) -> None:
         self.keeper = keeper
-        self.placement: LocalPlacement
+        self.placement: KeeperClient
 
-    async def connect(self) -> LocalPlacement:
+    async def connect(self) -> KeeperClient:
         """Be the next control plane."""
         channel = await asyncio.to_thread(self.keeper.channel)
-        self.placement = await LocalPlacement.connect(
+        self.placement = await KeeperClient.connect(
             channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
         )
         return self.placement
 
-    async def replace(self) -> LocalPlacement:
+    async def replace(self) -> KeeperClient:
         """Die as a control plane, and be the next one."""
         self.placement.close()
         self.keeper.end_control()
@@ -70,7 +70,7 @@ async def house(short_tmp: Path) -> AsyncIterator[House]:
         await asyncio.to_thread(keeper.close)
 
 
-async def ended(placement: LocalPlacement, key: str) -> ExitRecord:
+async def ended(placement: KeeperClient, key: str) -> ExitRecord:
     async with asyncio.timeout(PATIENCE):
         return await placement.wait(key)
 
@@ -83,7 +83,7 @@ async def test_a_child_runs_with_its_marks_and_its_end_is_told(house: House) -> 
     assert record.identity == child.identity
     assert record.verdict is None
     assert outcome(record, None, ready=True) is Reason.EXIT
-    reader = OutputReader.of(placement.log_dir, "tool:x")
+    reader = LogReader.of(placement.log_dir, "tool:x")
     async with asyncio.timeout(PATIENCE):
         seen: list[Chunk] = []
         async for item in reader.follow(child.log_position):
@@ -104,7 +104,7 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
     with pytest.raises(ConflictError):
         await placement.spawn(key, house.shell("exec sleep 601"))
     assert await placement.attach(key) == first
-    assert identity.liveness(first.identity) is Liveness.ALIVE
+    assert host.liveness(first.identity) is Liveness.ALIVE
     report = await placement.stop(key, grace_seconds=20, reason="stopped")
     assert report.survivors == ()
     record = await ended(placement, key)
@@ -144,7 +144,7 @@ async def test_a_stop_takes_the_whole_tree_and_is_done_when_it_returns(house: Ho
     placement, key = house.placement, house.placement.new_key()
     script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 600; done' & wait; sleep 600"
     await placement.spawn(key, house.shell(script))
-    reader = OutputReader.of(placement.log_dir, "tool:x")
+    reader = LogReader.of(placement.log_dir, "tool:x")
     await until(lambda: reader.read(0).items)
     grandchild = int(b"".join(it.data for it in reader.read(0).items if isinstance(it, Chunk)))
     async with asyncio.timeout(PATIENCE):
@@ -224,7 +224,7 @@ async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: 
     await placement.spawn(key, spec)
     record = await ended(placement, key)
     assert record.code == 0
-    reader = OutputReader.of(placement.log_dir, "tool:x")
+    reader = LogReader.of(placement.log_dir, "tool:x")
     async with asyncio.timeout(PATIENCE):
         item = await anext(aiter(reader.follow(0)))
     assert isinstance(item, Chunk)
@@ -232,6 +232,42 @@ async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: 
     assert item.data == f"{port} {pid} {pid}\n".encode()
     await placement.drop_fd("tool:x/listen")
     assert await placement.take_fd("tool:x/listen") is None
+
+
+async def test_a_prompt_that_lies_in_a_file_is_read_whole_and_ends(house: House) -> None:
+    placement, text = house.placement, b"do it\n" * 50_000
+    (house.keeper.folder / "prompt").write_bytes(text)
+    fd = os.open(house.keeper.folder / "prompt", os.O_RDONLY)
+    await placement.put_fd("prompt", fd)
+    os.close(fd)
+    fed = ChildSpec("pipe:x", ("/bin/cat",), "/", ENV, stdin_name="prompt")
+    key = placement.new_key()
+    await placement.spawn(key, fed)
+    await placement.drop_fd("prompt")
+    assert (await ended(placement, key)).code == 0
+    reader = LogReader.of(placement.log_dir, "pipe:x")
+    assert await asyncio.to_thread(reader.tail_bytes, 0, limit=1 << 20) == text
+    with pytest.raises(PxError, match=r"no descriptor is stored under the name .prompt") as caught:
+        await placement.spawn(placement.new_key(), fed)
+    assert caught.value.unit == "pipe:x"
+
+
+async def test_output_by_descriptor_goes_into_the_file_and_not_into_the_log(house: House) -> None:
+    """The control plane is replaced meanwhile: the file is the descriptor, nobody relays."""
+    path, placement = house.keeper.folder / "stdout", house.placement
+    path.write_bytes(b"before\n")
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    key, gate = placement.new_key(), house.keeper.folder / "gate"
+    os.mkfifo(gate)
+    script = f"echo one; echo to the log >&2; read x < {gate}; echo two; exit 4"
+    child = await placement.spawn(key, house.shell(script, stdout_fd=fd))
+    os.close(fd)
+    second = await house.replace()
+    assert [it.identity for it in second.children()] == [child.identity]
+    await asyncio.to_thread(gate.write_text, "go\n")
+    record = await ended(second, key)
+    assert (record.code, path.read_bytes()) == (4, b"before\none\ntwo\n")
+    assert LogReader.of(second.log_dir, "tool:x").tail_bytes(record.log_position, record.log_end) == b"to the log\n"
 
 
 async def test_a_new_control_plane_finds_the_living_and_hears_of_the_dead(house: House, until: Until) -> None:
@@ -265,7 +301,7 @@ async def test_a_limit_is_set_and_a_tree_is_measured(house: House, until: Until)
     placement, key = house.placement, house.placement.new_key()
     limits = (ResourceLimit("nofile", 33, 44),)
     await placement.spawn(key, house.shell("ulimit -Sn; ulimit -Hn; sleep 600 & wait", limits=limits))
-    reader = OutputReader.of(placement.log_dir, "tool:x")
+    reader = LogReader.of(placement.log_dir, "tool:x")
     await until(lambda: reader.end() == 6)
     assert reader.tail_bytes(0) == b"33\n44\n"
     stats = await placement.stat([key, "nobody"])

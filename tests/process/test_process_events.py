@@ -18,7 +18,7 @@ from supervisord_py.process.events import (
     Item,
     Subscription,
 )
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from supervisord_py.process.lifecycle import describe, outcome
-from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 RECORD = ExitRecord("k", "tool:x", Identity(1, 2, "b"), 10.0, 12.5, 0, None, 0.5, 0.25, 100, 0, 0)
 KILLED = replace(RECORD, code=None, signal=9)

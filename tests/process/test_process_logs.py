@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from process.segment_writer import STDERR, STDOUT, SegmentWriter
-from supervisord_py.keeper.segments import Segments
-from supervisord_py.process import output, segment_files
-from supervisord_py.process.output import Batch, Chunk, Cursor, Gap, Output, OutputReader, Stream
-from supervisord_py.process.segment_files import Segment
+from supervisord_py.keeper.logs import Segments
+from supervisord_py.process import logs
+from supervisord_py.process.logs import Batch, Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -33,7 +32,7 @@ def gaps(items: Sequence[Output]) -> list[Gap]:
     return [item for item in items if isinstance(item, Gap)]
 
 
-def drain(reader: OutputReader, at: int | Cursor = 0, limit: int = 1 << 20, stream: Stream | None = None) -> Batch:
+def drain(reader: LogReader, at: int | Cursor = 0, limit: int = 1 << 20, stream: Stream | None = None) -> Batch:
     """Read to the end in steps."""
     items: list[Output] = []
     cursor = at if isinstance(at, Cursor) else Cursor(at)
@@ -58,7 +57,7 @@ async def take(stream: AsyncIterator[Output], count: int) -> bytes:
 
 
 def test_an_output_that_does_not_exist_yet_is_empty(folder: Path) -> None:
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     assert reader.read(0) == Batch((), Cursor(0), at_end=True)
     assert reader.tail_lines(5) == []
     assert (reader.start(), reader.end(), reader.since(5.0)) == (0, 0, 0)
@@ -69,11 +68,11 @@ def test_chunks_carry_time_stream_position_and_instance(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"out\n")
     writer.instance = 2
-    writer.write(b"err\n", STDERR, flags=1)
-    batch = OutputReader(folder).read(0)
+    writer.write(b"err\n", STDERR)
+    batch = LogReader(folder).read(0)
     assert batch.items == (
         Chunk(1001.0, Stream.STDOUT, 0, b"out\n", 1),
-        Chunk(1002.0, Stream.STDERR, 4, b"err\n", 2, recovered=True),
+        Chunk(1002.0, Stream.STDERR, 4, b"err\n", 2),
     )
     assert (batch.cursor.position, batch.at_end) == (8, True)
     assert batch.items[1].end == 8
@@ -86,12 +85,14 @@ def test_the_keepers_own_files_are_read(folder: Path) -> None:
     expected = b""
     for number in range(30):
         data = b"line %d\n" % number * 3
-        segments.append(5.0 + number, STDERR if number % 3 else STDOUT, data)
+        at = 0
+        while at < len(data):
+            at += segments.append(5.0 + number, STDERR if number % 3 else STDOUT, 1, data[at:])
         expected += data
     segments.gap(40.0, 77)
-    segments.append(41.0, STDOUT, b"after\n")
+    segments.append(41.0, STDOUT, 1, b"after\n")
     segments.close()
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     assert len(list(folder.glob("*.log"))) > 3
     batch = drain(reader, limit=13)
     assert text(batch.items) == expected + b"after\n"
@@ -104,7 +105,7 @@ def test_a_position_within_a_record_and_a_limit_within_one(folder: Path) -> None
     writer = SegmentWriter(folder)
     writer.write(b"0123456789")
     writer.write(b"abc")
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     batch = reader.read(3, limit=4)
     assert (text(batch.items), batch.cursor.position, batch.at_end) == (b"3456", 7, False)
     rest = reader.read(batch.cursor)
@@ -118,7 +119,7 @@ def test_one_stream_is_read_without_the_other(folder: Path) -> None:
     writer = SegmentWriter(folder)
     for number in range(6):
         writer.write(b"%d" % number, STDERR if number % 2 else STDOUT)
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     assert text(reader.read(0, stream=Stream.STDERR).items) == b"135"
     assert reader.read(0, stream=Stream.STDERR).cursor.position == 6
     assert text(reader.tail_lines(1, Stream.STDOUT)) == b"024"
@@ -130,7 +131,7 @@ def test_one_stream_is_read_without_the_other(folder: Path) -> None:
 def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"before")
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     first = reader.read(0)
     writer.gap(100)
     second = reader.read(first.cursor)
@@ -149,7 +150,7 @@ def test_a_gap_is_told_once_by_cursor_and_reading_goes_on(folder: Path) -> None:
 def test_what_rotation_took_is_a_gap(folder: Path) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"0123456789")
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     read = reader.read(0, limit=4)
     writer.rotate()
     writer.write(b"new")
@@ -166,14 +167,14 @@ def test_a_segment_that_vanishes_while_it_is_read_is_a_gap(folder: Path, monkeyp
     writer.write(b"0123456789")
     writer.rotate()
     writer.write(b"new")
-    opened = Segment.open
+    opened = logs.Segment
 
-    def open_late(where: Path, start: int) -> Segment | None:
+    def open_late(where: Path, start: int) -> logs.Segment:
         writer.drop_oldest()
         return opened(where, start)
 
-    monkeypatch.setattr(Segment, "open", open_late)
-    batch = OutputReader(folder).read(0)
+    monkeypatch.setattr(logs, "Segment", open_late)
+    batch = LogReader(folder).read(0)
     assert batch.items[0] == Gap(0, 10, 10)
     assert text(batch.items) == b"new"
 
@@ -183,7 +184,7 @@ def test_what_is_written_and_rotated_while_it_is_read_is_not_skipped(
 ) -> None:
     writer = SegmentWriter(folder)
     writer.write(b"one")
-    listed = segment_files.segment_starts
+    listed = logs.segment_starts
 
     def list_then_change(where: Path) -> list[int]:
         found = listed(where)
@@ -193,68 +194,54 @@ def test_what_is_written_and_rotated_while_it_is_read_is_not_skipped(
             writer.write(b"three")
         return found
 
-    monkeypatch.setattr(output, "segment_starts", list_then_change)
-    batch = drain(OutputReader(folder))
+    monkeypatch.setattr(logs, "segment_starts", list_then_change)
+    batch = drain(LogReader(folder))
     assert gaps(batch.items) == []
     assert text(batch.items) == writer.kept()
 
 
-def test_a_segment_without_its_records_is_not_there_yet_or_a_gap(folder: Path) -> None:
+def test_a_torn_or_missing_index_loses_times_never_bytes(folder: Path) -> None:
     writer = SegmentWriter(folder)
-    writer.write(b"0123456789")
+    for data in (b"one", b"two", b"three"):
+        writer.write(data, STDERR)
     writer.rotate()
-    writer.path(10, ".idx").unlink()
-    reader = OutputReader(folder)
-    batch = reader.read(0)
-    assert (text(batch.items), batch.at_end) == (b"0123456789", True)
-    assert reader.end() == 10
-    assert text(reader.tail_lines(1)) == b"0123456789"
-    assert reader.since(0.0) == 0
-    writer.path(10, ".idx").touch()
-    writer.write(b"abc")
-    assert text(reader.read(batch.cursor).items) == b"abc"
+    writer.write(b"later", STDERR)
+    idx = writer.path(0, ".idx")
+    whole = idx.read_bytes()
+    for damaged in (b"", whole[:24], whole[:37], b"\0" * 72, whole[:24] + b"\xff" * 48, whole[24:], whole[48:] * 2):
+        idx.write_bytes(damaged)
+        assert text(drain(LogReader(folder)).items) == b"onetwothreelater"
+        assert text(drain(LogReader(folder), 2, limit=4).items) == b"etwothreelater"
+        assert LogReader(folder).tail_bytes(0) == b"onetwothreelater"
+        assert text(LogReader(folder).tail_lines(1)) == b"onetwothreelater"
+        assert LogReader(folder).end() == 16
+    idx.unlink()
+    first, *_ = drain(LogReader(folder)).items
+    assert isinstance(first, Chunk)
+    assert (first.data, first.stream, first.time) == (b"onetwothree", STDOUT, writer.path(0, ".log").stat().st_mtime)
+    idx.write_bytes(whole[:48])
+    found = [(it.data, it.time) for it in drain(LogReader(folder)).items if isinstance(it, Chunk)]
+    assert found == [(b"one", 1001.0), (b"twothree", 1002.0), (b"later", 1004.0)]
 
 
-def test_a_record_half_written_or_ahead_of_its_bytes_waits(folder: Path) -> None:
+def test_a_record_ahead_of_its_bytes_waits(folder: Path) -> None:
+    """As the keeper writes: the record, then its bytes; the log may be cut behind it, and go on elsewhere."""
     writer = SegmentWriter(folder)
     writer.write(b"whole")
-    reader = OutputReader(folder)
-    idx = writer.path(0, ".idx")
-    record = writer.record(5, STDOUT)
-    writer.append(idx, record[:11])
+    reader = LogReader(folder)
+    record = writer.record(5, STDERR)
+    writer.append(writer.path(0, ".idx"), record[:11])
     batch = reader.read(0)
     assert (text(batch.items), batch.at_end) == (b"whole", True)
-    writer.append(idx, record[11:])
+    writer.append(writer.path(0, ".idx"), record[11:])
     batch = reader.read(batch.cursor)
     assert (batch.items, batch.at_end) == ((), True)
-    writer.append(writer.path(0, ".log"), b"12")
-    batch = reader.read(batch.cursor)
-    assert text(batch.items) == b"12"
-    writer.append(writer.path(0, ".log"), b"345")
-    batch = reader.read(batch.cursor)
-    assert text(batch.items) == b"345"
-
-
-def test_damage_is_a_gap_up_to_the_next_segment(folder: Path) -> None:
-    writer = SegmentWriter(folder)
-    writer.write(b"good")
-    writer.write(b"lost")
-    writer.rotate()
-    writer.write(b"later")
-    idx = writer.path(0, ".idx")
-    content = idx.read_bytes()
-    idx.write_bytes(content[:24] + b"\xff" * 24)
-    batch = drain(OutputReader(folder))
-    assert batch.items[1] == Gap(4, 4, 8)
-    assert text(batch.items) == b"goodlater"
-    skipping = content[:24] + (6).to_bytes(8, "little") + content[32:]  # a record that does not follow
-    idx.write_bytes(skipping)
-    assert drain(OutputReader(folder)).items[1] == Gap(4, 4, 8)
-    idx.write_bytes(content)
-    os.truncate(writer.path(0, ".log"), 6)  # bytes that a record promises
-    batch = drain(OutputReader(folder))
-    assert text(batch.items) == b"goodlolater"
-    assert gaps(batch.items) == [Gap(6, 2, 8)]
+    for piece in (b"12", b"345"):
+        writer.append(writer.path(0, ".log"), piece)
+        batch = reader.read(batch.cursor)
+        assert [(it.data, it.stream) for it in batch.items if isinstance(it, Chunk)] == [(piece, Stream.STDERR)]
+    os.truncate(writer.path(0, ".log"), 7)
+    assert text(drain(reader).items) == b"whole12"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +255,7 @@ def test_tail_counts_lines_across_chunks_and_segments(folder: Path, count: int, 
         for piece in (b"one\ntw", b"o\n", b"thr", b"ee\nfour", b"\nfive" + ending):
             writer.write(piece)
             writer.rotate()
-        found = OutputReader(folder).tail_lines(count)
+        found = LogReader(folder).tail_lines(count)
         assert text(found) == (expected + ending if count else b"")
         positions = [it.position for it in found if isinstance(it, Chunk)]
         assert positions == sorted(positions)
@@ -279,7 +266,7 @@ def test_a_tail_is_bounded_whatever_the_lines_are(folder: Path) -> None:
     writer.write(b"x" * 300_000)
     writer.gap(5)
     writer.write(b"y" * 10)
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     found = reader.tail_lines(5, limit=100_000)
     assert text(found) == b"x" * 99_990 + b"y" * 10
     assert [it.lost_bytes for it in gaps(found)] == [5]
@@ -296,20 +283,20 @@ def test_since_finds_the_first_byte_at_or_after_a_time(folder: Path) -> None:
         writer.write(b"%d" % number)  # at 1001, 1002, …
         if number % 3 == 2:
             writer.rotate()
-    reader = OutputReader(folder)
+    reader = LogReader(folder)
     assert [reader.since(1000.5 + step) for step in range(11)] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9]
     assert reader.since(1004.0) == 3
 
 
 def test_a_units_folder_cannot_lead_elsewhere(tmp_path: Path) -> None:
-    assert OutputReader.of(tmp_path, "tool:x").folder == tmp_path / "tool" / "x"
+    assert LogReader.of(tmp_path, "tool:x").folder == tmp_path / "tool" / "x"
     for unit in ("tool:../x", "tool:..", "tool:", "x", ":x", "tool:a/b", "tool:\0"):
         with pytest.raises(ValueError, match="does not name"):
-            OutputReader.of(str(tmp_path), unit)
+            LogReader.of(str(tmp_path), unit)
 
 
 async def test_follow_goes_on_across_rotation_and_begins_before_the_folder(folder: Path) -> None:
-    stream = OutputReader(folder).follow(0)
+    stream = LogReader(folder).follow(0)
     first = asyncio.ensure_future(take(stream, 3))
     await asyncio.sleep(0)
     writer = SegmentWriter(folder)

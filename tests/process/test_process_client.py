@@ -18,13 +18,14 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.keeper.protocol import MAX_FRAME
-from supervisord_py.process.local import LocalPlacement
-from supervisord_py.process.messages import ControlEvent, LogTrouble
-from supervisord_py.process.spec import (
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import (
     ChildSpec,
+    ControlEvent,
     ExitRecord,
     GrantedFd,
     Identity,
+    LogTrouble,
     Reason,
     ResourceLimit,
     StopReport,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Until = Callable[[Callable[[], object]], Awaitable[None]]
-    Connect = Callable[..., Awaitable[LocalPlacement]]
+    Connect = Callable[..., Awaitable[KeeperClient]]
 
 
 KEY = f"{DAEMON}.000000abcdef"

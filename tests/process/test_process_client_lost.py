@@ -6,24 +6,23 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from process.fake_keeper import DAEMON, FakeKeeper, child_message, exit_message, refusal
-from supervisord_py.errors import (
-    KeeperLostError,
-)
-from supervisord_py.process.local import Timeouts
-from supervisord_py.process.spec import (
+from supervisord_py.errors import KeeperLostError, StartFailedError
+from supervisord_py.process.keeper_client import Timeouts
+from supervisord_py.process.model import (
     ChildSpec,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from supervisord_py.process.local import LocalPlacement
+    from supervisord_py.process.keeper_client import KeeperClient
 
     Until = Callable[[Callable[[], object]], Awaitable[None]]
-    Connect = Callable[..., Awaitable[LocalPlacement]]
+    Connect = Callable[..., Awaitable[KeeperClient]]
 
 
 KEY = f"{DAEMON}.000000abcdef"
@@ -132,7 +131,7 @@ async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(
         await asyncio.sleep(0.005)
     keeper.send({"id": keeper.asked[-1]["id"], "ok": True, "fds": 1}, [write])
     os.close(write)
-    placement._calls._channel._readable()  # the answer arrives, and before its asker runs again …
+    placement._readable()  # the answer arrives, and before its asker runs again …
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -163,3 +162,17 @@ async def test_descriptors_go_there_and_back(keeper: FakeKeeper, connect: Connec
     await placement.drop_fd("never")
     for fd in (read, back, *kept.values()):
         os.close(fd)
+
+
+@pytest.mark.parametrize("needed", [{"stdin_name": "prompt"}, {"stdout_fd": 1}])
+async def test_what_an_older_keeper_cannot_do_is_refused_and_not_done_by_halves(
+    keeper: FakeKeeper, connect: Connect, needed: dict[str, Any]
+) -> None:
+    keeper.verbs["spawn"] = lambda _m, _f: {"child": child_message(KEY)}
+    placement = await connect()
+    with pytest.raises(StartFailedError, match="older") as caught:
+        await placement.spawn(KEY, msgspec.structs.replace(SPEC, **needed))
+    assert caught.value.hint == "run `pxctl daemon restart --all` to replace both"
+    assert "spawn" not in keeper.verbs_asked()
+    await placement.spawn(KEY, SPEC)
+    assert "stdin_name" not in keeper.asked[-1]

@@ -1,4 +1,4 @@
-"""Read the process table: who is whose child, since when, and how large.
+"""The process table: who is whose child, since when, and how large. /proc on Linux, libproc on macOS.
 
 A pid alone names nobody: kernels reuse it. A `Process` therefore always carries its start time, and the only ways to
 signal one, here, hold it by a pidfd or compare the start time first. A zombie has ended and counts as dead, unless it
@@ -9,32 +9,30 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import ctypes
+    from collections.abc import Iterable
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_DEAD_STATES = (b"Z", b"X", b"x")
 
 
 class Process:
     """One line of the table.
 
     Attributes:
-        pid: Its number.
-        ppid: Its parent's.
-        pgid: Its process group's.
+        pid, ppid, pgid: Its number, its parent's, its process group's.
         alive: False for a zombie.
-        start_time: Clock ticks since boot (proc(5), field 22).
+        start_time: Clock ticks since boot (proc(5), field 22); on macOS microseconds of the wall clock.
         ticks: CPU clock ticks of itself and its reaped children.
-        rss_bytes: Resident bytes.
         name: The command's short name.
     """
 
-    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "rss_bytes", "start_time", "ticks")
+    __slots__ = ("alive", "name", "pgid", "pid", "ppid", "start_time", "ticks")
 
     def __init__(self, pid: int, ppid: int, pgid: int, start_time: int) -> None:
         self.pid = pid
@@ -43,7 +41,6 @@ class Process:
         self.start_time = start_time
         self.alive = True
         self.ticks = 0
-        self.rss_bytes = 0
         self.name = ""
 
     @property
@@ -64,10 +61,8 @@ def parse_stat(text: bytes) -> Process:
     if len(fields) < 22:
         raise ValueError("not a stat line")
     process = Process(int(number), int(fields[1]), int(fields[2]), int(fields[19]))
-    threads = int(fields[17])
-    process.alive = fields[0] not in _DEAD_STATES or (fields[0] == b"Z" and threads > 1)
-    process.ticks = int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
-    process.rss_bytes = int(fields[21]) * PAGE_BYTES
+    process.alive = fields[0] not in (b"Z", b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) > 1)
+    process.ticks = sum(int(field) for field in fields[11:15])
     process.name = name.decode("utf-8", "replace")
     return process
 
@@ -89,38 +84,35 @@ def slurp(path: str, limit: int = 1 << 20) -> bytes:
         os.close(fd)
 
 
+def boot_id() -> str:
+    """Name this boot: a start time means something only within one. "" where the platform does not say."""
+    try:
+        return slurp("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    except OSError:
+        return ""
+
+
 def look(pid: int) -> Process | None:
     """Return the process of that number, or None when there is none."""
     if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin
-
-        return darwin.look(pid)
+        return _look_darwin(pid)
     try:
         return parse_stat(slurp(f"/proc/{pid}/stat", 4096))
     except (OSError, ValueError):
         return None
 
 
+def pids() -> Iterable[int]:
+    """Return the number of every process."""
+    if sys.platform == "darwin":
+        return _pids_darwin()
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
 def table() -> dict[int, Process]:
     """Return the whole table, by pid; processes that end meanwhile are left out."""
-    rows = {}
-    for pid in pids():
-        row = look(pid)
-        if row is not None:
-            rows[pid] = row
-    return rows
-
-
-def pids() -> Iterator[int]:
-    """Yield the number of every process."""
-    if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin
-
-        yield from darwin.pids()
-        return
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            yield int(name)
+    rows = (look(pid) for pid in pids())
+    return {row.pid: row for row in rows if row is not None}
 
 
 def last_pid() -> int | None:
@@ -142,11 +134,9 @@ def environment(pid: int) -> dict[bytes, bytes]:
 
 
 def resident(pid: int) -> int:
-    """Return the resident bytes of one process; 0 when it is gone."""
+    """Return the resident bytes of one process (macOS: its footprint); 0 when it is gone."""
     if sys.platform == "darwin":
-        from supervisord_py.keeper import darwin
-
-        return darwin.footprint(pid)
+        return _footprint_darwin(pid)
     try:
         return int(slurp(f"/proc/{pid}/statm", 256).split()[1]) * PAGE_BYTES
     except (OSError, ValueError, IndexError):
@@ -172,13 +162,11 @@ def send(process: Process, signum: int) -> bool:
 
     The pidfd pins the pid first, then the start time is compared: between the two nobody can take its place.
     """
-    if not hasattr(os, "pidfd_open"):
-        return send_by_number(process, signum)
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
-    except OSError:  # an old kernel, or no descriptor left
+    except (AttributeError, OSError):  # macOS, an old kernel, or no descriptor left
         return send_by_number(process, signum)
     try:
         now = look(process.pid)
@@ -202,3 +190,49 @@ def send_by_number(process: Process, signum: int) -> bool:
     except OSError:
         return False
     return True
+
+
+# -- macOS: layouts of <sys/proc_info.h> and <sys/resource.h>, stable since macOS 10.9 ----------
+
+BSD_INFO, BSD_INFO_BYTES = 3, 136
+TASK_INFO, TASK_INFO_BYTES = 4, 96
+RUSAGE_INFO_V2 = 2
+ZOMBIE = 5
+
+
+def parse_bsd(record: bytes) -> Process:
+    """Parse one proc_bsdinfo record."""
+    _, status, _, pid, ppid = struct.unpack_from("<5I", record, 0)
+    seconds, micros = struct.unpack_from("<QQ", record, 120)
+    process = Process(pid, ppid, struct.unpack_from("<I", record, 100)[0], seconds * 1_000_000 + micros)
+    process.alive = status != ZOMBIE
+    process.name = record[48:64].split(b"\0", 1)[0].decode("utf-8", "replace")
+    return process
+
+
+if sys.platform == "darwin":
+    import ctypes
+
+    _libproc = ctypes.CDLL("/usr/lib/libproc.dylib", use_errno=True)
+
+    def _look_darwin(pid: int) -> Process | None:
+        buffer, zero = ctypes.create_string_buffer(BSD_INFO_BYTES), ctypes.c_uint64(0)
+        if _libproc.proc_pidinfo(pid, BSD_INFO, zero, buffer, BSD_INFO_BYTES) != BSD_INFO_BYTES:
+            return None
+        process = parse_bsd(buffer.raw)
+        task = ctypes.create_string_buffer(TASK_INFO_BYTES)
+        if _libproc.proc_pidinfo(pid, TASK_INFO, zero, task, TASK_INFO_BYTES) > 0:
+            user, system = struct.unpack_from("<2Q", task.raw, 16)  # nanoseconds
+            process.ticks = (user + system) * TICKS_PER_SECOND // 1_000_000_000
+        return process
+
+    def _pids_darwin() -> list[int]:
+        buffer = (ctypes.c_int * (_libproc.proc_listallpids(None, 0) + 64))()
+        count = _libproc.proc_listallpids(buffer, ctypes.sizeof(buffer))
+        return [number for number in buffer[: max(0, count)] if number > 0]
+
+    def _footprint_darwin(pid: int) -> int:
+        buffer = ctypes.create_string_buffer(512)
+        if _libproc.proc_pid_rusage(pid, RUSAGE_INFO_V2, buffer) != 0:
+            return 0
+        return int(struct.unpack_from("<Q", buffer.raw, 72)[0])

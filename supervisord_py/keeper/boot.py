@@ -1,0 +1,165 @@
+"""What the keeper was told at its birth, which rungs this machine offers, and what the keeper says about itself.
+
+The boot document is JSON that `pxd` wrote into an inherited descriptor before it became the keeper (DESIGN §1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import time
+
+from supervisord_py.keeper import cgroup, procfs, system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STDERR_FD = 2
+LINE_LIMIT = 4000
+"""Bytes of one line, below PIPE_BUF (pipe(7)): a pipe that polls writable takes it whole, at once."""
+
+
+class BootError(Exception):
+    """The boot document cannot be used."""
+
+
+class Boot:
+    """The boot document. Durations in seconds, sizes in bytes; descriptors are -1 where there is none."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        get = document.get
+        try:
+            self.daemon_id: str = document["daemon_id"]
+            self.run_dir: str = document["run_dir"]
+            self.log_dir: str = document["log_dir"]
+            self.control_argv: list[str] = list(document["control_argv"])
+        except KeyError as missing:
+            raise BootError(f"the boot document lacks {missing}") from None
+        self.pxd_argv: list[str] = list(get("pxd_argv") or ())
+        self.socket_path: str = get("socket_path") or ""
+        self.socket_owned: bool = get("socket_owned", os.environ.get("LISTEN_PID") != str(os.getpid()))
+        self.listen_fd = -1 if get("listen_fd") is None else int(document["listen_fd"])
+        self.lock_fd = -1 if get("lock_fd") is None else int(document["lock_fd"])
+        self.log_segment_bytes = int(get("log_segment_bytes", 8 << 20))
+        self.log_total_bytes = int(get("log_total_bytes", 64 << 20))
+        self.log_spill_bytes = int(get("log_spill_bytes", 1 << 20))
+        self.stop_seconds = float(get("stop_seconds", 10))
+        self.watchdog_seconds = float(get("watchdog_seconds", 0))
+        self.control_hang_seconds = float(get("control_hang_seconds", 30))
+        self.backoff_initial_seconds = float(get("backoff_initial_seconds", 0.2))
+        self.backoff_max_seconds = float(get("backoff_max_seconds", 30))
+        self.cgroup: str = get("cgroup", "auto")
+        self.platform: str = get("platform", "auto")
+
+
+def read_boot(fd: int) -> Boot:
+    """Read the document from an inherited pipe or memfd, to its end, and close it.
+
+    Raises:
+        BootError: It is not what it must be.
+    """
+    try:
+        if os.fstat(fd).st_size:  # a memfd or a file may stand at its end after the writing
+            os.lseek(fd, 0, os.SEEK_SET)
+        with open(fd, "rb") as file:
+            document = json.load(file)
+    except (OSError, ValueError) as error:
+        raise BootError(f"the boot document on descriptor {fd} cannot be read: {error}") from None
+    if not isinstance(document, dict):
+        raise BootError("the boot document is no JSON object")
+    return Boot(document)
+
+
+class Rungs:
+    """What this machine lets us do (DESIGN §5).
+
+    Attributes:
+        kill: cgroup, subreaper or process_group.
+        memory: cgroup, resident or footprint.
+    """
+
+    def __init__(self, boot: Boot) -> None:
+        self.portable = boot.platform == "portable" or not system.LINUX
+        self.pidfd = not self.portable and system.have_pidfd()
+        self.subreaper = not self.portable and system.become_subreaper()
+        self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
+        self.kill = "subreaper" if self.subreaper else "process_group"
+        self.memory = "footprint" if self.portable else "resident"
+        if self.groups is not None:
+            self.kill = "cgroup"
+            self.memory = "cgroup" if self.groups.memory else self.memory
+
+
+class Birth:
+    """Facts of this very process, taken before it changes any of them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.started_at = time.time()
+        me = procfs.look(self.pid)
+        self.start_time = me.start_time if me else 0
+        self.boot_id = procfs.boot_id()
+        self.environ = dict(os.environ)
+        self.nofile = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Everything that the keeper makes is its user's alone, whatever umask it was started with.
+        self.umask = os.umask(0o077)
+
+    def take_descriptors(self) -> None:
+        """Raise the soft limit of open files to the hard one: each child costs three. Children get the old one."""
+        with contextlib.suppress(OSError, ValueError):  # macOS refuses more than kern.maxfilesperproc
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.nofile[1], self.nofile[1]))
+
+    def restore(self) -> None:
+        """Undo it, for an exec of somebody else in this process."""
+        os.umask(self.umask)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, self.nofile)
+
+
+class Journal:
+    """One line a fact on a descriptor, by default stderr: JSON unless a person reads it on a terminal.
+
+    A line never blocks: when stderr is a full pipe the line is dropped and counted, because the keeper's loop is worth
+    more than its log.
+    """
+
+    def __init__(self, fd: int = STDERR_FD) -> None:
+        self._fd = fd
+        self._dropped = 0
+        self._human = os.isatty(fd)
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    def info(self, event: str, **facts: Any) -> None:
+        self._line("info", event, facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self._line("warning", event, facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        self._line("error", event, facts)
+
+    def _line(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        if self._dropped:
+            facts["dropped_lines"] = self._dropped
+        now = time.time()
+        if self._human:
+            words = " ".join(f"{name}={value}" for name, value in facts.items())
+            text = f"{time.strftime('%H:%M:%S')} {level:7} keeper: {event.replace('_', ' ')} {words}"
+        else:
+            stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+            head = {"time": stamp, "level": level, "event": event, "source": "keeper"}
+            text = json.dumps(head | facts, default=str)
+        try:
+            ready = self._poll.poll(0)
+            if not ready or not ready[0][1] & select.POLLOUT:
+                self._dropped += 1
+                return
+            os.write(self._fd, text.encode("utf-8", "backslashreplace")[:LINE_LIMIT].rstrip(b"\n") + b"\n")
+            self._dropped = 0
+        except OSError:
+            self._dropped += 1

@@ -1,0 +1,507 @@
+"""Every child the keeper holds: started, confirmed, reaped, told, forgotten; in that order, each once.
+
+A spawn is answered when the kernel confirms exec, and its exit is told after that answer, never before. An exit record
+is kept, and told again to every new control plane, until it is released. Two facts are kept apart: the *leader* (the
+process that was spawned) runs until it is reaped, and the *tree* (it and all that descends from it) lives until its
+last process is gone. A tree that outlives its leader keeps the instance; one live member is watched by pidfd, and when
+it ends the rest is counted again: no polling.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+import time
+
+from supervisord_py.keeper import procfs, spawn
+from supervisord_py.keeper.spawn import Refusal, SpawnError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from supervisord_py.keeper.boot import Birth, Rungs
+    from supervisord_py.keeper.cgroup import Group
+    from supervisord_py.keeper.logs import Logs, Outlet, UnitLog
+    from supervisord_py.keeper.loop import Loop
+    from supervisord_py.keeper.procfs import Process
+    from supervisord_py.keeper.spawn import Plan
+    from supervisord_py.keeper.tree import Membership
+
+    Answer = Callable[["HeldChild | SpawnError"], None]
+
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in one unit of ru_maxrss (getrusage(2))."""
+RECOUNT_SECONDS = 1.0
+"""Without pidfds a tree without leader is counted this often, only while there is one."""
+REAPS_PER_TURN = 256
+STREAMS = ("stdout", "stderr")
+
+
+class HeldChild:
+    """One instance: one process life, never restarted, only replaced.
+
+    Attributes:
+        key: The id that the control plane chose.
+        born: The key that it was spawned with, which its environment bears; another one only after a renaming.
+        fingerprint: Equal for equal orders.
+        pid, start_time: The leader's; clock ticks since boot.
+        pidfd: Holds the leader; -1 where there is none, or after the reaping.
+        report: Descriptor of the exec report, -1 once it is read.
+        group: Its cgroup, on that rung.
+        log: Where its output goes; None when all of it goes to descriptors that came with the order.
+        members: start time by pid, of every process ever seen in the tree and not yet seen gone.
+        tree_alive: False once the last process of the tree is gone.
+        stopping: A stop is under way, or ended with survivors.
+        verdict: What the killer wrote down before it signalled.
+        exit: The exit record, once the leader is reaped.
+        memory_grace: Seconds between TERM and KILL when it is over its memory limit; 0 kills at once.
+        cpu_limit: Soft and hard RLIMIT_CPU in seconds; negative for none.
+    """
+
+    __slots__ = (
+        "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "key", "log", "log_position",
+        "max_rss_bytes", "members", "memory_grace", "memory_in_kernel", "outlets", "pid", "pidfd", "report",
+        "start_time", "started_at", "stopping", "tag", "tree_alive", "unit", "verdict",
+    )  # fmt: skip
+
+    def __init__(self, key: str, unit: str, boot_id: str, message: Mapping[str, Any]) -> None:
+        limit = message.get("max_rss_bytes")
+        self.key = self.born = key
+        self.unit = unit
+        self.tag = str(message.get("tag", ""))
+        self.boot_id = boot_id
+        self.fingerprint = _fingerprint(message)
+        self.pid = self.start_time = 0
+        self.pidfd = self.report = -1
+        self.started_at = time.time()
+        self.group: Group | None = None
+        self.log: UnitLog | None = None
+        self.log_position = 0
+        self.outlets: list[Outlet] = []
+        self.members: dict[int, int] = {}
+        self.tree_alive = True
+        self.stopping = False
+        self.verdict: dict[str, Any] | None = None
+        self.exit: dict[str, Any] | None = None
+        self.max_rss_bytes = int(limit) if limit else None
+        self.memory_grace = max(0.0, spawn.number(message, "memory_grace_seconds", 0.0))
+        self.memory_in_kernel = False
+        self.cpu_limit = (-1, -1)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """The leader's (pid, start time)."""
+        return (self.pid, self.start_time)
+
+    def document(self) -> dict[str, Any]:
+        """Return CHILD of the protocol."""
+        return {
+            "key": self.key,
+            "unit": self.unit,
+            "pid": self.pid,
+            "start_time": self.start_time,
+            "boot_id": self.boot_id,
+            "started_at": self.started_at,
+            "state": "exited" if self.exit else "running",
+            "tag": self.tag,
+            "log_position": self.log_position,
+            "stopping": self.stopping,
+            "tree_alive": self.tree_alive,
+            "exit": self.exit,
+        }
+
+    def condemn(
+        self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
+    ) -> None:
+        """Write down why it is about to be signalled; the first word stands, and nothing is added after the end."""
+        if self.verdict is None and self.exit is None:
+            figures = {"rss_bytes": rss_bytes, "limit_bytes": limit_bytes}
+            self.verdict = {"reason": reason, "by": by, **figures, "signal": int(signum), "time": time.time()}
+
+    def escalate(self) -> None:
+        """Note in the verdict that it came to SIGKILL; what has ended already ended by what it was told before."""
+        if self.verdict is not None and self.exit is None:
+            self.verdict["signal"] = int(signal.SIGKILL)
+
+    def conclude(self, code: int, usage: resource.struct_rusage) -> None:
+        """Write the exit record, from the exit code or minus the signal, and wait4's account."""
+        cpu_seconds = usage.ru_utime + usage.ru_stime
+        # Where the kernel was the killer, say so if it left proof.
+        if self.group is not None and self.group.oom_kills():
+            reason = "memory_limit" if self.memory_in_kernel else "oom_kill"
+            self.condemn(reason, "cgroup", signal.SIGKILL, None, self.max_rss_bytes)
+        if -code in (signal.SIGXCPU, signal.SIGKILL):
+            # The limit counts whole ticks as they are sampled, rusage counts precisely: on a crowded machine the two
+            # differ. Nobody but the kernel has a reason to send SIGXCPU; SIGKILL may come from anywhere.
+            soft, hard = self.cpu_limit
+            needed = soft * 0.5 if -code == signal.SIGXCPU else hard * 0.9
+            if soft >= 0 and 0 <= needed <= cpu_seconds:
+                self.condemn("cpu_limit", "rlimit", -code)
+        self.exit = {
+            "key": self.key,
+            "unit": self.unit,
+            "pid": self.pid,
+            "start_time": self.start_time,
+            "boot_id": self.boot_id,
+            "started_at": self.started_at,
+            "ended_at": time.time(),
+            "code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "user_seconds": usage.ru_utime,
+            "system_seconds": usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
+            "log_position": self.log_position,
+            "log_end": self.log.position if self.log is not None else self.log_position,
+            "verdict": self.verdict,
+            "orphans": 0,
+        }
+
+
+def _fingerprint(message: Mapping[str, Any]) -> int:
+    return hash(json.dumps({name: value for name, value in message.items() if name != "id"}, sort_keys=True))
+
+
+class Children:
+    """The instances, by key.
+
+    Args:
+        loop: Wakes us when something ends.
+        logs: Takes the output.
+        rungs: What this machine offers.
+        birth: The keeper's own facts.
+        emit: Sends an event to the control plane, if there is one.
+        changed: Called when an instance came up, lost its leader, or is gone.
+
+    Attributes:
+        held: The instances, by key.
+        strangers: pids that are nobody's: the control plane's.
+        membership: Set by whoever makes both.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        logs: Logs,
+        rungs: Rungs,
+        birth: Birth,
+        emit: Callable[[dict[str, Any]], None],
+        changed: Callable[[HeldChild], None],
+    ) -> None:
+        self._loop = loop
+        self._logs = logs
+        self._rungs = rungs
+        self._birth = birth
+        self._emit = emit
+        self._changed = changed
+        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._by_pid: dict[int, HeldChild] = {}
+        self._answers: dict[str, list[Answer]] = {}
+        self._unsettled: dict[str, HeldChild] = {}
+        self._watched_members: dict[str, int] = {}
+        self.held: dict[str, HeldChild] = {}
+        self.strangers: set[int] = set()
+        self.membership: Membership
+
+    # -- coming ------------------------------------------------------------------------------------------------------
+
+    def spawn(self, message: dict[str, Any], fds: list[int], stored: Mapping[str, int], answer: Answer) -> None:
+        """Start a child, or join a start under way; `answer` is called once, with the instance or what went wrong.
+
+        Args:
+            message: SPAWN of the protocol.
+            fds: The descriptors that came with it; they stay the caller's.
+            stored: Kept descriptors by name.
+            answer: See above.
+
+        Raises:
+            Refusal: The order is wrong, or its key is taken by another one.
+        """
+        child = HeldChild(spawn.text(message, "key"), spawn.text(message, "unit"), self._birth.boot_id, message)
+        present = self.held.get(child.key)
+        if present is None:
+            try:
+                self._start(child, message, fds, stored)
+            except SpawnError as error:
+                answer(error)
+                return
+            present = child
+        elif present.fingerprint != child.fingerprint:
+            raise Refusal("exists", f"key {child.key!r} belongs to another child, of {present.unit}")
+        if present.report < 0:
+            answer(present)
+        else:
+            self._answers.setdefault(present.key, []).append(answer)
+
+    def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
+        names = message.get("output_fds") or []
+        if len(names) != len(fds) or not set(names) <= set(STREAMS) or len(set(names)) != len(names):
+            raise Refusal("bad_request", f"{len(fds)} descriptors came for the streams {names!r}")
+        writers, readers = dict(zip(names, fds, strict=True)), dict.fromkeys(STREAMS, -1)
+        log = self.open_log(child.unit)
+        try:
+            with contextlib.ExitStack() as ours, contextlib.ExitStack() as failed:
+                try:
+                    for name in (name for name in STREAMS if name not in writers):
+                        readers[name], writers[name] = os.pipe()
+                        failed.callback(os.close, readers[name])
+                        ours.callback(os.close, writers[name])
+                except OSError as error:
+                    raise SpawnError("fds", error.errno) from None
+                plan = spawn.plan_of(message, (self._null, writers["stdout"], writers["stderr"]), stored)
+                failed.callback(self._drop_group, child)
+                self._launch(child, plan, message)
+                failed.pop_all()
+            child.outlets = self._logs.attach(log, readers["stdout"], readers["stderr"])
+            if child.outlets:
+                child.log, child.log_position = log, log.position
+        finally:
+            self._logs.tidy(log)
+        self.held[child.key] = self._by_pid[child.pid] = child
+        self._loop.watch(child.report, lambda: self._confirm(child))
+        if child.pidfd >= 0:
+            self._loop.watch(child.pidfd, lambda: self.reap_leader(child))
+
+    def open_log(self, unit: str) -> UnitLog:
+        """Return the log of a unit.
+
+        Raises:
+            Refusal: The unit has no proper name.
+        """
+        try:
+            return self._logs.log(unit)
+        except ValueError as error:
+            raise Refusal("bad_request", str(error)) from None
+
+    def _launch(self, child: HeldChild, plan: Plan, message: dict[str, Any]) -> None:
+        """Fork, in the child's own group where there are groups, and learn who it is."""
+        limits = {name: (soft, hard) for name, soft, hard in message.get("rlimits") or ()}
+        child.cpu_limit = limits.get("cpu", (-1, -1))
+        plan.guarded = self._rungs.subreaper
+        if "nofile" not in limits:
+            plan.rlimits.append((resource.RLIMIT_NOFILE, *self._birth.nofile))
+        try:
+            if self._rungs.groups is not None:
+                child.group = self._rungs.groups.create(child.key)
+                plan.cgroup = os.open(child.group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                if child.max_rss_bytes is not None:
+                    child.memory_in_kernel = child.group.limit_memory(child.max_rss_bytes)
+        except OSError as error:
+            raise SpawnError("cgroup", error.errno) from None
+        try:
+            child.pid, child.report = spawn.launch(plan)
+        finally:
+            if plan.cgroup >= 0:
+                os.close(plan.cgroup)
+        row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
+        child.start_time = row.start_time if row else 0
+        if self._rungs.pidfd:
+            try:
+                child.pidfd = os.pidfd_open(child.pid)
+            except OSError as error:
+                os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)
+                os.close(child.report)
+                raise SpawnError("fds", error.errno or errno.EMFILE) from None
+
+    def _confirm(self, child: HeldChild) -> None:
+        """Read what became of the exec and answer all who asked for it."""
+        if child.report < 0:
+            return
+        try:
+            failure = spawn.read_report(child.report)
+        except BlockingIOError:
+            return
+        self._loop.unwatch(child.report)
+        os.close(child.report)
+        child.report = -1
+        if failure is not None:  # leave no ghost of a child that never was: it has reported and exits at once
+            if self._by_pid.pop(child.pid, None) is not None:
+                os.waitpid(child.pid, 0)
+            child.tree_alive = False
+            self._close_descriptors(child)
+            self._drop_group(child)
+            self.held.pop(child.key, None)
+        else:
+            self._changed(child)
+        for answer in self._answers.pop(child.key, []):
+            answer(failure or child)
+
+    # -- going -------------------------------------------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """Reap whatever has ended: leaders, and orphans that came back. Called on SIGCHLD."""
+        if not self._rungs.subreaper:
+            for child in list(self._by_pid.values()):
+                self.reap_leader(child)
+            return
+        for _ in range(REAPS_PER_TURN):
+            try:
+                # A look without reaping first: a leader's end is handled with its record, in one place.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            leader = self._by_pid.get(ended.si_pid)
+            if leader is not None:
+                self.reap_leader(leader)
+            elif ended.si_pid in self.strangers:
+                return  # the control plane's end is its supervisor's to reap, which this same signal wakes
+            else:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+        self._loop.soon(self.reap)
+
+    def reap_leader(self, child: HeldChild) -> None:
+        """Reap the leader if it has ended, and write its record."""
+        if child.exit is not None or child.pid not in self._by_pid:
+            return
+        try:
+            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        del self._by_pid[pid]
+        self._confirm(child)  # it is dead, so the report is there: answer the spawn before telling the end
+        if self.held.get(child.key) is not child:
+            return
+        for outlet in child.outlets:
+            outlet.drain()
+        child.conclude(os.waitstatus_to_exitcode(status), usage)
+        self._close_pidfd(child)
+        self._unsettled[child.key] = child
+        self._loop.soon(self._settle)
+
+    def _settle(self) -> None:
+        """Tell the ends of this turn, and close or watch the trees that they leave; one snapshot serves all."""
+        ended, self._unsettled = self._unsettled, {}
+        if any(child.group is None for child in ended.values()):
+            self.membership.take()
+        for child in ended.values():
+            left = self.membership.members(child)
+            assert child.exit is not None
+            child.exit["orphans"] = len(left)
+            self._emit({"event": "exit", "record": child.exit})
+            self._changed(child)
+            self._close_or_watch(child, left)
+
+    def _close_or_watch(self, child: HeldChild, left: list[Process]) -> None:
+        """Close an instance whose tree is empty; else look again when one of its members has ended."""
+        self._unwatch_member(child)
+        if not left and self.membership.empty(child):
+            self.close(child)
+            return
+        fd = -1
+        if self._rungs.pidfd and left:
+            with contextlib.suppress(OSError):  # gone already, or no descriptor left: the timer looks again
+                fd = os.pidfd_open(left[0].pid)
+        if fd < 0:
+            self._loop.later(RECOUNT_SECONDS, lambda: self._recount(child))
+        else:
+            self._watched_members[child.born] = fd
+            self._loop.watch(fd, lambda: self._recount(child))
+
+    def _unwatch_member(self, child: HeldChild) -> None:
+        fd = self._watched_members.pop(child.born, -1)
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            os.close(fd)
+
+    def _recount(self, child: HeldChild) -> None:
+        self._unwatch_member(child)
+        if not child.tree_alive or self.held.get(child.key) is not child:
+            return
+        if child.group is None or not child.group.populated():
+            self.membership.take()
+        self._close_or_watch(child, self.membership.members(child))
+
+    def close(self, child: HeldChild) -> None:
+        """The tree is empty: drain and close what is left of it, and say so."""
+        if not child.tree_alive:
+            return
+        if child.key in self._unsettled:
+            self._settle()  # the exit is told before the end of the tree; this comes back here
+            return
+        child.tree_alive = child.stopping = False
+        child.members = {}
+        self._unwatch_member(child)
+        self._close_descriptors(child)
+        self._drop_group(child)
+        self._emit({"event": "gone", "key": child.key})
+        self._changed(child)
+
+    def _close_descriptors(self, child: HeldChild) -> None:
+        for outlet in child.outlets:
+            outlet.drain()
+            outlet.close()
+        self._close_pidfd(child)
+
+    def _close_pidfd(self, child: HeldChild) -> None:
+        if child.pidfd >= 0:
+            self._loop.unwatch(child.pidfd)
+            os.close(child.pidfd)
+            child.pidfd = -1
+
+    def _drop_group(self, child: HeldChild) -> None:
+        if child.group is not None and not child.group.remove():
+            # The last zombie of a group may be a moment from its end; later is soon enough.
+            self._loop.later(RECOUNT_SECONDS, child.group.remove)
+        child.group = None
+
+    # -- after -------------------------------------------------------------------------------------------------------
+
+    def rename(self, key: str, new_key: str, unit: str, tag: str) -> HeldChild:
+        """Have a running child go on as another key, unit and log; done already by the same order, nothing changes.
+
+        The process notices nothing. What it printed before is the old unit's.
+
+        Raises:
+            Refusal: There is no such child, it ended or is being stopped, or the new key is taken.
+        """
+        present = self.held.get(new_key)
+        if present is not None:
+            if present.born == key:
+                return present
+            raise Refusal("exists", f"key {new_key!r} belongs to another child, of {present.unit}")
+        child = self.held.get(key)
+        if child is None:
+            raise Refusal("unknown_key", f"no child has the key {key!r}")
+        if child.exit is not None or child.stopping or child.report >= 0:
+            raise Refusal("dead", f"{child.unit} has ended, is being stopped, or has not begun")
+        log = self.open_log(unit)
+        self._logs.move(child.outlets, log)
+        if child.outlets:
+            child.log, child.log_position = log, log.position
+        child.key, child.unit, child.tag, child.started_at = new_key, unit, tag, time.time()
+        self.held[new_key] = self.held.pop(key)
+        self._changed(child)
+        return child
+
+    def release(self, key: str) -> None:
+        """Forget an instance that is gone; one that never was is forgotten already.
+
+        Raises:
+            Refusal: Its tree lives.
+        """
+        child = self.held.get(key)
+        if child is None:
+            return
+        if child.tree_alive:
+            raise Refusal("alive", f"the tree of {child.unit} ({key}) lives")
+        del self.held[key]
+        self._changed(child)
+
+    def tell_again(self) -> None:
+        """Repeat every unreleased end, for a new control plane."""
+        for child in self.held.values():
+            if child.exit is not None and child.key not in self._unsettled:
+                self._emit({"event": "exit", "record": child.exit})
+                if not child.tree_alive:
+                    self._emit({"event": "gone", "key": child.key})

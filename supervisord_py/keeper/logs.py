@@ -1,0 +1,387 @@
+"""Children's output, from their pipes to the segments of their unit's log (the files are described in protocol.py).
+
+A pipe is read a bounded piece a turn, so that a flood starves nobody. It ends when nobody holds its other side, which
+says nothing about the child (grandchildren inherit pipes): an exit is decided by wait alone, and what is in a pipe at
+that moment is drained first.
+
+While the disk takes nothing, bytes are kept in memory up to `spill_bytes`, and what comes beyond that is counted. The
+disk is asked again after 1 s, then down to every 5 s. Once it takes bytes again, those kept are written with their own
+times, then one GAP record tells how many were lost. A child never notices.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections import deque
+
+from supervisord_py.keeper.protocol import (
+    GAP,
+    INDEX_RECORD,
+    INDEX_RECORD_SIZE,
+    SEGMENT_DIGITS,
+    STDERR,
+    STDOUT,
+    unit_directory,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from supervisord_py.keeper.loop import Loop, Timer
+
+    Emit = Callable[[dict[str, Any]], None]
+    Record = tuple[int, float, int, int, int, int]
+
+PIECE_BYTES = 65536
+DRAIN_BYTES = 1 << 20
+"""No pipe holds more (pipe(7), pipe-max-size): a drain that read this much has seen all there was when it began."""
+RETRY_SECONDS = 1.0
+RETRY_MAX_SECONDS = 5.0
+RETRY_GROWTH = 1.5
+LENGTH_MAX = 2**32 - 1
+INSTANCES = 2**16 - 1
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_record = struct.Struct(INDEX_RECORD)
+
+
+class Segments:
+    """Appends to the segments of one unit; the oldest are thrown away.
+
+    Args:
+        directory: Where; made 0700 with its parents when first opened.
+        segment_bytes: Size, of bytes or of records, at which a new segment begins.
+        total_bytes: Size of all segments and records together, beyond which the oldest go.
+
+    Attributes:
+        position: The unit's cumulative output position: where the next byte goes.
+        instance: Number of the last instance that wrote here.
+    """
+
+    def __init__(self, directory: str, segment_bytes: int, total_bytes: int) -> None:
+        self.directory = directory
+        self.segment_bytes = max(1, segment_bytes)
+        self.total_bytes = total_bytes
+        self.position = 0
+        self.instance = 0
+        self._sizes: list[tuple[int, int]] = []
+        """(start, size) of the segments that are full."""
+        self._start = self._idx_size = 0
+        self._log = self._idx = -1
+
+    @property
+    def is_open(self) -> bool:
+        return self._log >= 0
+
+    def open(self) -> None:
+        """Open the last segment, or a first one; nothing when open already.
+
+        Raises:
+            OSError: The directory or the files cannot be had.
+        """
+        if self.is_open:
+            return
+        os.makedirs(self.directory, 0o700, exist_ok=True)
+        names = [name for name in os.listdir(self.directory) if name.endswith(".log")]
+        starts = sorted(int(name[:-4]) for name in names if len(name) == SEGMENT_DIGITS + 4 and name[:-4].isdigit())
+        self._sizes = [(start, sum(_size(path) for path in self._paths(start))) for start in starts[:-1]]
+        self._begin(starts[-1] if starts else 0)
+        # A crash may have torn the last record, or taken bytes that records promise: those go.
+        count = self._idx_size // INDEX_RECORD_SIZE
+        while count and not self._start <= self._last(count)[0] <= self.position:
+            count -= 1
+        self.instance = self._last(count)[3] if count else self.instance
+        self._idx_size = count * INDEX_RECORD_SIZE
+        os.ftruncate(self._idx, self._idx_size)
+
+    def append(self, when: float, stream: int, instance: int, data: bytes) -> int:
+        """Append bytes with their record, both of at most one segment; return how many bytes were written.
+
+        Raises:
+            OSError: The disk took none.
+        """
+        self._rotate_if_full()
+        data = data[: self._start + self.segment_bytes - self.position]
+        self.instance = instance
+        self._put_record(when, len(data), instance, stream)
+        written = os.write(self._log, data)
+        self.position += written
+        return written
+
+    def gap(self, when: float, count: int) -> None:
+        """Record that `count` bytes are missing here.
+
+        Raises:
+            OSError: The disk refused.
+        """
+        self._rotate_if_full()
+        self._put_record(when, min(count, LENGTH_MAX), self.instance, GAP)
+
+    def close(self) -> None:
+        """Give the descriptors back; `open()` may follow."""
+        for fd in (self._log, self._idx):
+            if fd >= 0:
+                os.close(fd)
+        self._log = self._idx = -1
+
+    def _put_record(self, when: float, length: int, instance: int, stream: int) -> None:
+        record = _record.pack(self.position, when, length, instance, stream, 0)
+        written = os.write(self._idx, record)
+        if written != len(record):
+            os.ftruncate(self._idx, self._idx_size)
+            os.write(self._idx, record)  # says why
+        self._idx_size += len(record)
+
+    def _last(self, count: int) -> Record:
+        record: Record = _record.unpack(os.pread(self._idx, INDEX_RECORD_SIZE, (count - 1) * INDEX_RECORD_SIZE))
+        return record
+
+    def _begin(self, start: int) -> None:
+        log, idx = self._paths(start)
+        try:
+            self._idx = os.open(idx, _FLAGS, 0o600)
+            self._log = os.open(log, _FLAGS, 0o600)
+        except OSError:
+            self.close()
+            raise
+        self._start = start
+        self.position = start + os.fstat(self._log).st_size
+        self._idx_size = os.fstat(self._idx).st_size
+
+    def _rotate_if_full(self) -> None:
+        size = self.position - self._start
+        if size < self.segment_bytes and (self._idx_size < self.segment_bytes or size == 0):
+            return
+        self._sizes.append((self._start, size + self._idx_size))
+        self.close()
+        self._begin(self.position)
+        excess = sum(size for _, size in self._sizes) + self.segment_bytes - self.total_bytes
+        while excess > 0 and self._sizes:
+            start, size = self._sizes.pop(0)
+            excess -= size
+            for path in self._paths(start):
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    continue
+
+    def _paths(self, start: int) -> tuple[str, str]:
+        stem = f"{self.directory}/{start:0{SEGMENT_DIGITS}d}"
+        return stem + ".log", stem + ".idx"
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+class UnitLog:
+    """Where the pipes of one unit's instances end.
+
+    Attributes:
+        pipes: How many pipes end here; the holder closes the log when there are none.
+    """
+
+    def __init__(self, logs: Logs, unit: str, segments: Segments) -> None:
+        self._logs = logs
+        self._segments = segments
+        self._pending: deque[tuple[float, int, int, bytes]] = deque()
+        self._pending_bytes = 0
+        self._lost = 0
+        self._retry: Timer | None = None
+        self._retry_seconds = RETRY_SECONDS
+        self._instance = 0
+        self.unit = unit
+        self.pipes = 0
+
+    @property
+    def degraded(self) -> bool:
+        """Whether the disk takes nothing at present."""
+        return self._retry is not None
+
+    @property
+    def position(self) -> int:
+        """Cumulative position: where the next byte will be found, those kept in memory included."""
+        return self._segments.position + self._pending_bytes
+
+    def next_instance(self) -> int:
+        """Open if need be, and return the number that marks the next instance's records."""
+        if not self.degraded:
+            self._flush()
+        self._instance = max(self._instance, self._segments.instance) % INSTANCES + 1
+        return self._instance
+
+    def write(self, stream: int, instance: int, data: bytes) -> None:
+        """Take bytes that just arrived."""
+        size = len(data)
+        if self.degraded:
+            # After the first lost byte everything is lost until the disk is back: what is kept has no holes.
+            data = data[: 0 if self._lost else max(0, self._logs.spill_bytes - self._pending_bytes)]
+            self._lost += size - len(data)
+        if data:
+            self._pending.append((time.time(), stream, instance, data))
+            self._pending_bytes += len(data)
+        if not self.degraded:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what can be written and give the files back."""
+        if self.degraded:
+            self._flush()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        self._segments.close()
+
+    def _flush(self) -> None:
+        try:
+            self._segments.open()
+            while self._pending:
+                when, stream, instance, data = self._pending[0]
+                written = self._segments.append(when, stream, instance, data)
+                self._pending_bytes -= written
+                if written < len(data):
+                    self._pending[0] = (when, stream, instance, data[written:])
+                else:
+                    self._pending.popleft()
+            if self._lost:
+                self._segments.gap(time.time(), self._lost)
+        except OSError as error:
+            self._degrade(error)
+            return
+        if self._retry is not None:
+            lost, self._lost = self._lost, 0
+            self._retry.cancel()
+            self._retry, self._retry_seconds = None, RETRY_SECONDS
+            self._logs.emit({"event": "log_recovered", "unit": self.unit, "lost_bytes": lost})
+            self._logs.tidy(self)
+
+    def _degrade(self, error: OSError) -> None:
+        if self._retry is None:
+            self._logs.emit(
+                {"event": "log_degraded", "unit": self.unit, "errno": error.errno, "lost_bytes": self._lost}
+            )
+        else:
+            self._retry.cancel()
+            self._retry_seconds = min(RETRY_MAX_SECONDS, self._retry_seconds * RETRY_GROWTH)
+        self._retry = self._logs.loop.later(self._retry_seconds, self._flush)
+
+
+class Outlet:
+    """The reading end of one pipe of one instance."""
+
+    __slots__ = ("_logs", "fd", "instance", "log", "stream")
+
+    def __init__(self, logs: Logs, fd: int, stream: int, log: UnitLog, instance: int) -> None:
+        self._logs = logs
+        self.fd = fd
+        self.stream = stream
+        self.log = log
+        self.instance = instance
+
+    def pump(self) -> int:
+        """Move one piece; return its size, 0 at the end or when there is nothing now."""
+        if self.fd < 0:
+            return 0
+        try:
+            piece = os.read(self.fd, PIECE_BYTES)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            piece = b""
+        if piece:
+            self.log.write(self.stream, self.instance, piece)
+        else:
+            self.close()
+        return len(piece)
+
+    def drain(self) -> None:
+        """Move all that is in the pipe now."""
+        left = DRAIN_BYTES
+        while left > 0 and (moved := self.pump()):
+            left -= moved
+
+    def close(self) -> None:
+        """Give the descriptor back; the log follows with its last one."""
+        if self.fd >= 0:
+            self._logs.loop.unwatch(self.fd)
+            os.close(self.fd)
+            self.fd = -1
+            self.log.pipes -= 1
+            self._logs.tidy(self.log)
+
+
+class Logs:
+    """All units' logs that are in use.
+
+    Args:
+        loop: Says when there is output.
+        emit: Told of `log_degraded` and `log_recovered`.
+        log_dir: Root of the segments.
+        segment_bytes, total_bytes: See Segments.
+        spill_bytes: Kept in memory while the disk takes nothing.
+    """
+
+    def __init__(
+        self, loop: Loop, emit: Emit, log_dir: str, *, segment_bytes: int, total_bytes: int, spill_bytes: int
+    ) -> None:
+        self.loop = loop
+        self.emit = emit
+        self.spill_bytes = spill_bytes
+        self._log_dir = log_dir
+        self._sizes = segment_bytes, total_bytes
+        self._open: dict[str, UnitLog] = {}
+
+    def log(self, unit: str) -> UnitLog:
+        """Return the unit's log.
+
+        Raises:
+            ValueError: The unit has no proper name.
+        """
+        log = self._open.get(unit)
+        if log is None:
+            log = self._open[unit] = UnitLog(self, unit, Segments(unit_directory(self._log_dir, unit), *self._sizes))
+        return log
+
+    def attach(self, log: UnitLog, stdout: int, stderr: int) -> list[Outlet]:
+        """Read from pipes from now on, as the next instance of the unit; -1 for none. They are ours then."""
+        pipes = [(fd, stream) for fd, stream in ((stdout, STDOUT), (stderr, STDERR)) if fd >= 0]
+        instance = log.next_instance() if pipes else 0
+        outlets = [Outlet(self, fd, stream, log, instance) for fd, stream in pipes]
+        for outlet in outlets:
+            os.set_blocking(outlet.fd, False)
+            log.pipes += 1
+            self.loop.watch(outlet.fd, outlet.pump)
+        return outlets
+
+    def move(self, outlets: list[Outlet], log: UnitLog) -> None:
+        """Have the output from now on end in another unit's log, as its next instance; not what is in the pipes."""
+        instance = log.next_instance()
+        for outlet in outlets:
+            outlet.drain()
+            if outlet.fd >= 0:
+                before, outlet.log, outlet.instance = outlet.log, log, instance
+                log.pipes += 1
+                before.pipes -= 1
+                self.tidy(before)
+        self.tidy(log)
+
+    def tidy(self, log: UnitLog) -> None:
+        """Forget a log that no pipe ends in, unless it still holds bytes for a full disk."""
+        if log.pipes == 0 and not log.degraded and self._open.pop(log.unit, None) is not None:
+            log.close()
+
+    def degraded(self) -> list[str]:
+        """Return the units whose disk takes nothing at present."""
+        return sorted(unit for unit, log in self._open.items() if log.degraded)
+
+    def close(self) -> None:
+        """Write what can be written; the end of the keeper."""
+        for log in list(self._open.values()):
+            log.close()
+        self._open.clear()

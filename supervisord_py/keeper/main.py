@@ -1,0 +1,301 @@
+"""The keeper: wires loop, children, ladder, memory watch, logs, control plane and service manager; takes signals; ends.
+
+It decides nothing that a user could want otherwise: it does what the page of verbs says, and holds.
+
+The end, in order: SIGTERM and SIGINT ask the control plane to stop everything and to say `shutdown`; if it is dead, or
+late by `stop_seconds`, the keeper climbs the kill ladder itself, all trees at once. A second signal kills everything at
+once. Whatever still descends from the keeper after that is killed as nobody's. The socket goes last, so that clients
+wait in its backlog, not before a closed door, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import traceback
+
+from supervisord_py.keeper import procfs, spawn, sweep, system, verbs
+from supervisord_py.keeper.boot import Rungs
+from supervisord_py.keeper.children import Children
+from supervisord_py.keeper.control import EXIT_BAD_SETTINGS, ControlPlane, Notifier
+from supervisord_py.keeper.logs import Logs
+from supervisord_py.keeper.loop import Loop
+from supervisord_py.keeper.memory import MemoryWatch
+from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT
+from supervisord_py.keeper.tree import KillLadder, Membership, kill_all
+from supervisord_py.keeper.verbs import KILL_SECONDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from supervisord_py.keeper.boot import Birth, Boot, Journal
+    from supervisord_py.keeper.children import HeldChild
+    from supervisord_py.keeper.procfs import Process
+
+FIRST_LISTEN_FD = 3
+GRACE_SECONDS = 5.0
+HASTE_SECONDS = 2.0
+POLL_SECONDS = 0.02
+LEAVE_SECONDS = 3.0
+"""How long a control plane that asked for the end may take to go by itself."""
+_PRIVATE = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", MARK_INSTANCE, MARK_UNIT)
+"""Variables that are about the keeper alone: neither the control plane nor a child may believe them."""
+
+
+class Keeper:
+    """The holder of everything.
+
+    Attributes:
+        stored: Descriptors by name, kept for the control plane.
+        interrupted: What an earlier keeper left and this one swept.
+    """
+
+    def __init__(self, boot: Boot, birth: Birth, journal: Journal) -> None:
+        self.boot = boot
+        self.birth = birth
+        self.journal = journal
+        self.loop = Loop(self._callback_failed)
+        self.notifier = Notifier(os.environ)
+        self.stored: dict[str, int] = {}
+        system.set_name("pxd: keeper")
+        system.shut_inherited()
+        birth.take_descriptors()
+        self.interrupted, survivors = sweep.sweep(boot.daemon_id, boot.run_dir)
+        if self.interrupted or survivors:
+            units = [entry["unit"] for entry in self.interrupted]
+            journal.warning("swept", units=units, survivors=[row.pid for row in survivors])
+        self.rungs = Rungs(boot)
+        self.logs = Logs(
+            self.loop,
+            self._emit,
+            boot.log_dir,
+            segment_bytes=boot.log_segment_bytes,
+            total_bytes=boot.log_total_bytes,
+            spill_bytes=boot.log_spill_bytes,
+        )
+        self._catch_signals()
+        self.children = Children(self.loop, self.logs, self.rungs, birth, self._emit, self._changed)
+        membership = Membership(self.children.held, self.children.strangers, subreaper=self.rungs.subreaper)
+        self.children.membership = membership
+        self.ladder = KillLadder(self.loop, membership, self.children.reap_leader, self.children.close)
+        self.memory = MemoryWatch(self.loop, membership, self._over_memory)
+        self.shutdown = Shutdown(self)
+        self.control = ControlPlane(
+            self.loop,
+            boot,
+            self.rungs,
+            journal,
+            self.notifier,
+            environ={name: value for name, value in os.environ.items() if name not in _PRIVATE},
+            strangers=self.children.strangers,
+            receive=lambda message, fds: verbs.receive(self, message, fds),
+            ended=self.shutdown.control_ended,
+        )
+
+    def run(self) -> int:
+        """Hold until the end; return the exit code."""
+        rungs = self.rungs
+        self.journal.info("keeper_started", pid=self.birth.pid, kill_rung=rungs.kill, memory_rung=rungs.memory)
+        gc.freeze()  # what is here now stays: a fork need not copy its pages for the collector's sake
+        self.control.start()
+        self.loop.run()
+        return self.shutdown.code
+
+    def exec_anew(self) -> None:
+        """Become pxd again: same pid, nothing inherited but what a service manager gave us.
+
+        Raises:
+            OSError: The program cannot be executed.
+        """
+        environ = dict(self.birth.environ)
+        if not self.boot.socket_owned and self.boot.listen_fd >= 0:
+            os.dup2(self.boot.listen_fd, FIRST_LISTEN_FD, inheritable=True)
+            os.set_inheritable(FIRST_LISTEN_FD, True)
+            environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+            environ.pop("LISTEN_FDNAMES", None)
+        signal.set_wakeup_fd(-1)
+        self.birth.restore()
+        os.execvpe(self.boot.pxd_argv[0], self.boot.pxd_argv, environ)  # noqa: S606  exec is the point
+
+    def _catch_signals(self) -> None:
+        self._alarm, alarm_in = os.pipe()
+        os.set_blocking(self._alarm, False)
+        os.set_blocking(alarm_in, False)
+        signal.set_wakeup_fd(alarm_in, warn_on_full_buffer=False)
+        for signum in spawn.CAUGHT:
+            # The wake-up descriptor carries the number; nothing is done in signal context.
+            signal.signal(signum, lambda _signum, _frame: None)
+        self.loop.watch(self._alarm, self._signalled)
+
+    def _signalled(self) -> None:
+        numbers = os.read(self._alarm, 4096)
+        if signal.SIGCHLD in numbers:
+            self.control.reap()
+            self.children.reap()
+            self.ladder.hurry()
+        for number in numbers:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self.shutdown.signalled(number)
+        if signal.SIGHUP in numbers:
+            self.notifier.reloading()
+            self.control.emit({"event": "reload"})
+        if signal.SIGUSR1 in numbers:
+            self.control.emit({"event": "dump"})
+            self.journal.info(
+                "state",
+                control_pid=self.control.pid,
+                control_restarts=self.control.restarts,
+                kill_rung=self.rungs.kill,
+                memory_rung=self.rungs.memory,
+                timers=self.loop.armed(),
+                stored_fds=sorted(self.stored),
+                degraded_logs=self.logs.degraded(),
+                children=[f"{child.unit} {child.key} pid {child.pid}" for child in self.children.held.values()],
+            )
+
+    def _emit(self, event: dict[str, Any]) -> None:
+        if event["event"].startswith("log_"):
+            self.journal.warning(**event)
+        self.control.emit(event)
+
+    def _changed(self, child: HeldChild) -> None:
+        if self.rungs.portable:
+            try:
+                sweep.write_record(self.boot.run_dir, self.children.held.values())
+            except OSError as error:
+                self.journal.warning("record_not_written", errno=error.errno)
+        if not child.tree_alive:
+            self.memory.forget(child)
+            self.ladder.hurry()
+        elif child.exit is None and child.max_rss_bytes is not None and not child.memory_in_kernel:
+            self.memory.watch(child)
+
+    def _over_memory(self, child: HeldChild, rss_bytes: int, grace: float) -> None:
+        signum = signal.SIGTERM if grace else signal.SIGKILL
+        child.condemn("memory_limit", "watchdog", signum, rss_bytes, child.max_rss_bytes)
+        if not grace:
+            child.escalate()
+            kill_all(child, self.children.membership.members(child))
+        self.ladder.stop(child, grace, KILL_SECONDS, self.survived)
+
+    def survived(self, survivors: list[Process], killed: bool) -> None:
+        """Write down what is left of a tree that was to go."""
+        for row in survivors:
+            self.journal.error("survivor", pid=row.pid, name=row.name, killed=killed)
+
+    def _callback_failed(self, error: Exception) -> None:
+        lines = traceback.format_exception(error)
+        self.journal.error("callback_failed", error=f"{type(error).__name__}: {error}", traceback="".join(lines))
+
+
+class Shutdown:
+    """How the keeper ends.
+
+    Attributes:
+        begun: The end has begun: nothing is spawned any more.
+        code: Exit code to be.
+        anew: Exec pxd instead of exiting.
+    """
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._took_over = False
+        self._open = 0
+        self._leave_by = 0.0
+        self._residue_by = 0.0
+        self.begun = False
+        self.code = 0
+        self.anew = False
+
+    def signalled(self, signum: int) -> None:
+        """SIGTERM or SIGINT arrived; the second one leaves no grace to anybody."""
+        keeper = self._keeper
+        if self.begun:
+            keeper.journal.warning("killing_everything")
+            self._leave_by = 0.0
+            keeper.control.kill()
+            self._took_over = True
+            self._stop_all(0.0, HASTE_SECONDS)
+            return
+        self._begin()
+        if keeper.control.pid and keeper.control.said_hello:
+            keeper.control.emit({"event": "stop", "signum": signum})
+            keeper.loop.later(keeper.boot.stop_seconds, self._late)
+        else:
+            self._take_over()
+
+    def asked_by_control(self) -> None:
+        """The control plane is done: stop what is left."""
+        self._begin()
+        self._leave_by = self._keeper.loop.now() + LEAVE_SECONDS
+        self._take_over()
+
+    def control_ended(self, code: int) -> None:
+        """The control plane has ended: during the end its work is ours; bad settings are not worth a restart."""
+        if not self.begun and code == EXIT_BAD_SETTINGS:
+            self.code = code
+            self._begin()
+        if self.begun:
+            self._take_over()
+
+    def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            self._keeper.control.wanted = False
+            self._keeper.notifier.say("STOPPING=1")
+            self._keeper.journal.info("stopping", children=len(self._alive()))
+
+    def _alive(self) -> list[HeldChild]:
+        return [child for child in self._keeper.children.held.values() if child.tree_alive]
+
+    def _late(self) -> None:
+        if not self._took_over:
+            self._keeper.journal.warning("control_late", seconds=self._keeper.boot.stop_seconds)
+            self._keeper.control.kill()
+            self._take_over()
+
+    def _take_over(self) -> None:
+        if not self._took_over:
+            self._took_over = True
+            self._stop_all(GRACE_SECONDS, KILL_SECONDS)
+
+    def _stop_all(self, grace: float, kill_seconds: float) -> None:
+        alive = self._alive()
+        self._open += len(alive) + 1
+        for child in alive:
+            child.condemn("shutdown", "keeper", signal.SIGTERM if grace else signal.SIGKILL)
+            self._keeper.ladder.stop(child, grace, kill_seconds, self._one_down)
+        self._keeper.loop.soon(lambda: self._one_down([], False))
+
+    def _one_down(self, survivors: list[Process], killed: bool) -> None:
+        self._keeper.survived(survivors, killed)
+        self._open -= 1
+        if self._open == 0:
+            self._residue_by = self._keeper.loop.now() + HASTE_SECONDS
+            self._clear_residue()
+
+    def _clear_residue(self) -> None:
+        """Kill what descends from us and belongs to no instance, wait for the control plane's own end, and leave."""
+        keeper = self._keeper
+        now = keeper.loop.now()
+        residue = keeper.children.membership.descendants() if keeper.rungs.subreaper else []
+        for row in residue:
+            procfs.send(row, signal.SIGKILL)
+        if keeper.control.pid and now >= self._leave_by:
+            keeper.control.kill()
+        clean = not residue and (keeper.rungs.groups is None or keeper.rungs.groups.close())
+        if (not clean and now < self._residue_by) or keeper.control.pid:
+            keeper.loop.later(POLL_SECONDS, self._clear_residue)
+            return
+        keeper.survived(residue, killed=True)
+        keeper.logs.close()
+        sweep.forget_record(keeper.boot.run_dir)
+        if keeper.boot.socket_path and keeper.boot.socket_owned:
+            try:
+                os.unlink(keeper.boot.socket_path)
+            except OSError as error:
+                keeper.journal.warning("socket_not_removed", path=keeper.boot.socket_path, errno=error.errno)
+        keeper.journal.info("stopped", code=self.code)
+        keeper.loop.stop()

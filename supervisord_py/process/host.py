@@ -1,0 +1,129 @@
+"""What this process can say about its machine: who a process is, how many descriptors are left, what a file holds.
+
+Law (DESIGN §4.1): in doubt, do not act. A process that cannot be looked at is *unknown*, never *dead*; only an absent
+pid, a zombie, another start time or another boot is *dead*.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import secrets
+import stat
+import time
+from functools import cache
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import StartFailedError
+from supervisord_py.keeper import procfs
+from supervisord_py.process.model import Identity, Liveness, Reason
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ALPHABET = "0123456789abcdefghijklmnopqrstuv"
+"""Base 32 in the order of ASCII, so that keys of one daemon sort by age."""
+_HALF_KEY_DIGITS = 6
+RESERVE = 16
+"""A start needs this many free descriptors, or it is refused."""
+SHORT = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the system says when there are none left."""
+MAX_FILE_BYTES = 1024 * 1024
+
+
+@cache
+def boot_id() -> str:
+    """Return the kernel's id of this boot; "" where the platform has none, as the keeper says it."""
+    return procfs.boot_id()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None when it cannot be seen or is a zombie."""
+    row = procfs.look(pid) if pid > 0 else None
+    return row.start_time if row is not None and row.alive else None
+
+
+def identity_of(pid: int) -> Identity | None:
+    """Return who the process with this pid is now; None when it cannot be seen or is a zombie."""
+    started = start_time(pid)
+    return None if started is None else Identity(pid, started, boot_id())
+
+
+def liveness(identity: Identity) -> Liveness:
+    """Say whether exactly this process lives, not merely some process with its pid."""
+    if identity.pid <= 0 or (identity.boot_id and boot_id() and identity.boot_id != boot_id()):
+        return Liveness.DEAD
+    row = procfs.look(identity.pid)
+    if row is not None:
+        return Liveness.ALIVE if row.alive and row.start_time == identity.start_time else Liveness.DEAD
+    try:
+        os.kill(identity.pid, 0)
+    except ProcessLookupError:
+        return Liveness.DEAD
+    except OSError:
+        return Liveness.UNKNOWN
+    return Liveness.UNKNOWN  # with hidepid (proc(5)) a process has no entry although it lives
+
+
+def new_key(daemon: str) -> str:
+    """Return a fresh instance id: the daemon's id, a dot, six characters of time and six of chance."""
+    bits = 5 * _HALF_KEY_DIGITS
+    number = (int(time.time()) & ((1 << bits) - 1)) << bits | secrets.randbits(bits)
+    digits = (_ALPHABET[(number >> shift) & 31] for shift in range(2 * bits - 5, -1, -5))
+    return f"{daemon}.{''.join(digits)}"
+
+
+def descriptors_left() -> int | None:
+    """Return how many descriptors this process may still open; None where that cannot be counted."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return max(0, limit - len(os.listdir(folder)))
+        except OSError as error:
+            if error.errno in SHORT:
+                return 0
+    return None
+
+
+def shortage(unit: str, left: int | None = None) -> StartFailedError:
+    """Return the error of a start for which there are too few descriptors."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = "no" if not left else f"only {left}"
+    return StartFailedError(
+        f"{unit} was not started: pxd has {count} file descriptors left of {limit}, and a start needs {RESERVE}.",
+        hint="Stop what is not needed, or raise the limit on open files (`ulimit -n`, LimitNOFILE=); see pxctl doctor.",
+        unit=unit,
+        reason=Reason.SPAWN_FAILED.value,
+        stage="fds",
+        errno=errno.EMFILE,
+    )
+
+
+def check_room(unit: str) -> None:
+    """Refuse a start for which too few descriptors are left, while the truth can still be told.
+
+    Raises:
+        StartFailedError: reason spawn_failed, stage fds, errno EMFILE.
+    """
+    left = descriptors_left()
+    if left is not None and left < RESERVE:
+        raise shortage(unit, left)
+
+
+def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
+
+    Raises:
+        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
+    return raw

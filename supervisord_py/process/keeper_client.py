@@ -1,0 +1,600 @@
+"""The control plane's way to get processes: asks the keeper, over the channel that it inherited.
+
+Law: nothing here blocks; every call has a deadline and ends; when the keeper is gone every call, pending or new, raises
+`KeeperLostError`. An exit record is kept until it is released, so `wait` may come before or after the end; each
+`on_exit` callback hears of each key once. Descriptors that nobody takes are closed.
+
+The keeper's JSON becomes the values of process/model.py: members that this side does not know are ignored (a newer
+keeper may say more), missing ones are an error, because guessing about a process is worse than refusing to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import (
+    ConflictError,
+    KeeperLostError,
+    PxError,
+    ShuttingDownError,
+    StartFailedError,
+    TooLargeError,
+    UnknownUnitError,
+)
+from supervisord_py.keeper.protocol import MARK_INSTANCE, MARK_UNIT, PROTOCOL, FrameError, FrameSocket, close_fds
+from supervisord_py.process import host
+from supervisord_py.process.model import Caps, Child, ControlEvent, ExitRecord, LogTrouble, Reason, StopReport, TreeStat
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervisord_py.process.model import ChildSpec
+
+Message = dict[str, Any]
+Fds = list[int]
+T = TypeVar("T")
+
+EARLY_MAX = 4096
+READS_A_TURN = 8
+"""Reads before the loop gets its turn again: a flood of events must not starve everything else."""
+_REASONS = frozenset(Reason)
+_BOTH_HINT = "run `pxctl daemon restart --all` to replace both"
+_GONE_HINT = "the daemon ends now and its children with it; see `pxctl why UNIT` after the next start"
+_MUTE_HINT = "see `pxctl doctor`; `pxctl daemon restart --all` replaces keeper and control plane"
+_log = structlog.get_logger(__name__)
+
+
+class Timeouts(msgspec.Struct, frozen=True):
+    """Deadlines in seconds.
+
+    Attributes:
+        call: For an answer of the keeper to anything but the two below.
+        spawn: For an answer to `spawn`: exec of a large program from a slow disk.
+        kill: How long the keeper goes on killing after the grace of a stop, before it names what is left.
+        slack: What a stop may take beyond grace and kill until it counts as unanswered.
+    """
+
+    call: float = 15.0
+    spawn: float = 30.0
+    kill: float = 10.0
+    slack: float = 15.0
+
+
+class RefusedError(Exception):
+    """The keeper said no; `members` is the error object of keeper/protocol.py."""
+
+    def __init__(self, members: Message) -> None:
+        self.members = members
+        self.kind = str(members.get("kind"))
+        self.detail = str(members.get("detail", self.kind))
+        super().__init__(self.detail)
+
+
+class Topic(Generic[T]):
+    """Calls its listeners for each event; the newest EARLY_MAX that come before the first of them wait for it."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[T], None]] = []
+        self._early: deque[T] = deque(maxlen=EARLY_MAX)
+
+    def listen(self, callback: Callable[[T], None]) -> None:
+        self._listeners.append(callback)
+        while self._early:
+            tell(callback, self._early.popleft())
+
+    def emit(self, event: T) -> None:
+        if not self._listeners:
+            self._early.append(event)
+        for callback in tuple(self._listeners):
+            tell(callback, event)
+
+
+def tell(callback: Callable[[T], None], event: T) -> None:
+    """Call one listener; its defect must not end the channel that all hang on."""
+    try:
+        callback(event)
+    except Exception:
+        _log.exception("callback_failed", listener=getattr(callback, "__qualname__", repr(callback)))
+
+
+class KeeperClient:
+    """Holds processes. Make it with `connect`; use it on the loop's thread only.
+
+    Every call is idempotent by `key`, the instance id that the caller chose. Every method may raise `KeeperLostError`.
+
+    Attributes:
+        caps: What the keeper is and can do here, as it said when greeted.
+        log_dir: Root of the output segments: `log_dir/<kind>/<name>/`.
+        lost: Whether the keeper is gone, or the channel closed.
+    """
+
+    caps: Caps
+
+    def __init__(self, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts) -> None:
+        self.log_dir = log_dir
+        self.lost = False
+        self._daemon_id = daemon_id
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
+        self._frames = FrameSocket(channel)
+        self._fd = channel.fileno()
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[tuple[Message, Fds]]] = {}
+        self._children: dict[str, Child] = {}
+        self._records: dict[str, ExitRecord] = {}
+        self._waiters: dict[str, asyncio.Future[ExitRecord]] = {}
+        self._emptied: set[str] = set()
+        """Held, and told to be gone with its tree: there is nothing to stop."""
+        self._exit_listeners: list[Callable[[ExitRecord], None]] = []
+        self._gone: Topic[str] = Topic()
+        self._log_trouble: Topic[LogTrouble] = Topic()
+        self._control: Topic[ControlEvent] = Topic()
+        self._lost: Topic[None] = Topic()
+        self._loop.add_reader(self._fd, self._readable)
+
+    @classmethod
+    async def connect(
+        cls, channel: socket.socket, *, daemon_id: str, log_dir: str, timeouts: Timeouts | None = None
+    ) -> KeeperClient:
+        """Take over the channel and greet the keeper.
+
+        Args:
+            channel: The control plane's end of the socketpair; owned from now on.
+            daemon_id: Eight hex digits; every new key begins with them.
+            log_dir: Root of the output segments.
+            timeouts: Deadlines.
+
+        Raises:
+            KeeperLostError: There is no keeper, it does not answer, or it speaks another protocol.
+        """
+        client = cls(channel, daemon_id=daemon_id, log_dir=log_dir, timeouts=timeouts or Timeouts())
+        try:
+            reply = await client._ask("hello", protocol=PROTOCOL)
+            if reply.get("protocol") != PROTOCOL:
+                said = f"the keeper speaks protocol {reply.get('protocol')!r}, this control plane speaks {PROTOCOL}"
+                raise KeeperLostError(said, hint=_BOTH_HINT)
+            keeper = {f"keeper_{name}": reply[name] for name in ("pid", "started_at", "revision") if name in reply}
+            left = [(entry["key"], entry["unit"], entry["pid"]) for entry in reply.get("interrupted", ())]
+            client.caps = _read(Caps, {**reply, **keeper, "interrupted": left})
+            for child in reply["children"]:
+                client._hold(child)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
+    def new_key(self) -> str:
+        """Return a fresh instance id of this daemon."""
+        return host.new_key(self._daemon_id)
+
+    def children(self) -> tuple[Child, ...]:
+        """Return what is held and not yet released, as far as it is known here; asks nobody."""
+        return tuple(self._children.values())
+
+    def close(self) -> None:
+        """End the channel from this side: pending calls raise `KeeperLostError`, `on_lost` does not fire."""
+        self._end("the channel to the keeper was closed")
+
+    # -- children --------------------------------------------------------------------------------------------------
+
+    async def spawn(self, key: str, spec: ChildSpec) -> Child:
+        """Start a child; returns once exec has succeeded.
+
+        Raises:
+            StartFailedError: `extra` holds reason, stage and errno.
+            ConflictError: The key is known with another spec.
+        """
+        fds = {"stdout": spec.stdout_fd, "stderr": spec.stderr_fd}
+        given = {name: fd for name, fd in fds.items() if fd is not None}
+        if self.caps.keeper_revision < (3 if given else 2 if spec.stdin_name is not None else 1):
+            said = f"cannot start {spec.unit}: the keeper is older than this control plane and cannot feed a child"
+            raise _not_started(spec, said, "keeper", None, _BOTH_HINT)
+        members = {
+            "key": key,
+            "unit": spec.unit,
+            "argv": list(spec.argv),
+            "cwd": spec.cwd,
+            "env": marked(key, spec.unit, spec.env),
+            "umask": spec.umask,
+            "nice": spec.nice,
+            "rlimits": [[limit.name, limit.soft, limit.hard] for limit in spec.limits],
+            "grant_fds": [[grant.child_fd, grant.stored_name] for grant in spec.grants],
+            "set_listen_pid": spec.listen_pid,
+            "max_rss_bytes": spec.max_rss_bytes,
+            "memory_grace_seconds": spec.memory_grace_seconds,
+            "tag": spec.tag,
+            **({} if spec.stdin_name is None else {"stdin_name": spec.stdin_name}),
+            **({"output_fds": list(given)} if given else {}),
+        }
+        try:
+            reply, _ = await self._exchange("spawn", self._timeouts.spawn, tuple(given.values()), members)
+        except RefusedError as refusal:
+            raise start_error(spec, refusal) from refusal
+        return self._hold(reply.get("child"))
+
+    async def attach(self, key: str) -> Child | None:
+        """Return the child of that key if it is held, alive or exited and not yet released."""
+        return next((child for child in await self.list() if child.key == key), None)
+
+    async def list(self, prefix: str = "") -> Sequence[Child]:
+        """Return all held children whose unit begins with `prefix`."""
+        reply = await self._ask("list", prefix=prefix)
+        return tuple(self._hold(child) for child in reply.get("children", ()))
+
+    async def wait(self, key: str) -> ExitRecord:
+        """Wait until the leader was reaped (not: until its tree is gone). Any number may wait.
+
+        Raises:
+            UnknownUnitError: No such key is held.
+        """
+        if key not in self._children and key not in self._records and await self.attach(key) is None:
+            raise UnknownUnitError(f"there is no instance {key}: it was never started, or is released")
+        if (record := self._records.get(key)) is not None:
+            return record
+        if self.lost:
+            raise KeeperLostError(f"the keeper is gone; how {key} ended is not known")
+        waiter = self._waiters.setdefault(key, self._loop.create_future())
+        return await asyncio.shield(waiter)  # cancelling one who waits leaves the others
+
+    async def signal(self, key: str, signum: int) -> None:
+        """Send a signal to the leader.
+
+        Raises:
+            ConflictError: It is dead.
+        """
+        await self._ask("signal", key=key, signum=signum, tree=False)
+
+    async def signal_group(self, key: str, signum: int) -> None:
+        """Send a signal to the leader's process group at once, as Ctrl-C does; its other sessions are spared.
+
+        Raises:
+            ConflictError: The leader is dead.
+        """
+        await self._ask("signal", key=key, signum=signum, tree=False, group=True)
+
+    async def stop(self, key: str, *, grace_seconds: float, reason: str) -> StopReport:
+        """TERM, grace, KILL to the whole tree; returns when it is gone or with what is left.
+
+        An unknown key is already gone: an empty report. So is one of which the keeper has said so, without asking it.
+        """
+        if key in self._emptied:
+            return StopReport(key)
+        kill = self._timeouts.kill
+        seconds = grace_seconds + kill + self._timeouts.slack
+        members: Message = {"key": key, "grace_seconds": grace_seconds, "kill_seconds": kill, "reason": reason}
+        reply = await self._ask("stop", fine="unknown_key", seconds=seconds, **members)
+        return _read(StopReport, {**reply, "key": key})
+
+    async def stat(self, keys: Sequence[str], *, shared_once: bool = False) -> dict[str, TreeStat]:
+        """Measure whole trees; what is unknown or gone is absent."""
+        answer = await self._ask("stat", keys=[*keys], shared_once=shared_once)
+        return _read(dict[str, TreeStat], answer.get("stats"))
+
+    async def annotate(self, key: str, tag: str) -> None:
+        """Replace the opaque note kept with the child."""
+        await self._ask("annotate", key=key, tag=tag)
+        if (child := self._children.get(key)) is not None:
+            self._children[key] = msgspec.structs.replace(child, tag=tag)
+
+    async def rename(self, key: str, new_key: str, *, unit: str, tag: str) -> Child:
+        """Have a running child go on as `new_key` of another unit; whoever waits for `key` waits in vain.
+
+        Raises:
+            ConflictError: It has ended or is being stopped, or the keeper is too old to do it.
+            UnknownUnitError: There is no such child.
+        """
+        reply = await self._ask("rename", key=key, new_key=new_key, unit=unit, tag=tag)
+        self._children.pop(key, None)
+        if (waiter := self._waiters.pop(key, None)) is not None:
+            waiter.cancel()
+        return self._hold(reply.get("child"))
+
+    async def release(self, key: str) -> None:
+        """Acknowledge the exit record; the key is forgotten. An unknown key is released already.
+
+        Raises:
+            ConflictError: Something of its tree lives.
+        """
+        await self._ask("release", fine="unknown_key", key=key)
+        self._children.pop(key, None)
+        self._records.pop(key, None)
+        self._emptied.discard(key)
+
+    # -- descriptors -----------------------------------------------------------------------------------------------
+
+    async def put_fd(self, name: str, fd: int) -> None:
+        """Deposit a duplicate of `fd` with the keeper, where it outlives the control plane."""
+        await self._ask("put_fd", fds=(fd,), name=name)
+
+    async def take_fd(self, name: str) -> int | None:
+        """Return a new duplicate of a deposited descriptor, or None; the caller closes it."""
+        try:
+            _, fds = await self._exchange("take_fd", self._timeouts.call, (), {"name": name})
+        except RefusedError as refusal:
+            if refusal.kind == "unknown_fd":
+                return None
+            raise error_of(refusal) from refusal
+        if len(fds) != 1:
+            close_fds(fds)
+            raise KeeperLostError(f"the keeper answered `take_fd` with {len(fds)} descriptors instead of one")
+        return fds[0]
+
+    async def drop_fd(self, name: str) -> None:
+        """Forget a deposited descriptor; one that is not there is forgotten already."""
+        await self._ask("drop_fd", fine="unknown_fd", name=name)
+
+    # -- the daemon as a whole -------------------------------------------------------------------------------------
+
+    async def ready(self) -> None:
+        """Say that the API serves; the keeper tells the service manager."""
+        await self._ask("ready")
+
+    async def status(self, text: str) -> None:
+        """Set the one line that the service manager shows."""
+        await self._ask("status", text=text)
+
+    async def shutdown(self) -> None:
+        """Say that the control plane is done: the keeper stops what is left and exits."""
+        await self._ask("shutdown")
+
+    async def restart(self, *, everything: bool) -> None:
+        """Have the control plane replaced, or everything with all children stopped first."""
+        await self._ask("restart", all=everything)
+
+    # -- listening -------------------------------------------------------------------------------------------------
+
+    def on_exit(self, callback: Callable[[ExitRecord], None]) -> None:
+        """Call back once for every exit record; those not yet released come at once."""
+        for record in tuple(self._records.values()):
+            tell(callback, record)
+        self._exit_listeners.append(callback)
+
+    def on_gone(self, callback: Callable[[str], None]) -> None:
+        """Call back with the key when the tree of an exited leader is empty and its pipes are drained."""
+        self._gone.listen(callback)
+
+    def on_log_degraded(self, callback: Callable[[LogTrouble], None]) -> None:
+        """Call back when the disk takes no output of a unit, and when it does again."""
+        self._log_trouble.listen(callback)
+
+    def on_control_event(self, callback: Callable[[ControlEvent], None]) -> None:
+        """Call back for `stop`, `reload` and `dump`."""
+        self._control.listen(callback)
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back once when the keeper is gone; at once when it is gone already."""
+        self._lost.listen(lambda _: callback())
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    async def _ask(
+        self, verb: str, *, fine: str = "", seconds: float = 0.0, fds: Sequence[int] = (), **members: Any
+    ) -> Message:
+        """Ask, and return the answer; an empty one where the keeper refused with the kind `fine`."""
+        try:
+            reply, unwanted = await self._exchange(verb, seconds or self._timeouts.call, fds, members)
+        except RefusedError as refusal:
+            if refusal.kind == fine:
+                return {}
+            raise error_of(refusal) from refusal
+        close_fds(unwanted)
+        return reply
+
+    async def _exchange(
+        self, verb: str, seconds: float, fds: Sequence[int], members: Mapping[str, Any]
+    ) -> tuple[Message, Fds]:
+        if self.lost:
+            raise KeeperLostError("the keeper is gone", hint=_GONE_HINT)
+        number = next(self._numbers)
+        future = self._pending[number] = self._loop.create_future()
+        try:
+            self._send({"id": number, "verb": verb, **members}, fds)
+            async with asyncio.timeout(seconds):
+                reply, came = await future
+        except FrameError as error:
+            raise TooLargeError(f"`{verb}` cannot be sent to the keeper: {error}") from error
+        except TimeoutError as error:
+            _discard(future)
+            said = f"the keeper did not answer `{verb}` within {seconds:g} s"
+            raise KeeperLostError(said, hint=_MUTE_HINT) from error
+        except asyncio.CancelledError:
+            _discard(future)
+            raise
+        finally:
+            self._pending.pop(number, None)
+        if reply.get("ok") is True:
+            return reply, came
+        close_fds(came)
+        refusal = reply.get("error")
+        raise RefusedError(refusal if isinstance(refusal, dict) else {"kind": "failed", "detail": f"refused: {reply}"})
+
+    def _send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        self._frames.push(message, fds)
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            done = self._frames.flush()
+        except OSError:
+            done = True  # the reading side meets the same end, after all that the keeper still said before it
+        if done:
+            self._loop.remove_writer(self._fd)
+        else:
+            self._loop.add_writer(self._fd, self._flush)
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        try:
+            for _ in range(READS_A_TURN):
+                more = self._frames.receive()
+                while not self.lost and (frame := self._frames.next_frame()) is not None:
+                    self._take(*frame)
+                if self.lost:
+                    return
+                if not more:
+                    self._keeper_lost("the keeper is gone")
+                    return
+        except BlockingIOError:
+            return
+        except (FrameError, OSError) as error:
+            self._keeper_lost(f"the keeper is lost: {error}")
+
+    def _take(self, message: Message, fds: Fds) -> None:
+        number = message.get("id")
+        future = self._pending.pop(number, None) if isinstance(number, int) else None
+        if future is not None and not future.done():
+            future.set_result((message, fds))
+            return
+        close_fds(fds)
+        if number is None:
+            try:
+                self._event(message)
+            except (KeeperLostError, KeyError) as error:
+                _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
+
+    def _event(self, event: Message) -> None:
+        match name := event.get("event"):
+            case "ping":
+                self._send({"id": next(self._numbers), "verb": "alive"})
+            case "exit":
+                record = _exit_record(event["record"])
+                if (child := self._children.get(record.key)) is not None:
+                    self._children[record.key] = msgspec.structs.replace(child, exit=record)
+                self._add_record(record)
+            case "gone":
+                if event["key"] in self._children:
+                    self._emptied.add(event["key"])
+                self._gone.emit(event["key"])
+            case "log_degraded" | "log_recovered":
+                fields = {"errno": None, **event, "recovered": name == "log_recovered"}
+                self._log_trouble.emit(_read(LogTrouble, fields))
+            case "stop" | "reload" | "dump":
+                self._control.emit(_read(ControlEvent, {**event, "name": name}))
+            case other:
+                _log.warning("keeper_event_unknown", keeper_event=other)
+
+    def _add_record(self, record: ExitRecord) -> None:
+        """Take an exit record; one that is known already (the keeper repeats until it is released) changes nothing."""
+        if record.key not in self._records:
+            self._records[record.key] = record
+            if (waiter := self._waiters.pop(record.key, None)) is not None:
+                waiter.set_result(record)
+            for callback in tuple(self._exit_listeners):
+                tell(callback, record)
+
+    def _hold(self, message: Any) -> Child:
+        """Note a child; one whose end is known here stays ended, however late the keeper's word about it comes."""
+        child = _child(message)
+        if child.exit is not None:
+            self._add_record(child.exit)
+        elif (record := self._records.get(child.key)) is not None:
+            child = msgspec.structs.replace(child, exit=record)
+        self._children[child.key] = child
+        return child
+
+    def _keeper_lost(self, why: str) -> None:
+        self._end(why)
+        self._lost.emit(None)
+
+    def _end(self, why: str) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._frames.close()
+        futures: list[asyncio.Future[Any]] = [*self._pending.values(), *self._waiters.values()]
+        self._pending.clear()
+        self._waiters.clear()
+        for future in futures:
+            if not future.done():
+                future.set_exception(KeeperLostError(why, hint=_GONE_HINT))
+                future.exception()  # a waiter whose last task was cancelled is not reported as forgotten
+
+
+def _discard(future: asyncio.Future[tuple[Message, Fds]]) -> None:
+    """Close what an answer brought that came in the very moment its asker gave up."""
+    if future.done() and not future.cancelled() and future.exception() is None:
+        close_fds(future.result()[1])
+
+
+def _read(kind: type[T], message: Any) -> T:
+    try:
+        return msgspec.convert(message, kind)
+    except msgspec.ValidationError as error:
+        said = f"the keeper's {kind.__name__} cannot be read: {error}"
+        raise KeeperLostError(said, hint=f"keeper and control plane differ: {_BOTH_HINT}") from error
+
+
+def _child(message: Any) -> Child:
+    if not isinstance(message, dict):
+        return _read(Child, message)
+    record = message.get("exit")
+    return _read(Child, {**message, "identity": message, "exit": _exit_record(record) if record else None})
+
+
+def _exit_record(message: Message) -> ExitRecord:
+    verdict = message.get("verdict")
+    if verdict and verdict.get("reason") not in _REASONS:
+        # A word outside the list is somebody's stop, because an exit must not be lost over it.
+        verdict = {**verdict, "reason": Reason.STOPPED}
+    return _read(ExitRecord, {**message, "identity": message, "verdict": verdict})
+
+
+def marked(key: str, unit: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment with the marks of DESIGN D11."""
+    return {**env, MARK_INSTANCE: key, MARK_UNIT: unit}
+
+
+# -- what a refusal means to a user: a start that failed names the program, the stage and the system's own words -------
+
+_HINTS: dict[object, str] = {
+    "exec": "check the program: is it installed, executable, and its `#!` line right?",
+    "chdir": "check that the working directory exists and may be entered",
+    "rlimit": "lower the limit: it is above the hard limit of the daemon",
+    "fork": "too many processes or too little memory: see `pxctl status` and `ulimit -u`",
+    "fds": "too few file descriptors: raise `ulimit -n` (LimitNOFILE= of the systemd unit)",
+    "cgroup": "see `pxctl doctor` for the state of cgroup delegation",
+    ("exec", 2): "install it, or set `python` or `command` in tool.json to a program that is there",
+    ("exec", 13): "make it executable (`chmod +x`), or name another program in tool.json",
+}
+
+
+def start_error(spec: ChildSpec, refusal: RefusedError) -> PxError:
+    """Return the error of a spawn that was refused: which program, at which stage, why, and what to do."""
+    if refusal.kind != "spawn_failed":
+        return error_of(refusal, unit=spec.unit)
+    stage, number = str(refusal.members.get("stage")), refusal.members.get("errno")
+    why = os.strerror(number) if isinstance(number, int) else refusal.detail
+    subject = f"working directory {spec.cwd}" if stage == "chdir" else f"program {spec.argv[0]}"
+    said = f"cannot start {spec.unit}: {subject}, stage {stage}: {why}"
+    return _not_started(spec, said, stage, number, _HINTS.get((stage, number), _HINTS.get(stage)))
+
+
+def _not_started(spec: ChildSpec, said: str, stage: str, number: int | None, hint: str | None) -> StartFailedError:
+    reason = Reason.SPAWN_FAILED.value
+    return StartFailedError(said, hint=hint, unit=spec.unit, reason=reason, stage=stage, errno=number)
+
+
+def error_of(refusal: RefusedError, unit: str | None = None) -> PxError:
+    """Return the error of any other refusal."""
+    match refusal.kind:
+        case "unknown_key":
+            return UnknownUnitError(refusal.detail, unit=unit)
+        case "exists" | "dead" | "alive":
+            return ConflictError(refusal.detail, unit=unit)
+        case "shutdown":
+            return ShuttingDownError(refusal.detail, unit=unit)
+        case "protocol":
+            return KeeperLostError(refusal.detail, hint=_BOTH_HINT)
+        case _:
+            return PxError(f"the keeper refused: {refusal.detail}", unit=unit, refusal=refusal.kind)

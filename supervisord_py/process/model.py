@@ -1,0 +1,204 @@
+"""What a child is to be, and what became of it: frozen values, no I/O. The keeper's JSON is read into them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Reason(StrEnum):
+    """Why an instance ended: the closed list of CONTRACT §7, the same word on every surface."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    STOPPED = "stopped"
+    EVICTED_LRU = "evicted_lru"
+    EVICTED_TTL = "evicted_ttl"
+    MEMORY_LIMIT = "memory_limit"
+    OOM_KILL = "oom_kill"
+    RUNTIME_LIMIT = "runtime_limit"
+    CPU_LIMIT = "cpu_limit"
+    WATCHDOG = "watchdog"
+    READINESS_TIMEOUT = "readiness_timeout"
+    EARLY_EXIT = "early_exit"
+    SPAWN_FAILED = "spawn_failed"
+    SHUTDOWN = "shutdown"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    REPLACED = "replaced"
+    SCHEMA_DRIFT = "schema_drift"
+
+
+class Liveness(StrEnum):
+    """Three-valued on purpose: *unknown* never starts a second copy."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+
+
+class Identity(Struct, frozen=True):
+    """A process, beyond reuse of its pid: pid, kernel start time (clock ticks since boot), boot id."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+class ResourceLimit(Struct, frozen=True):
+    """One rlimit, set in the child before exec. `name` as in keeper.protocol SPAWN; -1 is infinity."""
+
+    name: str
+    soft: int
+    hard: int
+
+
+class GrantedFd(Struct, frozen=True):
+    """A descriptor that the keeper holds under `stored_name`, given to the child as number `child_fd` (>= 3)."""
+
+    child_fd: int
+    stored_name: str
+
+
+class ChildSpec(Struct, frozen=True):
+    """A validated declaration of one child process.
+
+    Attributes:
+        unit: `kind:name`.
+        argv: Program and arguments; the program is an absolute path or looked up on `env["PATH"]`.
+        cwd: Absolute path; must exist.
+        env: The complete environment; the marks of DESIGN D11 are added by the keeper's client.
+        limits: rlimits of the child.
+        grants: Descriptors beyond stdio.
+        listen_pid: Set LISTEN_PID to the child's pid (the LISTEN_FDS protocol wants it).
+        max_rss_bytes: Resident limit of the whole tree, enforced by the keeper; None for none.
+        memory_grace_seconds: Between SIGTERM and SIGKILL of a tree over that limit; 0 kills at once, and so does growth
+            by a further quarter. Where the kernel enforces the limit (cgroup), it kills at once.
+        tag: Opaque text that the keeper keeps with the child for a later control plane.
+        stdin_name: A descriptor that was deposited with `put_fd` becomes its standard input; None: there is nothing to
+            read (/dev/null). It may be dropped after the spawn.
+        stdout_fd, stderr_fd: A descriptor of this process, opened O_APPEND, that becomes the child's stream: the keeper
+            then makes no pipe and no log for that stream. It may be closed after the spawn. None: the unit's log.
+    """
+
+    unit: str
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    limits: tuple[ResourceLimit, ...] = ()
+    grants: tuple[GrantedFd, ...] = ()
+    listen_pid: bool = False
+    max_rss_bytes: int | None = None
+    memory_grace_seconds: float = 0.0
+    umask: int = 0o077
+    nice: int = 0
+    tag: str = ""
+    stdin_name: str | None = None
+    stdout_fd: int | None = None
+    stderr_fd: int | None = None
+
+
+class Verdict(Struct, frozen=True):
+    """What the killer wrote down before it signalled."""
+
+    reason: Reason
+    by: str
+    time: float
+    signal: int | None = None
+    rss_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+class ExitRecord(Struct, frozen=True):
+    """How a leader ended. Exactly one of `code` and `signal` is set."""
+
+    key: str
+    unit: str
+    identity: Identity
+    started_at: float
+    ended_at: float
+    code: int | None
+    signal: int | None
+    user_seconds: float
+    system_seconds: float
+    max_rss_bytes: int
+    log_position: int
+    log_end: int
+    verdict: Verdict | None = None
+
+
+class Child(Struct, frozen=True):
+    """A child as the keeper holds it. `exit` is set once the leader was reaped (its tree may still live)."""
+
+    key: str
+    unit: str
+    identity: Identity
+    started_at: float
+    tag: str
+    log_position: int
+    exit: ExitRecord | None = None
+
+
+class Survivor(Struct, frozen=True):
+    """A process that outlived a stop."""
+
+    pid: int
+    name: str
+    start_time: int
+
+
+class StopReport(Struct, frozen=True):
+    """The outcome of a stop: empty `survivors` means that the whole tree is gone and its pipes are drained."""
+
+    key: str
+    survivors: tuple[Survivor, ...] = ()
+    killed: bool = False
+
+
+class TreeStat(Struct, frozen=True):
+    """Resources of a whole tree at one moment: bytes, seconds, count."""
+
+    rss_bytes: int
+    cpu_seconds: float
+    processes: int
+
+
+class Caps(Struct, frozen=True):
+    """What the keeper is and can do here, shown by `pxctl status --json` and `doctor`.
+
+    Attributes:
+        interrupted: (key, unit, pid) of what an earlier keeper left and this one swept.
+        keeper_revision: What it knows of the protocol; an older one may still hold the children of a newer control
+            plane.
+    """
+
+    keeper_pid: int
+    keeper_started_at: float
+    boot_id: str
+    kill_rung: str
+    memory_rung: str
+    control_restarts: int
+    interrupted: tuple[tuple[str, str, int], ...] = ()
+    keeper_revision: int = 1
+
+
+class LogTrouble(Struct, frozen=True):
+    """The disk takes no output of a unit (`recovered` False), or takes it again (True); what was lost in between."""
+
+    unit: str
+    errno: int | None
+    lost_bytes: int
+    recovered: bool
+
+
+class ControlEvent(Struct, frozen=True):
+    """Something that the keeper passes on to the whole control plane: `stop` (with the signal), `reload`, `dump`."""
+
+    name: str
+    signum: int | None = None

@@ -1,0 +1,160 @@
+"""Frames and descriptors over a socket: exact, in order, non-blocking, nothing leaked."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from process.fake_keeper import frame
+from supervisord_py.keeper.protocol import FDS_PER_MESSAGE, MAX_FRAME, FrameError, FrameSocket, close_fds, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+MESSAGES = st.dictionaries(st.text().filter(lambda name: name != "fds"), JSON, max_size=4)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[FrameSocket, FrameSocket]]:
+    left, right = (FrameSocket(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+    yield left, right
+    left.close()
+    right.close()
+
+
+def frames(sock: FrameSocket) -> list[tuple[dict[str, Any], list[int]]]:
+    """Return all that came."""
+    found = []
+    try:
+        while sock.receive():
+            while (one := sock.next_frame()) is not None:
+                found.append(one)
+    except BlockingIOError:
+        pass
+    return found
+
+
+def test_a_frame_is_a_big_endian_length_and_that_much_json() -> None:
+    data = encode({"verb": "hello", "text": "grüß \udcff"})
+    assert struct.unpack(">I", data[:4])[0] == len(data) - 4
+    assert json.loads(data[4:]) == {"verb": "hello", "text": "grüß \udcff"}
+    with pytest.raises(FrameError, match="over the limit"):
+        encode({"text": "x" * MAX_FRAME})
+
+
+@given(st.lists(MESSAGES, max_size=5), st.data())
+def test_any_cutting_of_the_stream_gives_the_same_frames(messages: list[dict[str, Any]], data: st.DataObject) -> None:
+    writer, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with writer, reader:
+        sock, seen, at = FrameSocket(reader), [], 0
+        stream = b"".join(encode(message) for message in messages)
+        while at < len(stream):
+            step = data.draw(st.integers(1, len(stream) - at))
+            writer.sendall(stream[at : at + step])
+            seen += [message for message, _ in frames(sock)]
+            at += step
+        assert seen == messages
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">I", MAX_FRAME + 1),
+        struct.pack(">I", 3) + b"{]}",
+        struct.pack(">I", 2) + b"[]",
+        struct.pack(">I", 1) + b"\xff",
+        frame({"fds": 1}),
+        frame({"fds": -1}),
+        frame({"fds": "x"}),
+    ],
+)
+def test_what_is_not_of_the_protocol_is_refused_after_what_is(data: bytes) -> None:
+    writer, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = FrameSocket(reader)
+    writer.sendall(frame({"n": 1}) + data)
+    assert sock.receive()
+    assert sock.next_frame() == ({"n": 1}, [])
+    with pytest.raises(FrameError):
+        sock.next_frame()
+    writer.close()
+    sock.close()
+
+
+def test_descriptors_arrive_with_exactly_their_frame(pair: tuple[FrameSocket, FrameSocket]) -> None:
+    left, right = pair
+    pipes = [os.pipe() for _ in range(3)]
+    left.push({"n": 0})
+    left.push({"n": 1}, [pipes[0][0]])
+    left.push({"n": 2}, [pipes[1][0], pipes[2][0]])
+    left.push({"n": 3})
+    assert left.flush()
+    found = frames(right)
+    assert [len(fds) for _, fds in found] == [0, 1, 2, 0]
+    for number, (_, write) in enumerate(pipes):
+        os.write(write, b"%d" % number)
+    came = [fd for _, fds in found for fd in fds]
+    assert [os.read(fd, 9) for fd in came] == [b"0", b"1", b"2"]
+    assert not any(os.get_inheritable(fd) for fd in came)
+    close_fds([*came, *(fd for ends in pipes for fd in ends)])  # the sender's own stayed his
+
+
+def test_a_peer_that_does_not_read_blocks_nobody_and_gets_everything(pair: tuple[FrameSocket, FrameSocket]) -> None:
+    left, right = pair
+    read, write = os.pipe()
+    for number in range(30):
+        left.push({"n": number, "body": "x" * 100_000})
+    left.push({"n": 30}, [read])
+    os.close(read)
+    assert not left.flush()
+    assert left.queued > 0
+    found = []
+    while left.queued or not found:
+        left.flush()
+        found += frames(right)
+    assert [message["n"] for message, _ in found] == list(range(31))
+    os.write(write, b"!")
+    assert os.read(found[-1][1][0], 1) == b"!"
+    close_fds([write, *found[-1][1]])
+
+
+def test_the_end_comes_after_all_that_was_said_and_closes_what_was_queued() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = FrameSocket(ours)
+    read, write = os.pipe()
+    theirs.sendall(frame({"n": 1}))
+    theirs.close()
+    sock.push({"to": "nobody"}, [write])
+    os.close(write)
+    with pytest.raises(OSError, match="pipe"):
+        sock.flush()
+    assert os.read(read, 1) == b""  # the duplicate of the writing end is closed: nobody can write any more
+    os.close(read)
+    assert [message for message, _ in frames(sock)] == [{"n": 1}]
+    assert not sock.receive()
+    sock.close()
+
+
+def test_too_many_descriptors_at_once_are_an_error_and_closed() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = FrameSocket(ours)
+    read, write = os.pipe()
+    socket.send_fds(theirs, [frame({"fds": 100})], [write] * (FDS_PER_MESSAGE + 9))
+    os.close(write)
+    with pytest.raises(FrameError, match="lost on the way"):
+        sock.receive()
+    sock.close()
+    theirs.close()
+    assert os.read(read, 1) == b""
+    os.close(read)
