@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
@@ -125,7 +125,7 @@ class Supervisor:
         """
         try:
             check_room(instance.unit)
-            spec = replace(await driver.prepare(instance), tag=instance.note())
+            spec = msgspec.structs.replace(await driver.prepare(instance), tag=instance.note())
             await self._ledger.write(_starting(instance))
             instance.child = child = await self.placement.spawn(instance.key, spec)
             instance.started_at = child.started_at

@@ -76,7 +76,7 @@ async def test_who_hears_of_an_end_finds_the_final_state_and_the_record(
         assert seen.state == state
         assert seen.reason == item.reason
         assert item.instance is not None
-        row = await instances.get(house.ledger, item.instance)
+        row = await instances.INSTANCES.get(house.ledger, item.instance)
         await asked
     assert row is not None
     assert row.reason == item.reason

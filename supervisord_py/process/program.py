@@ -1,0 +1,180 @@
+"""Short programs: an agent's version, pip, uv, a command that prints a key. Children of the keeper like all others.
+
+What they print comes through a pipe of ours: it is never stored, because some of them print keys, and lines are there
+as they are printed. Who stops waiting stops the whole tree first; what an earlier control plane left is stopped at the
+next start, its answers are nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisord_py.process.model import ChildSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import ExitRecord, ResourceLimit
+
+KIND = "program"
+GRACE_SECONDS = 1.0
+MAX_BYTES = 256 * 1024
+"""What is kept of each stream: its end."""
+_MAX_LINE = 16 * 1024
+_DRAIN_SECONDS = 1.0
+_LINE_END = re.compile(rb"\r\n|\n|\r")  # a progress bar's carriage return ends a line, too
+
+
+class Completed(NamedTuple):
+    """How a program ended, and the end of what it printed. One of `code` and `signal` is set."""
+
+    code: int | None
+    signal: int | None
+    stdout: str
+    stderr: str
+
+    def __repr__(self) -> str:
+        return f"Completed(code={self.code}, signal={self.signal})"  # what it printed may be a key
+
+    @property
+    def words(self) -> str:
+        """Say how it ended, for people."""
+        return f"was killed by signal {self.signal}" if self.code is None else f"exits with {self.code}"
+
+    @property
+    def last_line(self) -> str:
+        """The last thing it said, on stderr rather than on stdout; "" where it said nothing."""
+        for text in (self.stderr, self.stdout):
+            if lines := [line.strip() for line in text.splitlines() if line.strip()]:
+                return lines[-1][:300]
+        return ""
+
+
+async def run(
+    client: KeeperClient,
+    argv: Sequence[str],
+    *,
+    name: str,
+    cwd: str,
+    env: Mapping[str, str],
+    timeout: float | None,  # noqa: ASYNC109  # past it the whole tree is stopped, too
+    on_line: Callable[[str], None] | None = None,
+    limits: tuple[ResourceLimit, ...] = (),
+) -> Completed:
+    """Run a program to its end.
+
+    Args:
+        client: The keeper's.
+        argv: `argv[0]` is an absolute path, or looked up on PATH of `env`.
+        name: The unit is `program:<name>`.
+        cwd: Absolute path.
+        env: Complete.
+        timeout: Seconds; None for none.
+        on_line: Gets each line of both streams as it is printed; the text of the answer is then all in `stdout`.
+        limits: rlimits.
+
+    Raises:
+        TimeoutError: It did not end in time; nothing of it is left.
+        StartFailedError: It cannot be started.
+    """
+    key = client.new_key()
+    stdout = await _Stream.open(on_line)
+    stderr = stdout if on_line is not None else await _Stream.open(None)
+    try:
+        async with asyncio.timeout(timeout):
+            spec = ChildSpec(
+                unit=f"{KIND}:{name}",
+                argv=tuple(argv),
+                cwd=cwd,
+                env=env,
+                limits=limits,
+                stdout_fd=stdout.writing,
+                stderr_fd=stderr.writing,
+            )
+            await client.spawn(key, spec)
+            stdout.spawned()
+            stderr.spawned()
+            record: ExitRecord = await client.wait(key)
+    finally:
+        await asyncio.shield(_finish(client, key))
+        texts = [await stdout.end(), "" if stderr is stdout else await stderr.end()]
+    return Completed(record.code, record.signal, *texts)
+
+
+async def stop_left_over(client: KeeperClient) -> None:
+    """Stop what an earlier control plane left running."""
+    await asyncio.gather(*(_finish(client, child.key) for child in await client.list(f"{KIND}:")))
+
+
+async def _finish(client: KeeperClient, key: str) -> None:
+    """Stop whatever lives of a program; one whose tree cannot be stopped is not released."""
+    report = await client.stop(key, grace_seconds=GRACE_SECONDS, reason="cancelled")
+    if not report.survivors:
+        await client.release(key)
+
+
+class _Stream(asyncio.Protocol):
+    """The reading end of a pipe: keeps the end of what comes, and cuts it into lines where somebody wants them."""
+
+    def __init__(self, on_line: Callable[[str], None] | None) -> None:
+        self.writing = -1
+        self._on_line = on_line
+        self._kept = bytearray()
+        self._rest = b""
+        self._ended = asyncio.Event()
+        self._transport: asyncio.BaseTransport | None = None
+
+    @classmethod
+    async def open(cls, on_line: Callable[[str], None] | None) -> _Stream:
+        """Make the pipe; `writing` is the child's end."""
+        stream = cls(on_line)
+        reading, stream.writing = os.pipe()
+        await asyncio.get_running_loop().connect_read_pipe(lambda: stream, os.fdopen(reading, "rb", buffering=0))
+        return stream
+
+    def spawned(self) -> None:
+        """Close our copy of the child's end: the pipe ends with the tree."""
+        if self.writing >= 0:
+            os.close(self.writing)
+            self.writing = -1
+
+    async def end(self) -> str:
+        """Wait a moment for what is still in the pipe, close it, and return the text."""
+        self.spawned()
+        try:
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                await self._ended.wait()
+        except TimeoutError:
+            pass  # something survived and holds it open
+        if self._transport is not None:
+            self._transport.close()
+        if self._rest:
+            self._tell([self._rest])
+        return self._kept.decode("utf-8", "replace")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the pipe."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Keep the end, tell the lines."""
+        self._kept += data
+        del self._kept[:-MAX_BYTES]
+        if self._on_line is not None:
+            *lines, self._rest = _LINE_END.split(self._rest + data)
+            if len(self._rest) > _MAX_LINE:
+                lines, self._rest = [*lines, self._rest], b""
+            self._tell(lines)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Nobody holds the other end any more."""
+        self._ended.set()
+
+    def _tell(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if self._on_line is not None and line.strip():
+                self._on_line(line[:_MAX_LINE].decode("utf-8", "replace").rstrip())
