@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper, alive
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError, UnknownUnitError
 from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
@@ -109,34 +109,6 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
     record = await ended(placement, key)
     assert outcome(record, Reason.STOPPED, ready=True) is Reason.STOPPED
     assert "stopped on request" in describe(record, Reason.STOPPED)
-
-
-@pytest.mark.parametrize(
-    ("argv", "cwd", "stage", "words"),
-    [
-        (("/nowhere/python", "x"), "/", "exec", "program /nowhere/python"),
-        (("no-such-program-anywhere",), "/", "exec", "No such file"),
-        (("/etc/passwd",), "/", "exec", "Permission denied"),
-        (("/bin/sh",), "/nowhere", "chdir", "working directory /nowhere"),
-    ],
-)
-async def test_a_start_that_fails_says_why_and_leaves_nothing(
-    house: House,
-    argv: tuple[str, ...],
-    cwd: str,
-    stage: str,
-    words: str,
-) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    with pytest.raises(StartFailedError) as caught:
-        await placement.spawn(key, ChildSpec("tool:x", argv, cwd, ENV))
-    assert words in caught.value.detail
-    assert caught.value.extra["stage"] == stage
-    assert caught.value.extra["reason"] == "spawn_failed"
-    assert caught.value.hint
-    assert await placement.attach(key) is None
-    with pytest.raises(UnknownUnitError):
-        await placement.wait(key)
 
 
 async def test_release_frees_the_key_and_a_stop_of_what_is_gone_is_done(house: House) -> None:
