@@ -57,11 +57,7 @@ class Boot:
 
 
 def read_boot(fd: int) -> Boot:
-    """Read the document from an inherited pipe or memfd, to its end, and close it.
-
-    Raises:
-        BootError: It is not what it must be.
-    """
+    """Read the document from an inherited pipe or memfd, to its end, and close it."""
     try:
         if os.fstat(fd).st_size:  # a memfd or a file may stand at its end after the writing
             os.lseek(fd, 0, os.SEEK_SET)
@@ -84,7 +80,6 @@ class Rungs:
 
     def __init__(self, boot: Boot) -> None:
         self.portable = boot.platform == "portable" or not system.LINUX
-        self.pidfd = not self.portable and system.have_pidfd()
         self.subreaper = not self.portable and system.become_subreaper()
         self.groups = cgroup.found(boot.daemon_id) if self.subreaper and boot.cgroup != "off" else None
         self.kill = "subreaper" if self.subreaper else "process_group"

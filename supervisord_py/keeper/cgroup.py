@@ -26,11 +26,7 @@ _DEEPEST = 12
 
 
 def put(path: str, text: str) -> None:
-    """Write one control file.
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Write one control file."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -152,11 +148,7 @@ class Groups:
         self.memory = "memory" in get(path + "/cgroup.controllers").split()
 
     def create(self, key: str) -> Group:
-        """Make the group of an instance.
-
-        Raises:
-            OSError: The kernel refused.
-        """
+        """Make the group of an instance."""
         os.mkdir(f"{self.path}/{key}", 0o755)
         return Group(f"{self.path}/{key}")
 

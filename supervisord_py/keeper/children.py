@@ -10,7 +10,6 @@ it ends the rest is counted again: no polling.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import resource
@@ -52,7 +51,6 @@ class HeldChild:
         born: The key that it was spawned with, which its environment bears; another one only after a renaming.
         fingerprint: Equal for equal orders.
         pid, start_time: The leader's; clock ticks since boot.
-        pidfd: Holds the leader; -1 where there is none, or after the reaping.
         report: Descriptor of the exec report, -1 once it is read.
         group: Its cgroup, on that rung.
         log: Where its output goes; None when all of it goes to descriptors that came with the order.
@@ -65,12 +63,6 @@ class HeldChild:
         cpu_limit: Soft and hard RLIMIT_CPU in seconds; negative for none.
     """
 
-    __slots__ = (
-        "boot_id", "born", "cpu_limit", "exit", "fingerprint", "group", "key", "log", "log_position",
-        "max_rss_bytes", "members", "memory_grace", "memory_in_kernel", "outlets", "pid", "pidfd", "report",
-        "start_time", "started_at", "stopping", "tag", "tree_alive", "unit", "verdict",
-    )  # fmt: skip
-
     def __init__(self, key: str, unit: str, boot_id: str, message: Mapping[str, Any]) -> None:
         limit = message.get("max_rss_bytes")
         self.key = self.born = key
@@ -79,7 +71,7 @@ class HeldChild:
         self.boot_id = boot_id
         self.fingerprint = _fingerprint(message)
         self.pid = self.start_time = 0
-        self.pidfd = self.report = -1
+        self.report = -1
         self.started_at = time.time()
         self.group: Group | None = None
         self.log: UnitLog | None = None
@@ -219,9 +211,6 @@ class Children:
             fds: The descriptors that came with it; they stay the caller's.
             stored: Kept descriptors by name.
             answer: See above.
-
-        Raises:
-            Refusal: The order is wrong, or its key is taken by another one.
         """
         child = HeldChild(spawn.text(message, "key"), spawn.text(message, "unit"), self._birth.boot_id, message)
         present = self.held.get(child.key)
@@ -265,15 +254,9 @@ class Children:
             self._logs.tidy(log)
         self.held[child.key] = self._by_pid[child.pid] = child
         self._loop.watch(child.report, lambda: self._confirm(child))
-        if child.pidfd >= 0:
-            self._loop.watch(child.pidfd, lambda: self.reap_leader(child))
 
     def open_log(self, unit: str) -> UnitLog:
-        """Return the log of a unit.
-
-        Raises:
-            Refusal: The unit has no proper name.
-        """
+        """Return the log of a unit."""
         try:
             return self._logs.log(unit)
         except ValueError as error:
@@ -301,14 +284,6 @@ class Children:
                 os.close(plan.cgroup)
         row = procfs.look(child.pid)  # it is not reaped yet, so the number is its own
         child.start_time = row.start_time if row else 0
-        if self._rungs.pidfd:
-            try:
-                child.pidfd = os.pidfd_open(child.pid)
-            except OSError as error:
-                os.kill(child.pid, signal.SIGKILL)
-                os.waitpid(child.pid, 0)
-                os.close(child.report)
-                raise SpawnError("fds", error.errno or errno.EMFILE) from None
 
     def _confirm(self, child: HeldChild) -> None:
         """Read what became of the exec and answer all who asked for it."""
@@ -325,7 +300,7 @@ class Children:
             if self._by_pid.pop(child.pid, None) is not None:
                 os.waitpid(child.pid, 0)
             child.tree_alive = False
-            self._close_descriptors(child)
+            self._close_outlets(child)
             self._drop_group(child)
             self.held.pop(child.key, None)
         else:
@@ -375,7 +350,6 @@ class Children:
         for outlet in child.outlets:
             outlet.drain()
         child.conclude(os.waitstatus_to_exitcode(status), usage)
-        self._close_pidfd(child)
         self._unsettled[child.key] = child
         self._loop.soon(self._settle)
 
@@ -399,8 +373,10 @@ class Children:
             self.close(child)
             return
         fd = -1
-        if self._rungs.pidfd and left:
-            with contextlib.suppress(OSError):  # gone already, or no descriptor left: the timer looks again
+        if left and not self._rungs.portable:
+            with contextlib.suppress(
+                AttributeError, OSError
+            ):  # gone already, or no descriptor left: the timer looks again
                 fd = os.pidfd_open(left[0].pid)
         if fd < 0:
             self._loop.later(RECOUNT_SECONDS, lambda: self._recount(child))
@@ -432,22 +408,16 @@ class Children:
         child.tree_alive = child.stopping = False
         child.members = {}
         self._unwatch_member(child)
-        self._close_descriptors(child)
+        self._close_outlets(child)
         self._drop_group(child)
         self._emit({"event": "gone", "key": child.key})
         self._changed(child)
 
-    def _close_descriptors(self, child: HeldChild) -> None:
+    @staticmethod
+    def _close_outlets(child: HeldChild) -> None:
         for outlet in child.outlets:
             outlet.drain()
             outlet.close()
-        self._close_pidfd(child)
-
-    def _close_pidfd(self, child: HeldChild) -> None:
-        if child.pidfd >= 0:
-            self._loop.unwatch(child.pidfd)
-            os.close(child.pidfd)
-            child.pidfd = -1
 
     def _drop_group(self, child: HeldChild) -> None:
         if child.group is not None and not child.group.remove():
@@ -461,9 +431,6 @@ class Children:
         """Have a running child go on as another key, unit and log; done already by the same order, nothing changes.
 
         The process notices nothing. What it printed before is the old unit's.
-
-        Raises:
-            Refusal: There is no such child, it ended or is being stopped, or the new key is taken.
         """
         present = self.held.get(new_key)
         if present is not None:
@@ -485,11 +452,7 @@ class Children:
         return child
 
     def release(self, key: str) -> None:
-        """Forget an instance that is gone; one that never was is forgotten already.
-
-        Raises:
-            Refusal: Its tree lives.
-        """
+        """Forget an instance that is gone; one that never was is forgotten already."""
         child = self.held.get(key)
         if child is None:
             return

@@ -8,6 +8,7 @@ its watchdog is fed only while both loops make progress.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping, Sequence
     from typing import Any
 
-    from supervisord_py.keeper.boot import Boot, Journal, Rungs
+    from supervisord_py.keeper.boot import Boot, Journal
     from supervisord_py.keeper.channel import Receive
     from supervisord_py.keeper.loop import Loop, Timer
 
@@ -70,7 +71,6 @@ class ControlPlane:
         self,
         loop: Loop,
         boot: Boot,
-        rungs: Rungs,
         journal: Journal,
         notifier: Notifier,
         *,
@@ -81,7 +81,6 @@ class ControlPlane:
     ) -> None:
         self._loop = loop
         self._boot = boot
-        self._rungs = rungs
         self._journal = journal
         self._notifier = notifier
         self._environ = {**environ, MARK_CONTROL: boot.daemon_id}
@@ -90,7 +89,7 @@ class ControlPlane:
         self._ended = ended
         self._period = boot.watchdog_seconds or notifier.watchdog_seconds / 2
         self._channel: Channel | None = None
-        self._pidfd = self._report = -1
+        self._report = -1
         self._began = self._answered = 0.0
         self._unanswered = 0
         """Pings, one a period, since its last answer: a keeper that was stopped itself has asked nothing meanwhile."""
@@ -140,12 +139,6 @@ class ControlPlane:
             os.close(null)
         self._strangers.add(self.pid)
         self._loop.watch(self._report, self._confirm)
-        if self._rungs.pidfd:
-            try:
-                self._pidfd = os.pidfd_open(self.pid)
-            except OSError:
-                return  # SIGCHLD tells as well
-            self._loop.watch(self._pidfd, self.reap)
 
     def _not_started(self, error: SpawnError) -> None:
         self._journal.error("control_not_started", stage=error.stage, errno=error.error, detail=str(error))
@@ -183,10 +176,8 @@ class ControlPlane:
     def kill(self) -> None:
         """SIGKILL it; that loses nothing, the children are ours. The number is safe: it is not reaped yet."""
         if self.pid:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                return
 
     def reap(self) -> None:
         """Reap it if it has ended, and start another one in due time."""
@@ -204,10 +195,6 @@ class ControlPlane:
         self._strangers.discard(pid)
         self.pid = 0
         self.said_hello = False
-        if self._pidfd >= 0:
-            self._loop.unwatch(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -315,8 +302,7 @@ class Notifier:
     def say(self, text: str) -> None:
         """Send a datagram."""
         if self._address:
-            try:
-                with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
-                    sock.sendto(text.encode(), self._address)
-            except OSError:
-                return  # nobody listens: never a reason to stop serving
+            kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+            # Nobody listens: never a reason to stop serving.
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sock:
+                sock.sendto(text.encode(), self._address)

@@ -77,11 +77,7 @@ class Segments:
         return self._log >= 0
 
     def open(self) -> None:
-        """Open the last segment, or a first one; nothing when open already.
-
-        Raises:
-            OSError: The directory or the files cannot be had.
-        """
+        """Open the last segment, or a first one; nothing when open already."""
         if self.is_open:
             return
         os.makedirs(self.directory, 0o700, exist_ok=True)
@@ -98,11 +94,7 @@ class Segments:
         os.ftruncate(self._idx, self._idx_size)
 
     def append(self, when: float, stream: int, instance: int, data: bytes) -> int:
-        """Append bytes with their record, both of at most one segment; return how many bytes were written.
-
-        Raises:
-            OSError: The disk took none.
-        """
+        """Append bytes with their record, both of at most one segment; return how many bytes were written."""
         self._rotate_if_full()
         data = data[: self._start + self.segment_bytes - self.position]
         self.instance = instance
@@ -112,11 +104,7 @@ class Segments:
         return written
 
     def gap(self, when: float, count: int) -> None:
-        """Record that `count` bytes are missing here.
-
-        Raises:
-            OSError: The disk refused.
-        """
+        """Record that `count` bytes are missing here."""
         self._rotate_if_full()
         self._put_record(when, min(count, LENGTH_MAX), self.instance, GAP)
 
@@ -338,11 +326,7 @@ class Logs:
         self._open: dict[str, UnitLog] = {}
 
     def log(self, unit: str) -> UnitLog:
-        """Return the unit's log.
-
-        Raises:
-            ValueError: The unit has no proper name.
-        """
+        """Return the unit's log."""
         log = self._open.get(unit)
         if log is None:
             log = self._open[unit] = UnitLog(self, unit, Segments(unit_directory(self._log_dir, unit), *self._sizes))

@@ -52,6 +52,11 @@ class Keeper:
         interrupted: What an earlier keeper left and this one swept.
     """
 
+    children: Children
+    control: ControlPlane
+    notifier: Notifier
+    shutdown: Shutdown
+
     def __init__(self, boot: Boot, birth: Birth, journal: Journal) -> None:
         self.boot = boot
         self.birth = birth
@@ -85,7 +90,6 @@ class Keeper:
         self.control = ControlPlane(
             self.loop,
             boot,
-            self.rungs,
             journal,
             self.notifier,
             environ={name: value for name, value in os.environ.items() if name not in _PRIVATE},
@@ -104,11 +108,7 @@ class Keeper:
         return self.shutdown.code
 
     def exec_anew(self) -> None:
-        """Become pxd again: same pid, nothing inherited but what a service manager gave us.
-
-        Raises:
-            OSError: The program cannot be executed.
-        """
+        """Become pxd again: same pid, nothing inherited but what a service manager gave us."""
         environ = dict(self.birth.environ)
         if not self.boot.socket_owned and self.boot.listen_fd >= 0:
             os.dup2(self.boot.listen_fd, FIRST_LISTEN_FD, inheritable=True)

@@ -50,11 +50,7 @@ class Process:
 
 
 def parse_stat(text: bytes) -> Process:
-    """Parse the text of /proc/PID/stat (proc(5)).
-
-    Raises:
-        ValueError: It is no such text.
-    """
+    """Parse the text of /proc/PID/stat (proc(5))."""
     head, _, rest = text.rpartition(b")")
     number, _, name = head.partition(b" (")
     fields = rest.split()
@@ -68,11 +64,7 @@ def parse_stat(text: bytes) -> Process:
 
 
 def slurp(path: str, limit: int = 1 << 20) -> bytes:
-    """Return the first `limit` bytes of a small file, without the buffers of a file object.
-
-    Raises:
-        OSError: It is gone or not ours to read.
-    """
+    """Return the first `limit` bytes of a small file, without the buffers of a file object."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []

@@ -97,11 +97,7 @@ def _word(text: str, stage: str = "exec") -> bytes:
 
 
 def launch(plan: Plan) -> tuple[int, int]:
-    """Fork; return (pid, descriptor of the report pipe). See `read_report`.
-
-    Raises:
-        SpawnError: No pipe or no process is to be had (stage "fds" or "fork"); there is no child then.
-    """
+    """Fork; return (pid, descriptor of the report pipe). See `read_report`."""
     try:
         report, report_in = os.pipe()
     except OSError as error:
@@ -136,11 +132,7 @@ def _fork(plan: Plan) -> int:
 
 
 def read_report(fd: int) -> SpawnError | None:
-    """Read the report pipe once it is readable: None means that exec succeeded.
-
-    Raises:
-        BlockingIOError: Nothing has happened yet.
-    """
+    """Read the report pipe once it is readable: None means that exec succeeded."""
     text = os.read(fd, 64)
     if not text:
         return None
@@ -226,11 +218,7 @@ def _exec(plan: Plan) -> None:
 
 
 def text(message: Mapping[str, Any], name: str) -> str:
-    """Return a member that must be a string.
-
-    Raises:
-        Refusal: It is not.
-    """
+    """Return a member that must be a string."""
     value = message.get(name)
     if not isinstance(value, str):
         raise Refusal("bad_request", f"member {name!r} must be a string")
@@ -238,11 +226,7 @@ def text(message: Mapping[str, Any], name: str) -> str:
 
 
 def number(message: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """Return a member that must be a number; `default` where it is absent.
-
-    Raises:
-        Refusal: It is not.
-    """
+    """Return a member that must be a number; `default` where it is absent."""
     value = message.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Refusal("bad_request", f"member {name!r} must be a number")
@@ -256,10 +240,6 @@ def plan_of(message: Mapping[str, Any], stdio: tuple[int, int, int], stored: Map
         message: The message.
         stdio: The keeper's descriptors for 0 (where the message names none), 1, 2.
         stored: The fd store.
-
-    Raises:
-        Refusal: A member is missing, wrong, or names an unknown descriptor.
-        SpawnError: The words cannot be handed to the kernel.
     """
     argv, env, stdin = message.get("argv"), message.get("env"), message.get("stdin_name")
     if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):

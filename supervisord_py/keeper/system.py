@@ -54,11 +54,7 @@ def become_subreaper() -> bool:
 
 
 def die_with_parent(parent: int) -> None:
-    """Ask for SIGKILL when the parent, of that pid, dies, and die now if it is dead already (the race of prctl(2)).
-
-    Raises:
-        OSError: The kernel refused.
-    """
+    """Ask for SIGKILL when the parent, of that pid, dies, and die now if it is dead already (the race of prctl(2))."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(127)
@@ -72,9 +68,6 @@ def fork_into(group: int) -> int:
 
     Args:
         group: Descriptor of the group's directory.
-
-    Raises:
-        OSError: The kernel has no such call, does not allow it, or refuses: there is no child then.
     """
     if not LINUX:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -103,15 +96,6 @@ def shut_inherited() -> None:
                 os.set_inheritable(fd, False)
             except OSError:
                 continue  # the descriptor of the listing itself
-
-
-def have_pidfd() -> bool:
-    """Say whether a process can be held by a descriptor (pidfd_open(2), Linux 5.3)."""
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 def set_name(name: str) -> None:

@@ -9,8 +9,8 @@ The kill ladder: TERM (then CONT) to the whole tree, a grace, KILL until nothing
 is empty, not that its leader was reaped (DESIGN §4, law 2). Zombies do not count. All stops share one timer and one
 snapshot; the stops of one instance share one ladder, on which the shortest grace wins. What is still there after
 `kill_seconds` of KILL is named, never forgotten. A cgroup is killed by one write, so that a pid that keeps moving
-cannot escape; then what left the group is looked for. Without one, what is found is killed again and again, on the
-portable rung with the leader's process group first.
+cannot escape; then what left the group is looked for. Without one, what is found is killed again and again, the
+leader's process group first.
 """
 
 from __future__ import annotations
@@ -101,9 +101,13 @@ class Membership:
         return [row for row in ours.get("", []) if row.alive]
 
     def _marked(self, row: Process) -> str | None:
-        """Return the key in the mark that an orphan has in its environment, if an instance was born with it."""
+        """Return the key in the mark that an orphan has in its environment, or that of the leader of its group."""
         mark = procfs.environment(row.pid).get(MARK_INSTANCE.encode(), b"").decode("ascii", "replace")
-        return mark if row.alive and any(child.born == mark for child in self._children.values()) else None
+        held = [child for child in self._children.values() if child.tree_alive and row.alive]
+        # In the middle of an exec a process has no environment to read, but its group (a number that is taken as long
+        # as the group has members).
+        found = [child.born for child in held if child.born == mark] + [c.born for c in held if c.pid == row.pgid]
+        return next(iter(found), None)
 
 
 def assign(
@@ -301,8 +305,8 @@ def kill_all(child: HeldChild, members: list[Process]) -> None:
     """SIGKILL every given member, and the instance's cgroup or process group as a whole."""
     if child.group is not None:
         child.group.kill()
-    elif child.exit is None and child.pidfd < 0 and child.pid > 0:
-        # Not reaped yet, so the number still is our leader's and names its group (no pidfd: the portable rung).
+    elif child.exit is None and child.pid > 0:
+        # Not reaped yet, so the number still is our leader's and names its group.
         with contextlib.suppress(OSError):  # empty already, or (macOS) only zombies are in it
             os.killpg(child.pid, signal.SIGKILL)
     for row in members:

@@ -1,7 +1,7 @@
 """The page of verbs: one function a verb, a table that lists them, and one place where refusals become replies.
 
-A function returns the members of its reply at once, or None when it answers later through its `Request`. Descriptors
-that came with a request and were not taken are closed here.
+A function returns the members of its reply (None: there are none), or LATER when it answers by itself through its
+`Request`. Descriptors that came with a request and were not taken are closed here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Members = dict[str, Any]
 
 KILL_SECONDS = 5.0
+LATER: Members = {}
+"""What a verb returns that answers by itself, now or later."""
 
 
 class Request:
@@ -34,7 +36,7 @@ class Request:
 
     def __init__(self, keeper: Keeper, message: Members, fds: list[int]) -> None:
         self._control_pid = keeper.control.pid
-        self.keeper = keeper
+        self.keeper: Keeper = keeper
         self.message = message
         self.fds = fds
 
@@ -67,8 +69,8 @@ def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
         if verb is None:
             raise Refusal("unknown_verb", f"there is no verb {message.get('verb')!r}")
         members = verb(request)
-        if members is not None:
-            request.accept(members)
+        if members is not LATER:
+            request.accept(members or {})
     except Refusal as refusal:
         request.refuse(refusal.document)
     except Exception as error:
@@ -81,7 +83,7 @@ def receive(keeper: Keeper, message: Members, fds: list[int]) -> None:
 # -- children --------------------------------------------------------------------------------------------------------
 
 
-def _hello(request: Request) -> None:
+def _hello(request: Request) -> Members:
     keeper, asked = request.keeper, request.message.get("protocol")
     if asked != PROTOCOL:
         raise Refusal("protocol", f"the keeper speaks protocol {PROTOCOL}, not {asked!r}", protocol=PROTOCOL)
@@ -103,9 +105,10 @@ def _hello(request: Request) -> None:
     )
     keeper.control.hello()
     keeper.children.tell_again()
+    return LATER
 
 
-def _spawn(request: Request) -> None:
+def _spawn(request: Request) -> Members:
     if request.keeper.shutdown.begun:
         raise Refusal("shutdown", "the keeper is stopping")
 
@@ -117,9 +120,10 @@ def _spawn(request: Request) -> None:
             request.accept({"child": outcome.document()})
 
     request.keeper.children.spawn(request.message, request.fds, request.keeper.stored, answer)
+    return LATER
 
 
-def _signal(request: Request) -> Members:
+def _signal(request: Request) -> None:
     child, signum = request.child(), int(number(request.message, "signum"))
     tree, group = request.message.get("tree") is True, request.message.get("group") is True
     if signum not in signal.valid_signals():
@@ -132,24 +136,17 @@ def _signal(request: Request) -> Members:
             raise Refusal("dead", f"nothing of {child.unit} lives")
         for row in members:
             procfs.send(row, signum)
-        return {}
+        return
     dead = Refusal("dead", f"the leader of {child.unit} has ended")
     if child.exit is not None:
         raise dead
     try:
-        # Not reaped yet: by its pidfd, or by a number that cannot be anybody else's. The number of the group that
-        # setsid(2) gave the leader is the leader's own.
-        if group:
-            os.killpg(child.pid, signum)
-        elif child.pidfd >= 0:
-            signal.pidfd_send_signal(child.pidfd, signum)
-        else:
-            os.kill(child.pid, signum)
+        # Not reaped yet, so the number cannot be anybody else's; nor that of the group that setsid(2) gave the leader.
+        (os.killpg if group else os.kill)(child.pid, signum)
     except ProcessLookupError:
         raise dead from None
     except OSError as error:
         raise Refusal("not_permitted", f"{child.unit}: {error.strerror}", errno=error.errno) from None
-    return {}
 
 
 def _members(request: Request, child: HeldChild) -> list[Process]:
@@ -159,7 +156,7 @@ def _members(request: Request, child: HeldChild) -> list[Process]:
     return membership.members(child) if child.tree_alive else []
 
 
-def _stop(request: Request) -> None:
+def _stop(request: Request) -> Members:
     child = request.child()
     grace = max(0.0, number(request.message, "grace_seconds"))
     kill_seconds = max(0.0, number(request.message, "kill_seconds", KILL_SECONDS))
@@ -171,6 +168,7 @@ def _stop(request: Request) -> None:
         request.accept({"survivors": named, "killed": killed})
 
     request.keeper.ladder.stop(child, grace, kill_seconds, done)
+    return LATER
 
 
 def _list(request: Request) -> Members:
@@ -199,9 +197,8 @@ def _stat(request: Request) -> Members:
     return {"stats": stats}
 
 
-def _annotate(request: Request) -> Members:
+def _annotate(request: Request) -> None:
     request.child().tag = request.text("tag")
-    return {}
 
 
 def _rename(request: Request) -> Members:
@@ -209,61 +206,32 @@ def _rename(request: Request) -> Members:
     return {"child": request.keeper.children.rename(*members).document()}
 
 
-def _release(request: Request) -> Members:
-    request.keeper.children.release(request.text("key"))
-    return {}
-
-
 # -- descriptors -----------------------------------------------------------------------------------------------------
 
 
-def _put_fd(request: Request) -> Members:
+def _put_fd(request: Request) -> None:
     name = request.text("name")
     if len(request.fds) != 1:
         raise Refusal("bad_request", f"{len(request.fds)} descriptors came with the name {name!r}, not one")
     _drop_fd(request)
     request.keeper.stored[name] = request.fds.pop()
-    return {}
 
 
-def _take_fd(request: Request) -> None:
+def _take_fd(request: Request) -> Members:
     name = request.text("name")
     if name not in request.keeper.stored:
         raise Refusal("unknown_fd", f"no descriptor is stored under the name {name!r}")
     request.accept({}, [request.keeper.stored[name]])
+    return LATER
 
 
-def _drop_fd(request: Request) -> Members:
+def _drop_fd(request: Request) -> None:
     fd = request.keeper.stored.pop(request.text("name"), -1)
     if fd >= 0:
         os.close(fd)
-    return {}
 
 
-# -- the daemon itself -----------------------------------------------------------------------------------------------
-
-
-def _ready(request: Request) -> Members:
-    request.keeper.notifier.ready()
-    return {}
-
-
-def _status(request: Request) -> Members:
-    request.keeper.notifier.status(request.text("text"))
-    return {}
-
-
-def _alive(request: Request) -> Members:
-    request.keeper.control.alive()
-    return {}
-
-
-def _shutdown(request: Request) -> Members:
-    request.keeper.shutdown.asked_by_control()
-    return {}
-
-
-def _restart(request: Request) -> Members:
+def _restart(request: Request) -> None:
     keeper = request.keeper
     if request.message.get("all") is not True:
         keeper.control.replace()
@@ -272,7 +240,6 @@ def _restart(request: Request) -> Members:
         keeper.shutdown.asked_by_control()
     else:
         raise Refusal("bad_request", "the boot document names no command to start pxd with")
-    return {}
 
 
 VERBS: dict[str, Callable[[Request], Members | None]] = {
@@ -284,13 +251,13 @@ VERBS: dict[str, Callable[[Request], Members | None]] = {
     "stat": _stat,
     "annotate": _annotate,
     "rename": _rename,
-    "release": _release,
+    "release": lambda request: request.keeper.children.release(request.text("key")),
     "put_fd": _put_fd,
     "take_fd": _take_fd,
     "drop_fd": _drop_fd,
-    "ready": _ready,
-    "status": _status,
-    "alive": _alive,
-    "shutdown": _shutdown,
+    "ready": lambda request: request.keeper.notifier.ready(),
+    "status": lambda request: request.keeper.notifier.status(request.text("text")),
+    "alive": lambda request: request.keeper.control.alive(),
+    "shutdown": lambda request: request.keeper.shutdown.asked_by_control(),
     "restart": _restart,
 }

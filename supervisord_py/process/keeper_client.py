@@ -458,7 +458,7 @@ class KeeperClient:
         if number is None:
             try:
                 self._event(message)
-            except (KeeperLostError, KeyError) as error:
+            except (KeeperLostError, AttributeError, KeyError, TypeError) as error:
                 _log.error("keeper_event_unreadable", keeper_event=message.get("event"), problem=str(error))
 
     def _event(self, event: Message) -> None:

@@ -296,35 +296,6 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.split() == []
 
 
-def test_the_entry_answers_in_process_too(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The same entry, called here: its path is put last, its own folder is no place to import from."""
-    import sys
-
-    from supervisord_py.keeper import __main__ as entry
-
-    before = list(sys.path)
-    folder = str(Path(entry.__file__).parent)
-    try:
-        sys.path.insert(0, folder)
-        with pytest.raises(SystemExit):
-            entry.main([])
-        assert folder not in sys.path
-        assert sys.path[-1] == str(Path(folder).parents[1])
-        read, write = os.pipe()
-        os.write(write, b"{}")
-        os.close(write)
-        assert entry.main(["--boot-fd", str(read)]) == 2
-        rig = Rig()
-        with (tmp_path / "boot").open("w+") as file:
-            json.dump(rig.boot, file)
-            file.flush()
-            assert entry.main(["--sweep", "--boot-fd", str(os.dup(file.fileno()))]) == 0
-        rig.close()
-    finally:
-        sys.path[:] = before
-    assert "boot document" in capfd.readouterr().err
-
-
 def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
     """With two instances an unmarked orphan without pipes is nobody's; it still may not survive the end."""
     link = linux_rung.links[0]

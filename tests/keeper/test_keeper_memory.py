@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -132,51 +133,16 @@ def test_a_quiet_tree_far_below_its_limit_is_looked_at_ever_less() -> None:
     assert memory.interval(30 * MB, 2 * MB, 512 * MB, seconds) <= memory.MAX_SECONDS
 
 
-class FakeLoop:
-    """Time that stands still; timers that are only counted."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self.timers: list[Any] = []
-
-    def now(self) -> float:
-        return self.time
-
-    def later(self, seconds: float, callback: Any) -> Any:
-        timer = type("Timer", (), {"cancel": lambda own: own in self.timers and self.timers.remove(own)})()
-        timer.when, timer.callback = self.time + seconds, callback
-        self.timers.append(timer)
-        return timer
-
-    def jump(self) -> None:
-        """Go to the next timer and fire it."""
-        timer = min(self.timers, key=lambda one: one.when)
-        self.time = timer.when
-        self.timers.remove(timer)
-        timer.callback()
-
-
-class FakeMembership:
-    def __init__(self) -> None:
-        self.pids = [1, 2]
-        self.looks = 0
-
-    def catch_up(self) -> None:
-        self.looks += 1
-
-    def member_pids(self, _child: Any) -> list[int]:
-        return self.pids
-
-
-def fake_child(limit: int) -> Any:
-    return type("Child", (), {"born": f"k{limit}", "group": None, "max_rss_bytes": limit, "memory_grace": 0.0})()
-
-
 def test_a_share_that_cannot_be_read_counts_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "resident", lambda _pid: 150 * MB)
     monkeypatch.setattr(procfs, "proportional", lambda _pid: None)
-    loop, over = FakeLoop(), []
-    watchdog = memory.MemoryWatch(loop, FakeMembership(), lambda _, used, _grace: over.append(used))  # type: ignore[arg-type]
-    watchdog.watch(fake_child(250 * MB))
-    loop.jump()
+    over: list[int] = []
+    loop: Any = SimpleNamespace(now=lambda: 0.0, later=lambda _seconds, look: looks.append(look))
+    members: Any = SimpleNamespace(catch_up=lambda: None, member_pids=lambda _child: [1, 2])
+    child: Any = SimpleNamespace(born="k", group=None, max_rss_bytes=250 * MB, memory_grace=0.0)
+    looks: list[Any] = []
+    watch = memory.MemoryWatch(loop, members, lambda _, used, _grace: over.append(used))
+    watch.watch(child)
+    monkeypatch.setattr(loop, "now", lambda: 1.0)
+    looks.pop()()
     assert over == [300 * MB]

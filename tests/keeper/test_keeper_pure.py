@@ -100,14 +100,6 @@ def test_a_zombie_is_dead_unless_its_threads_live() -> None:
         procfs.parse_stat(b"1 (x) S 1")
 
 
-def test_own_process_can_be_looked_at() -> None:
-    row = procfs.look(os.getpid())
-    assert row is not None
-    assert row.ppid == os.getppid()
-    assert procfs.look(2**22 + 1) is None
-    assert procfs.environment(2**22 + 1) == {}
-
-
 def test_a_signal_needs_the_same_start_time() -> None:
     me = procfs.look(os.getpid())
     assert me is not None
@@ -142,17 +134,6 @@ MOUNTS = (
 def test_our_place_among_cgroups_is_found(root: str, membership: str, expected: str | None) -> None:
     place = cgroup.locate(MOUNTS.replace("{root}", root), membership)
     assert (place[1] if place else None) == expected
-
-
-def test_without_cgroup2_there_is_no_place() -> None:
-    assert cgroup.locate("23 1 0:21 / /proc rw - proc proc rw\n", "0::/\n") is None
-
-
-def test_counters_are_read_by_name() -> None:
-    text = "oom 1\noom_kill 12\noom_group_kill 3\nmax x\n"
-    assert cgroup.counter(text, "oom_kill") == 12
-    assert cgroup.counter(text, "max") == 0
-    assert cgroup.counter(text, "low") == 0
 
 
 def test_a_record_of_macos_is_read() -> None:

@@ -9,17 +9,16 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from msgspec.structs import replace
 
 from process.real_keeper import RealKeeper, alive
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConflictError, KeeperLostError, PxError, UnknownUnitError
 from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
 from supervisord_py.process.logs import Chunk, LogReader, Stream
-from supervisord_py.process.model import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason, ResourceLimit
+from supervisord_py.process.model import ChildSpec, ExitRecord, GrantedFd, Liveness, Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -112,51 +111,6 @@ async def test_spawn_is_idempotent_by_key(house: House) -> None:
     assert "stopped on request" in describe(record, Reason.STOPPED)
 
 
-@pytest.mark.parametrize(
-    ("argv", "cwd", "stage", "words"),
-    [
-        (("/nowhere/python", "x"), "/", "exec", "program /nowhere/python"),
-        (("no-such-program-anywhere",), "/", "exec", "No such file"),
-        (("/etc/passwd",), "/", "exec", "Permission denied"),
-        (("/bin/sh",), "/nowhere", "chdir", "working directory /nowhere"),
-    ],
-)
-async def test_a_start_that_fails_says_why_and_leaves_nothing(
-    house: House,
-    argv: tuple[str, ...],
-    cwd: str,
-    stage: str,
-    words: str,
-) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    with pytest.raises(StartFailedError) as caught:
-        await placement.spawn(key, ChildSpec("tool:x", argv, cwd, ENV))
-    assert words in caught.value.detail
-    assert caught.value.extra["stage"] == stage
-    assert caught.value.extra["reason"] == "spawn_failed"
-    assert caught.value.hint
-    assert await placement.attach(key) is None
-    with pytest.raises(UnknownUnitError):
-        await placement.wait(key)
-
-
-async def test_a_stop_takes_the_whole_tree_and_is_done_when_it_returns(house: House, until: Until) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    script = "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$; while :; do sleep 600; done' & wait; sleep 600"
-    await placement.spawn(key, house.shell(script))
-    reader = LogReader.of(placement.log_dir, "tool:x")
-    await until(lambda: reader.read(0).items)
-    grandchild = int(b"".join(it.data for it in reader.read(0).items if isinstance(it, Chunk)))
-    async with asyncio.timeout(PATIENCE):
-        report = await placement.stop(key, grace_seconds=0.2, reason="evicted_lru")
-    assert report.survivors == ()
-    assert report.killed
-    assert not alive(grandchild)
-    record = await ended(placement, key)
-    assert record.verdict is not None
-    assert record.verdict.reason is Reason.EVICTED_LRU
-
-
 async def test_release_frees_the_key_and_a_stop_of_what_is_gone_is_done(house: House) -> None:
     placement, key = house.placement, house.placement.new_key()
     gone: list[str] = []
@@ -191,18 +145,6 @@ async def test_a_renamed_child_ends_under_its_new_key_and_nobody_waits_for_the_o
         await placement.rename(new, placement.new_key(), unit="tool:z", tag="")
     await placement.release(new)
     assert await placement.list() == ()
-
-
-async def test_a_signal_to_the_group_reaches_the_children_of_the_leader(house: House, until: Until) -> None:
-    """The leader alone would not do: a shell that waits for a foreground child looks at its trap afterwards only."""
-    placement, key = house.placement, house.placement.new_key()
-    child = await placement.spawn(key, house.shell("trap 'echo got; exit 3' INT; sleep 600; echo never"))
-    leader = psutil.Process(child.identity.pid)
-    await until(lambda: [each for each in leader.children() if each.name() == "sleep"])
-    await placement.signal_group(key, signal.SIGINT)
-    assert (await ended(placement, key)).code == 3
-    with pytest.raises(ConflictError):
-        await placement.signal_group(key, signal.SIGINT)
 
 
 async def test_descriptors_outlive_the_control_plane_and_reach_the_child(house: House) -> None:
@@ -295,19 +237,6 @@ async def test_a_new_control_plane_finds_the_living_and_hears_of_the_dead(house:
     await ended(second, lives)
     await until(lambda: len(heard) == 2)
     assert [it.key for it in heard] == [dies, lives]
-
-
-async def test_a_limit_is_set_and_a_tree_is_measured(house: House, until: Until) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    limits = (ResourceLimit("nofile", 33, 44),)
-    await placement.spawn(key, house.shell("ulimit -Sn; ulimit -Hn; sleep 600 & wait", limits=limits))
-    reader = LogReader.of(placement.log_dir, "tool:x")
-    await until(lambda: reader.end() == 6)
-    assert reader.tail_bytes(0) == b"33\n44\n"
-    stats = await placement.stat([key, "nobody"])
-    assert stats.keys() == {key}
-    assert stats[key].rss_bytes > 0
-    await placement.stop(key, grace_seconds=20, reason="stopped")
 
 
 async def test_over_memory_the_verdict_is_written_before_the_signal(house: House) -> None:
