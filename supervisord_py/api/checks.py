@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisord_py.tools.declaring.fingerprint import VENV
-from supervisord_py.tools.making.sync import lacks_bytecode
+from supervisord_py.tools.manifest import VENV
+from supervisord_py.tools.sync import lacks_bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

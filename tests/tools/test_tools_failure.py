@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,17 +23,17 @@ from supervisord_py.errors import (
 )
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.tools.config import PoolLimits
+from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving.failure import Ended, refusal_error
 from supervisord_py.tools.serving.instance import Tag, decode_tag
 from supervisord_py.tools.serving.readiness import Listening, NotInTime
 from supervisord_py.tools.serving.warm_events import Refusal, Refuse
-from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.tools.spec import ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) 
 
 
 def test_a_taken_port_means_something_else_on_a_port_of_ones_own(spec: ToolSpec) -> None:
-    own = dataclasses.replace(spec, listen=ListenMode.PORT)
+    own = msgspec.structs.replace(spec, listen=ListenMode.PORT)
     assert '"listen"' not in str(failure.hint_for(own, "EADDRINUSE"))
 
 

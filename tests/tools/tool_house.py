@@ -16,8 +16,8 @@ from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
-from supervisord_py.tools.declaring.catalog import Catalog
 from supervisord_py.tools.serving.answers import StreamedAnswer, WholeAnswer
 from supervisord_py.tools.serving.instance import decode_tag
 from supervisord_py.tools.serving.launcher import Launcher

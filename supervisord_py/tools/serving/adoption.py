@@ -16,6 +16,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.process import clock
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
+from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving import warm_events as ev
 from supervisord_py.tools.serving.instance import Instance, decode_tag, rules_of
@@ -23,15 +24,14 @@ from supervisord_py.tools.serving.notify import NotifySocket, socket_path
 from supervisord_py.tools.serving.notify import stored_name as notify_name
 from supervisord_py.tools.serving.upstream import Upstream
 from supervisord_py.tools.serving.warm_events import Phase
-from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.instance import Tag
     from supervisord_py.tools.serving.launcher import Launcher
     from supervisord_py.tools.serving.lives import Lives
     from supervisord_py.tools.serving.startup import Surroundings
-    from supervisord_py.tools.spec import ToolSpec
 
 
 class Adoption:

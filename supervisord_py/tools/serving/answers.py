@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from supervisord_py.tools.spec import ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
 
 TOOL_BODY_BYTES = 64 * 1024
 _STREAMED = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")

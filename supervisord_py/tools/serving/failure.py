@@ -27,17 +27,17 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.process.spec import Reason
+from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.serving.warm_events import Refusal
-from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.process.spec import ExitRecord
     from supervisord_py.tools.config import PoolLimits
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.readiness import NotInTime
     from supervisord_py.tools.serving.warm_events import Refuse
-    from supervisord_py.tools.spec import ToolSpec
 
 
 _MEBIBYTE = 1024 * 1024

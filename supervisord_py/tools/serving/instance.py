@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from supervisord_py.errors import PxError
     from supervisord_py.process.spec import Child, ExitRecord, Reason, StopReport
     from supervisord_py.tools.config import PoolLimits
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.failure import Ended
     from supervisord_py.tools.serving.notify import NotifySocket
     from supervisord_py.tools.serving.upstream import Upstream
     from supervisord_py.tools.serving.visit import Visit
-    from supervisord_py.tools.spec import ToolSpec
 
 
 @dataclass(slots=True, eq=False)

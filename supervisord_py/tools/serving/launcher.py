@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
+    from supervisord_py.tools.catalog import Catalog, Entry
     from supervisord_py.tools.config import ToolsConfig
-    from supervisord_py.tools.declaring.catalog import Catalog, Entry
-    from supervisord_py.tools.spec import ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
 
 PERIOD_SECONDS = 2.0
 LONGEST_TIMER_SECONDS = 60.0

@@ -21,8 +21,8 @@ from supervisord_py.errors import OverloadedError, PxError, TimedOutError
 from supervisord_py.ledger.runs import Finished
 from supervisord_py.process.descriptors import SHORT
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.declaring.input import check_input
-from supervisord_py.tools.declaring.pixie_call import pixie_call
+from supervisord_py.tools.pixie import pixie_call
+from supervisord_py.tools.schema import check_input
 from supervisord_py.tools.serving import answers, failure
 from supervisord_py.tools.serving.upstream import Call
 from supervisord_py.tools.serving.visit import Overtime, Visit
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterable, AsyncIterator, Mapping
     from pathlib import Path
 
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.answers import Answer
     from supervisord_py.tools.serving.instance import Granted, Instance
     from supervisord_py.tools.serving.launcher import Launcher
-    from supervisord_py.tools.spec import ToolSpec
 
 
 LARGE_BYTES = 256 * 1024

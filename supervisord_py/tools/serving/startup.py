@@ -22,8 +22,8 @@ from supervisord_py.process.descriptors import SHORT, check_room, shortage
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.output import OutputReader, Stream
 from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason, ResourceLimit
-from supervisord_py.tools.declaring.environment import build_environment
-from supervisord_py.tools.declaring.interpreter import argv_for, find_interpreter
+from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
+from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving.failure import decode_tail
 from supervisord_py.tools.serving.notify import NotifySocket
@@ -38,18 +38,17 @@ from supervisord_py.tools.serving.readiness import (
     Watched,
     free_port,
 )
-from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.process.placement import Placement
     from supervisord_py.tools.config import ToolsConfig
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.chronicle import Chronicle
     from supervisord_py.tools.serving.instance import Instance
     from supervisord_py.tools.serving.listeners import Listeners
     from supervisord_py.tools.serving.readiness import RunTask
-    from supervisord_py.tools.spec import ToolSpec
 
 
 SHIM = Path(__file__).with_name("shim.py")

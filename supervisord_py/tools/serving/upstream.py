@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from supervisord_py.tools.declaring.difference import differences
+from supervisord_py.tools.schema import differences
 from supervisord_py.tools.serving.answers import read_up_to
 
 if TYPE_CHECKING:

@@ -10,32 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import time
-import tomllib
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
+import msgspec
 
+from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
-from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.checking.sample import Sample, sample_input
-from supervisord_py.tools.declaring.difference import Tolerance, differences
-from supervisord_py.tools.declaring.fingerprint import MANIFEST
-from supervisord_py.tools.declaring.interpreter import find_interpreter
-from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
-from supervisord_py.tools.declaring.manifest import load_tool
-from supervisord_py.tools.declaring.pixie_call import pixie_call
-from supervisord_py.tools.declaring.pixie_schema import incoherences
-from supervisord_py.tools.declaring.problems import clip
-from supervisord_py.tools.declaring.schema import compile_schema, violations
+from supervisord_py.tools.environment import find_interpreter
+from supervisord_py.tools.manifest import MANIFEST, load_tool
+from supervisord_py.tools.pixie import incoherences, pixie_call
+from supervisord_py.tools.sample import Sample, sample_input
+from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.serving import failure
 from supervisord_py.tools.serving.answers import is_json, read_up_to
 from supervisord_py.tools.serving.instance import Instance
@@ -46,26 +41,25 @@ from supervisord_py.tools.serving.upstream import Call, Upstream
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
-    from pathlib import Path
 
     from supervisord_py.tools.config import ToolDefaults
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.launcher import Launcher
     from supervisord_py.tools.serving.startup import Surroundings
-    from supervisord_py.tools.spec import ToolSpec
 
 NAMES = (
-    "folder_structure",
-    "tool_json_parses",
-    "schemas_coherent",
-    "pyproject_ok",
-    "venv_functional",
-    "tool_spawns",
-    "schema_matches_disk",
-    "sample_input_run",
-    "output_conforms",
-    "streaming_check",
-    "clean_shutdown",
-    "reference_fixtures_match",
+    STRUCTURE := "folder_structure",
+    PARSES := "tool_json_parses",
+    COHERENT := "schemas_coherent",
+    PYPROJECT := "pyproject_ok",
+    VENV_WORKS := "venv_functional",
+    SPAWNS := "tool_spawns",
+    SCHEMA := "schema_matches_disk",
+    SAMPLE_RUN := "sample_input_run",
+    CONFORMS := "output_conforms",
+    STREAMS := "streaming_check",
+    SHUTDOWN := "clean_shutdown",
+    FIXTURES := "reference_fixtures_match",
 )
 """The twelve checks in their order."""
 METHOD = "probe"
@@ -89,8 +83,7 @@ class Status(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """One check: a line for people, and details of several lines where there are any."""
 
     name: str
@@ -119,14 +112,11 @@ async def validate_tool(launcher: Launcher, folder: Path, now: datetime) -> dict
     found = {check.status for check in ordered}
     return {
         "schema": "px.validation/1",
-        "tool_id": folder.name,
+        "tool_id": folder.name if spec is None else spec.name,
         "tool_path": str(folder),
         "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "overall": next((each for each in (Status.FAIL, Status.WARN) if each in found), Status.PASS).value,
-        "checks": [
-            {"name": each.name, "status": each.status.value, "message": each.message, "details": each.details}
-            for each in ordered
-        ],
+        "checks": msgspec.to_builtins(ordered),
         "sample_inputs": trial.sample.value if trial and trial.sample else None,
         "sample_output": trial.answer if trial else None,
         "spawn_log": (trial.stderr if trial else "") or None,
@@ -143,91 +133,93 @@ def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, 
         spec = load_tool(folder, defaults)
     except ConfigError as error:
         return None, _broken(error.extra.get("errors", []))
-    checks = [_structure(spec), Check(NAMES[1], Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")]
-    return spec, [*checks, _coherent(spec), check_pyproject(spec), check_start(spec, defaults.python)]
+    if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
+        message = "there is no pyproject.toml; Pixie itself would refuse the tool"
+        structure = Check(STRUCTURE, Status.WARN, message)
+    else:
+        started = " ".join(spec.command) if spec.command else spec.entrypoint
+        structure = Check(STRUCTURE, Status.PASS, f"tool.json and what it starts ({started}) are there")
+    parses = Check(PARSES, Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")
+    found = incoherences(spec.pixie) if spec.pixie is not None else []
+    if found or spec.warnings:
+        said = found or spec.warnings
+        coherent = Check(COHERENT, Status.FAIL if found else Status.WARN, said[0], "\n".join(said))
+    else:
+        coherent = Check(COHERENT, Status.PASS, "input and output are sound schemas")
+    return spec, [structure, parses, coherent, check_pyproject(spec), check_start(spec, defaults.python)]
 
 
 def _broken(errors: list[dict[str, Any]]) -> list[Check]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    sorted_to: dict[str, list[str]] = {name: [] for name in NAMES[:3]}
+    sorted_to: dict[str, list[str]] = {STRUCTURE: [], PARSES: [], COHERENT: []}
     for error in errors:
-        name, pointer = NAMES[1], error["pointer"]
-        if pointer == "/entrypoint" or (error["line"] is None and os.path.basename(error["file"]) == MANIFEST):
-            name = NAMES[0]
+        name, pointer, file = PARSES, error["pointer"], Path(error["file"]).name
+        if pointer == "/entrypoint" or (error["line"] is None and file == MANIFEST):
+            name = STRUCTURE
         elif _COHERENCE.fullmatch(pointer):
-            name = NAMES[2]
+            name = COHERENT
         line = f", line {error['line']}" if error["line"] is not None else ""
         at = f", at {pointer}" if pointer else ""
-        sorted_to[name].append(f"{os.path.basename(error['file'])}{line}{at}: {error['message']}")
+        sorted_to[name].append(f"{file}{line}{at}: {error['message']}")
     checks = []
     for name, sentences in sorted_to.items():
         if sentences:
             checks.append(Check(name, Status.FAIL, sentences[0], "\n".join(sentences)))
-        elif name == NAMES[0] or (name == NAMES[1] and sorted_to[NAMES[2]]):
+        elif name == STRUCTURE or (name == PARSES and sorted_to[COHERENT]):
             checks.append(Check(name, Status.PASS, "nothing to complain of"))
     return checks
 
 
-def _structure(spec: ToolSpec) -> Check:
-    if spec.pixie is not None and not os.path.isfile(spec.folder / "pyproject.toml"):
-        return Check(NAMES[0], Status.WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
-    started = " ".join(spec.command) if spec.command else spec.entrypoint
-    return Check(NAMES[0], Status.PASS, f"tool.json and what it starts ({started}) are there")
-
-
-def _coherent(spec: ToolSpec) -> Check:
-    found = incoherences(spec.pixie.inputs, len(spec.pixie.outputs)) if spec.pixie is not None else []
-    if found:
-        return Check(NAMES[2], Status.FAIL, found[0], "\n".join(found))
-    if spec.warnings:
-        return Check(NAMES[2], Status.WARN, spec.warnings[0], "\n".join(spec.warnings))
-    return Check(NAMES[2], Status.PASS, "input and output are sound schemas")
-
-
 def check_pyproject(spec: ToolSpec) -> Check:
     """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
-    name = NAMES[3]
+    path = spec.folder / "pyproject.toml"
+    if not path.exists():
+        return Check(PYPROJECT, Status.SKIP, "there is no pyproject.toml")
     try:
-        document = tomllib.loads(read_bounded(spec.folder / "pyproject.toml").decode("utf-8"))
-    except FileNotFoundError:
-        return Check(name, Status.SKIP, "there is no pyproject.toml")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        return Check(name, Status.FAIL, f"pyproject.toml: {error}")
-    project = document.get("project")
+        project = read_document(path).value.get("project")
+    except DocumentError as error:
+        return Check(PYPROJECT, Status.FAIL, f"pyproject.toml: {error.problem.message}", error.problem.where())
     listed = project.get("dependencies", []) if isinstance(project, dict) else []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        return Check(name, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
+        return Check(PYPROJECT, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     missing = [each for each in PIXIE_NEEDS if each not in found] if spec.pixie is not None else []
     foreign = [each for each in listed if "@" in each or "://" in each]
     if missing:
-        return Check(name, Status.WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+        message = f"dependencies do not name {', '.join(missing)}"
+        return Check(PYPROJECT, Status.WARN, message, "\n".join(listed) or None)
     if foreign:
-        return Check(name, Status.WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
-    return Check(name, Status.PASS, f"{len(listed)} dependencies")
+        message = f"not from the package index: {foreign[0][:200]}"
+        return Check(PYPROJECT, Status.WARN, message, "\n".join(foreign))
+    return Check(PYPROJECT, Status.PASS, f"{len(listed)} dependencies")
 
 
 def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
     """Check 5: what the tool is started with is there."""
-    name = NAMES[4]
     if spec.command is None:
         try:
-            return Check(name, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
+            return Check(VENV_WORKS, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
         except StartFailedError as error:
-            return Check(name, Status.FAIL, error.detail, error.hint)
+            return Check(VENV_WORKS, Status.FAIL, error.detail, error.hint)
     program = spec.command[0]
-    found = shutil.which(os.path.join(spec.folder, program) if "/" in program else program)
+    found = shutil.which(str(spec.folder / program) if "/" in program else program)
     if found is None:
-        return Check(name, Status.FAIL, f"the program {program!r} of the command is not there or not executable")
-    return Check(name, Status.PASS, f"runs with {found}")
+        message = f"the program {program!r} of the command is not there or not executable"
+        return Check(VENV_WORKS, Status.FAIL, message)
+    return Check(VENV_WORKS, Status.PASS, f"runs with {found}")
 
 
 # -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Opaque(NamedTuple):
+    """An answer that is no JSON, in words."""
+
+    words: str
+
+
+class _Answer(NamedTuple):
     """An HTTP answer; of a stream, its first chunk that is not empty."""
 
     status: int
@@ -239,18 +231,11 @@ class _Answer:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            return _Opaque(f"no JSON: {clip(repr(self.body[:80]), 100)}")
+            return _Opaque(f"no JSON: {self.body[:80]!r}")
 
     def excerpt(self) -> str | None:
         """Return the beginning of the body for people."""
-        return clip(self.body[:2000].decode("utf-8", "replace"), 2000) or None
-
-
-@dataclass(frozen=True, slots=True)
-class _Opaque:
-    """An answer that is no JSON, in words."""
-
-    words: str
+        return self.body[:2000].decode("utf-8", "replace") or None
 
 
 class _Trial:
@@ -269,7 +254,7 @@ class _Trial:
         self._instance = Instance(
             serial=0,
             key=around.placement.new_key(),
-            spec=replace(spec, start_timeout_seconds=self._seconds),
+            spec=msgspec.structs.replace(spec, start_timeout_seconds=self._seconds),
             started_at=time.time(),
             asked_at=asyncio.get_running_loop().time(),
             start_method=METHOD,
@@ -278,10 +263,17 @@ class _Trial:
 
     async def run(self) -> list[Check]:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
-        steps = (self._spawns, self._schema, self._sample_run, self._conforms, self._streams)
+        steps: dict[str, Callable[[str], Coroutine[Any, Any, Check]]] = {
+            SPAWNS: self._spawns,
+            SCHEMA: self._schema,
+            SAMPLE_RUN: self._sample_run,
+            CONFORMS: self._conforms,
+            STREAMS: self._streams,
+            FIXTURES: self._fixtures,
+        }
         checks: list[Check] = []
         try:
-            for name, step in (*zip(NAMES[5:10], steps, strict=True), (NAMES[11], self._fixtures)):
+            for name, step in steps.items():
                 checks.append(await self._guarded(name, step))
                 if checks[-1].status is Status.FAIL:
                     break
@@ -357,7 +349,7 @@ class _Trial:
         if self.spec.pixie is None:
             return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
         call = pixie_call(self.spec, value, run_id, self.around.config.data_dir)
-        os.makedirs(call.artefacts_dir, mode=0o700, exist_ok=True)
+        call.artefacts_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return call.body, call.headers, run_id
 
     async def _conforms(self, name: str) -> Check:
@@ -366,7 +358,7 @@ class _Trial:
             if self.spec.output_schema:
                 return Check(name, Status.WARN, f"the answer is no JSON but {self.answer}")
             return Check(name, Status.PASS, f"the answer is {self.answer}; no output is declared")
-        found = violations(compile_schema(self.spec.output_schema), self.answer)
+        found = violations(compile_schema(self.spec.output_schema), self.answer, self.spec.output_schema)
         if found:
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
             return Check(name, Status.FAIL, lines[0], "\n".join(lines))
@@ -397,8 +389,8 @@ class _Trial:
         paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
         for path in paths:
             try:
-                fixture = parse_bytes(read_bounded(path)).value
-            except (OSError, JsonSyntaxError) as error:
+                fixture = read_document(path).value
+            except DocumentError as error:
                 troubles.append(f"{path.name}: {error}")
                 continue
             if not isinstance(fixture, dict) or not isinstance(fixture.get("expected_outputs"), dict):
@@ -417,7 +409,7 @@ class _Trial:
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
-        placement, instance, name = self.around.placement, self._instance, NAMES[10]
+        placement, instance = self.around.placement, self._instance
         if instance.upstream is not None:
             await instance.upstream.close()
         begun, limit = time.monotonic(), self.spec.stop_timeout_seconds
@@ -434,37 +426,53 @@ class _Trial:
         await self.around.listeners.drop(self.spec.name)
         if report.survivors:
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            return Check(name, Status.FAIL, f"survived the stop: {names}")
+            return Check(SHUTDOWN, Status.FAIL, f"survived the stop: {names}")
         if report.killed:
-            return Check(name, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
-        return Check(name, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
+            return Check(SHUTDOWN, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
+        return Check(SHUTDOWN, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
 def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str]:
-    """Return how an answer differs from what a fixture expects; empty when it does not."""
+    """Return how an answer differs from what a fixture expects; empty when it does not.
+
+    The fixture's `tolerance` gives for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`; where these stand
+    at the top of the fixture they count for all outputs.
+    """
     if not isinstance(answer, dict):
         return ["the answer is no object"]
+    kinds = {each.key: each.type for each in spec.pixie.outputs} if spec.pixie is not None else {}
     found: list[str] = []
     for key, expected in fixture["expected_outputs"].items():
         if key not in answer:
             found.append(f"{key} is missing in the answer")
             continue
-        tolerance = _tolerance(spec, key, (fixture.get("tolerance") or {}).get(key))
-        found += [f"{key}{each}" for each in differences(_bare(expected), _bare(answer[key]), tolerance)]
+        kind = kinds.get(key, "number")
+        absolute, relative, extra = _tolerance(fixture, key, kind)
+        left, right = _bare(expected, kind), _bare(answer[key], kind)
+        found += [f"{key}{each}" for each in differences(left, right, absolute, relative, extra=extra)]
     return found
 
 
-def _bare(value: Any) -> Any:
-    """Unwrap the `{"value": …}` form that scalars may have."""
-    return value["value"] if isinstance(value, dict) and "value" in value else value
-
-
-def _tolerance(spec: ToolSpec, key: str, asked: Any) -> Tolerance:
-    if isinstance(asked, dict):
-        numbers = (value if isinstance(value, int | float) else 0.0 for value in (asked.get("abs"), asked.get("rel")))
-        return Tolerance(*map(float, numbers))
-    outputs = spec.pixie.outputs if spec.pixie is not None else ()
-    kind = next((each.type for each in outputs if each.key == key), "number")
+def _tolerance(fixture: Mapping[str, Any], key: str, kind: str) -> tuple[float, float, bool]:
+    """Return the tolerance of one output: absolute, relative, and whether more members than expected are welcome."""
+    for given in ((fixture.get("tolerance") or {}).get(key), fixture):
+        if isinstance(given, dict):
+            numbers = (given.get("atol", given.get("abs")), given.get("rtol", given.get("rel")))
+            if any(isinstance(each, (int, float)) for each in numbers) or given.get("allow_extra"):
+                absolute, relative = (float(each) if isinstance(each, (int, float)) else 0.0 for each in numbers)
+                return absolute, relative, given.get("allow_extra") is True
     if kind.startswith("chart_"):
-        return Tolerance(absolute=1e-9, relative=1e-3)
-    return Tolerance(absolute=1e-6, relative=1e-4 if kind == "number" else 0.0)
+        return 1e-9, 1e-3, False
+    return 1e-6, 1e-4 if kind == "number" else 0.0, False
+
+
+def _bare(value: Any, kind: str) -> Any:
+    """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
+    if kind == "kv" and isinstance(value, dict) and "pairs" in value:
+        value = value["pairs"]
+        if isinstance(value, list) and all(
+            isinstance(each, dict) and {"key", "value"} <= each.keys() for each in value
+        ):
+            return {str(each["key"]): each["value"] for each in value}
+        return value
+    return value["value"] if isinstance(value, dict) and "value" in value and kind != "kv" else value

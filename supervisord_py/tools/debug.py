@@ -9,47 +9,38 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import instances, runs
-from supervisord_py.tools.checking.sample import sample_input
+from supervisord_py.tools.sample import sample_input
 from supervisord_py.tools.serving.failure import hint_for
 from supervisord_py.tools.serving.runs import JsonInput, RunRequest, run
 from supervisord_py.tools.serving.upstream import schema_drift
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.runs import RunRow
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.serving.launcher import Launcher
-    from supervisord_py.tools.spec import ToolSpec
 
 INSTANCES = 10
 RUNS = 50
 _SERVER_ERROR = 500
 _UNPROCESSABLE = 422
-_CUT_SHORT = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
+_ON_PURPOSE = frozenset({"evicted_lru", "evicted_ttl", "replaced", "stopped"})
 _MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError)[^\n]*|Cannot find module '[^']+'")
 _MEMORY = re.compile(r"MemoryError|bad_alloc|Cannot allocate memory|can't start new thread|heap out of memory")
 
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One row of the failure table. `evidence` is quoted, `next_step` is one sentence or command."""
-
-    case: str
-    found: bool
-    evidence: str | None = None
-    next_step: str | None = None
+Found = tuple[str, str | None] | None
+"""Evidence, which is quoted, and the next step: one sentence or command. None where a case is not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """Everything that the cases look at.
 
     Attributes:
@@ -77,145 +68,145 @@ class Findings:
         if self.failure is not None:
             yield self.failure
 
-    def ended(self, *reasons: str) -> InstanceRow | None:
-        """Return the newest life if it ended for one of these reasons."""
-        over = [row for row in self.instances if row.reason is not None]
-        return over[0] if over and over[0].reason in reasons else None
+    def last_end(self) -> InstanceRow | None:
+        """Return the newest life that is over."""
+        return next((row for row in self.instances if row.reason is not None), None)
 
     def said(self) -> str:
         """Return all that is at hand of stderr."""
         return "\n".join([self.stderr_tail, *(str(each.get("stderr_tail", "")) for each in self.problems())])
 
 
-def _tail(problem: Mapping[str, Any]) -> str:
-    lines = [line for line in str(problem.get("stderr_tail", "")).splitlines() if line.strip()]
-    return f" Its stderr ends: {lines[-1].strip()[:200]}" if lines else ""
-
-
-def never_ready(findings: Findings) -> Case:
+def never_ready(findings: Findings) -> Found:
     """It raises on import, or binds another port."""
     for problem in findings.problems():
         reason = problem.get("reason")
         if reason == "readiness_timeout" or (reason == "early_exit" and problem.get("code") != 0):
-            return Case(
-                "never_ready", found=True, evidence=f"{problem['detail']}{_tail(problem)}", next_step=problem["hint"]
-            )
-    return Case("never_ready", found=False)
+            lines = [line for line in str(problem.get("stderr_tail", "")).splitlines() if line.strip()]
+            tail = f" Its stderr ends: {lines[-1].strip()[:200]}" if lines else ""
+            return f"{problem['detail']}{tail}", problem["hint"]
+    return None
 
 
-def drifted(findings: Findings) -> Case:
+def schema_drifts(findings: Findings) -> Found:
     """What the running tool declares is not what its `tool.json` declares."""
-    if not findings.drift:
-        return Case("schema_drift", found=False)
     step = f"Serve tool.json as it is on GET /schema, or correct {findings.spec.manifest_path}."
-    return Case("schema_drift", found=True, evidence="; ".join(findings.drift[:5]), next_step=step)
+    return ("; ".join(findings.drift[:5]), step) if findings.drift else None
 
 
-def invalid_input(findings: Findings) -> Case:
+def invalid_input(findings: Findings) -> Found:
     """The input does not fit: by the schema, or by the tool's own judgement."""
     step = f"Compare the input with `pxctl tools show {findings.spec.name}`."
     error = findings.error
     if error is not None and (error.kind == "invalid_input" or error.status == _UNPROCESSABLE):
-        return Case(
-            "invalid_input", found=True, evidence=f"The sample input was refused: {error.detail}", next_step=step
-        )
+        return f"The sample input was refused: {error.detail}", step
     refused = [row for row in findings.runs if row.error_kind == "invalid_input" or row.status == _UNPROCESSABLE]
     if not refused:
-        return Case("invalid_input", found=False)
+        return None
     who = "the schema" if refused[0].error_kind == "invalid_input" else "the tool"
-    evidence = (
-        f"{len(refused)} of the last {len(findings.runs)} runs were refused by {who} with 422 (run {refused[0].id})"
-    )
-    return Case("invalid_input", found=True, evidence=evidence, next_step=step)
+    count = f"{len(refused)} of the last {len(findings.runs)} runs"
+    return f"{count} were refused by {who} with 422 (run {refused[0].id})", step
 
 
-def bad_answer(findings: Findings) -> Case:
+def bad_answer(findings: Findings) -> Found:
     """It answers with an error, or with something that is no answer, and says nothing on stderr."""
     step = f"Return one JSON object from POST /run in {findings.spec.entrypoint}, and log exceptions to stderr."
     error = findings.error
-    if error is not None and error.kind == "tool_failed" and error.status >= _SERVER_ERROR and _is_silent(error):
-        return Case("bad_answer", found=True, evidence=f"{error.detail} Its stderr is empty.", next_step=step)
+    if error is not None and error.kind == "tool_failed" and error.status >= _SERVER_ERROR:
+        tail = str(error.extra.get("stderr_tail", "")).strip()
+        if not tail and "signal" not in error.extra:
+            return f"{error.detail} Its stderr is empty.", step
     failed = [row for row in findings.runs if row.error_kind == "tool_failed" and (row.status or 0) >= _SERVER_ERROR]
     if failed and not findings.said().strip():
-        evidence = f"Run {failed[0].id} ended with {failed[0].status}, and stderr is empty."
-        return Case("bad_answer", found=True, evidence=evidence, next_step=step)
-    return Case("bad_answer", found=False)
+        return f"Run {failed[0].id} ended with {failed[0].status}, and stderr is empty.", step
+    return None
 
 
-def _is_silent(error: PxError) -> bool:
-    return not str(error.extra.get("stderr_tail", "")).strip() and "signal" not in error.extra
-
-
-def exits_zero(findings: Findings) -> Case:
+def exits_zero(findings: Findings) -> Found:
     """It ends well at once: the server is never started."""
     for problem in findings.problems():
         if problem.get("reason") == "early_exit" and problem.get("code") == 0:
-            return Case("exits_zero", found=True, evidence=problem["detail"], next_step=problem["hint"])
-    return Case("exits_zero", found=False)
+            return problem["detail"], problem["hint"]
+    return None
 
 
-def evicted_during_run(findings: Findings) -> Case:
+def evicted_during_run(findings: Findings) -> Found:
     """An instance was stopped under a run. The pool never does that by itself; a stop, a removal does."""
-    lives = {row.key: row for row in findings.instances if row.reason in _CUT_SHORT}
+    lives = {row.key: row for row in findings.instances if row.reason in _ON_PURPOSE}
     for row in findings.runs:
         life = lives.get(row.instance or "")
-        if life is not None and row.error_kind in {"cancelled", "interrupted"} and _overlaps(row, life):
-            evidence = f"Run {row.id} was cut short when its instance {life.key} ended: {life.reason}."
-            step = (
+        if life is None or life.ended_at is None or row.started_at > life.ended_at:
+            continue
+        if row.error_kind in {"cancelled", "interrupted"}:
+            keep = (
                 f"Keep it from being stopped while it works: `pxctl pin {findings.spec.name}`, and see `pxctl events`."
             )
-            return Case("evicted_during_run", found=True, evidence=evidence, next_step=step)
-    return Case("evicted_during_run", found=False)
+            return f"Run {row.id} was cut short when its instance {life.key} ended: {life.reason}.", keep
+    return None
 
 
-def _overlaps(run: RunRow, life: InstanceRow) -> bool:
-    return life.ended_at is not None and run.started_at <= life.ended_at
-
-
-def memory_limit(findings: Findings) -> Case:
+def memory_limit(findings: Findings) -> Found:
     """It was killed over its memory limit, or says that it had no memory."""
     step = f"Raise max_memory_mb ({findings.spec.max_memory_mb}) in {findings.spec.manifest_path.name}, or use less."
     for problem in findings.problems():
         if problem.get("limit") == "memory":
-            return Case("memory_limit", found=True, evidence=problem["detail"], next_step=step)
-    row = findings.ended("memory_limit", "oom_kill")
-    if row is not None:
-        return Case("memory_limit", found=True, evidence=_memory_evidence(row), next_step=step)
+            return problem["detail"], step
+    row = findings.last_end()
+    if row is not None and row.reason in {"memory_limit", "oom_kill"}:
+        verdict = row.verdict or {}
+        sizes = f"rss {verdict.get('rss_bytes')}, limit {verdict.get('limit_bytes')} bytes"
+        return f"{row.key} ended: {row.reason} ({sizes})", step
     sign = _MEMORY.search(findings.said())
-    if sign is not None:
-        return Case("memory_limit", found=True, evidence=f"suspected: stderr says {sign[0]}", next_step=step)
-    return Case("memory_limit", found=False)
+    return (f"suspected: stderr says {sign[0]}", step) if sign is not None else None
 
 
-def _memory_evidence(row: InstanceRow) -> str:
-    verdict = row.verdict or {}
-    return f"{row.key} ended: {row.reason} (rss {verdict.get('rss_bytes')}, limit {verdict.get('limit_bytes')} bytes)"
-
-
-def missing_interpreter_or_module(findings: Findings) -> Case:
+def missing_interpreter_or_module(findings: Findings) -> Found:
     """What should run it, or what it imports, is not there."""
-    name = findings.spec.name
+    sync = f"pxctl tools sync {findings.spec.name}"
     for problem in findings.problems():
         if problem.get("stage") in {"interpreter", "exec"}:
-            step = problem["hint"] or f"pxctl tools sync {name}"
-            return Case("missing_interpreter_or_module", found=True, evidence=problem["detail"], next_step=step)
+            return problem["detail"], problem["hint"] or sync
     sign = _MODULE.search(findings.said())
-    if sign is not None:
-        step = hint_for(findings.spec, sign[0]) or f"pxctl tools sync {name}"
-        return Case("missing_interpreter_or_module", found=True, evidence=sign[0], next_step=step)
-    return Case("missing_interpreter_or_module", found=False)
+    return (sign[0], hint_for(findings.spec, sign[0]) or sync) if sign is not None else None
 
 
-CASES: tuple[Callable[[Findings], Case], ...] = (
-    never_ready,
-    drifted,
-    invalid_input,
-    bad_answer,
-    exits_zero,
-    evicted_during_run,
-    memory_limit,
-    missing_interpreter_or_module,
-)
+def runtime_limit(findings: Findings) -> Found:
+    """A run took longer than it may, and the tool was stopped for that."""
+    step = f"Raise max_runtime_seconds ({findings.spec.max_runtime_seconds:g}) in tool.json, or ask for less at a time."
+    for problem in findings.problems():
+        if problem.get("limit") == "runtime":
+            return problem["detail"], step
+    row = findings.last_end()
+    if row is not None and row.reason == "runtime_limit":
+        return f"{row.key} was stopped: a run took longer than {findings.spec.max_runtime_seconds:g} s", step
+    return None
+
+
+def ignores_sigterm(findings: Findings) -> Found:
+    """It had to be killed although it was asked to end."""
+    row = findings.last_end()
+    if row is None or row.signal != signal.SIGKILL or row.reason not in {*_ON_PURPOSE, "runtime_limit"}:
+        return None
+    evidence = f"{row.key} ({row.reason}) was killed {findings.spec.stop_timeout_seconds:g} s after SIGTERM"
+    return evidence, f"End on SIGTERM in {findings.spec.entrypoint}, or raise stop_timeout_seconds."
+
+
+CASES: Mapping[str, Callable[[Findings], Found]] = {
+    "never_ready": never_ready,
+    "schema_drift": schema_drifts,
+    "invalid_input": invalid_input,
+    "bad_answer": bad_answer,
+    "exits_zero": exits_zero,
+    "evicted_during_run": evicted_during_run,
+    "memory_limit": memory_limit,
+    "missing_interpreter_or_module": missing_interpreter_or_module,
+}
+"""The failure table; every case is in the answer."""
+FURTHER: Mapping[str, Callable[[Findings], Found]] = {
+    "runtime_limit": runtime_limit,
+    "ignores_sigterm": ignores_sigterm,
+}
+"""What else is looked for; in the answer only where it is found."""
 
 
 async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, Any]:
@@ -230,28 +221,34 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, A
     past = await runs.latest(ledger, spec.unit, RUNS)
     error = await _try_it(launcher, spec) if is_cold else None
     drift = await _drift(launcher, spec)
-    standing = launcher.chronicle.standing(name)
     instance = launcher.instance_of(name)
     lives = await instances.latest(ledger, spec.unit, INSTANCES)
     findings = Findings(
         spec=spec,
         drift=drift,
-        failure=standing.failure,
+        failure=launcher.chronicle.standing(name).failure,
         instances=[row for row in lives if row.spec_digest == spec.digest],
         runs=past,
         error=error,
         stderr_tail=await launcher.tails.of(instance) if instance is not None else "",
     )
-    cases = tuple(look(findings) for look in CASES)
-    how = "a fresh start and sample run" if is_cold else "what was recorded"
-    shown = [
-        {"case": each.case, "found": each.found, "evidence": each.evidence, "next_step": each.next_step}
-        for each in cases
-    ]
-    return {"schema": "px.debug/1", "unit": spec.unit, "cases": shown, "verdict": _verdict(cases, error, how)}
+    cases: list[dict[str, Any]] = []
+    for case, look in {**CASES, **FURTHER}.items():
+        evidence, step = look(findings) or (None, None)
+        if evidence is not None and (not step or "tools debug" in step):  # who asks debug is not sent to debug
+            step = f"See `pxctl logs {spec.unit}`."
+        if evidence is not None or case in CASES:
+            cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
+    found = [each for each in cases if each["found"]]
+    verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"
+    if found:
+        verdict = f"{', '.join(each['case'] for each in found)}: {found[0]['next_step']}"
+    elif error is not None:
+        verdict = f"none of the known cases, but it failed: {error.detail}"
+    return {"schema": "px.debug/1", "unit": spec.unit, "cases": cases, "verdict": verdict}
 
 
-async def _drift(launcher: Launcher, spec: ToolSpec) -> tuple[str, ...]:
+async def _drift(launcher: Launcher, spec: ToolSpec) -> Sequence[str]:
     """Compare `/schema` now where the tool runs, else take what was seen of this declaration last."""
     instance = launcher.instance_of(spec.name)
     if instance is not None and instance.upstream is not None and instance.wanted is None:
@@ -273,12 +270,3 @@ async def _try_it(launcher: Launcher, spec: ToolSpec) -> PxError | None:
     except PxError as error:
         return error
     return None
-
-
-def _verdict(cases: tuple[Case, ...], error: PxError | None, how: str) -> str:
-    found = [each for each in cases if each.found]
-    if found:
-        return f"{', '.join(each.case for each in found)}: {found[0].next_step}"
-    if error is not None:
-        return f"none of the known cases, but it failed: {error.detail}"
-    return f"no fault found by {how}"
