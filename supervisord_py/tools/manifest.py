@@ -46,7 +46,7 @@ from supervisord_py.tools.pixie import (
 from supervisord_py.tools.schema import schema_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from supervisord_py.config.documents import Document, Pointer
 
@@ -135,31 +135,30 @@ COMMON_KEYS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds", "ent
 OWN_KEYS = tuple(Settings.__struct_fields__)
 PLAIN_KEYS = ("name", "version", "description", "input", "output")
 PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in COMMON_KEYS)
-_DEFAULTED = ("start_timeout_seconds", "stop_timeout_seconds", "concurrency")
+_COMMON_DEFAULTS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds")
+_OWN_DEFAULTS = ("start_timeout_seconds", "stop_timeout_seconds", "concurrency")
+_NOT_PLAIN = dict.fromkeys(set(PIXIE_KEYS) - set(PLAIN_KEYS), "it belongs to Pixie's dialect")
+_NOT_PIXIE = dict.fromkeys(OWN_KEYS, "it belongs into pxd.json")
+_NOT_PIXIE |= dict.fromkeys(("input", "output"), "it belongs to the plain dialect")
+_NOT_BESIDE = dict.fromkeys((*PIXIE_KEYS, *COMMON_KEYS), "it belongs into tool.json")
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
     """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else.
+
+    Fields are those of `Settings` and of the manifests (CONTRACT §5). What differs or is added:
 
     Attributes:
         name: The unit is `tool:<name>`: the plain `name`, Pixie's `id`.
         title: For people; the name where the manifest gives none.
         folder: Absolute path; the working directory of an instance.
         manifest: `tool.json` as parsed: what the tool's `GET /schema` must give.
-        input_schema: JSON Schema 2020-12 of the input of a run. For Pixie tools it is derived from `inputs`.
-        output_schema: The same for the answer; `{}` accepts everything.
+        input_schema: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
         digest: SHA-256 (hex) over everything that makes a running instance stale when it changes.
-        warm_keep_seconds: Idle seconds after the last request before the instance is stopped.
-        max_memory_mb: MiB; 0 is no limit. What it bounds is `memory_limit`.
-        max_runtime_seconds: Wall clock of one run.
-        entrypoint: Python file, relative to the folder, inside it.
-        command: argv instead of interpreter and entrypoint, `{port}` to be replaced; None for Python tools.
-        python: Interpreter asked for by the tool; None leaves it to `environment.find_interpreter`.
-        concurrency: Requests at a time; 1 for a Pixie tool with `concurrent: false`.
-        preload: Modules that a zygote imports ahead.
+        command: None for Python tools; `{port}` is to be replaced.
+        python: None leaves it to `environment.find_interpreter`.
+        concurrency: 1 for a Pixie tool with `concurrent: false`.
         forkable: False when the tool must never be forked from a zygote (`preload: false`).
-        env: Extra environment; stronger than `.env`.
-        pinned: Wants to be exempt from LRU eviction from the start.
         pixie: What only Pixie's dialect has; None for plain tools.
         warnings: Sentences about what is doubtful but no error.
     """
@@ -233,28 +232,49 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
     name = folder.name
     try:
         raw, manifest = _read(folder / MANIFEST)
-        dialect = dialect_of(manifest.value)
+        is_pixie = dialect_of(manifest.value) is Dialect.PIXIE
         declared = manifest.value.get("id")
-        if dialect is Dialect.PIXIE and isinstance(declared, str) and not name_trouble(declared):
+        if is_pixie and isinstance(declared, str) and not name_trouble(declared):
             name = declared
-        beside, sidecar = _read_sidecar(folder, dialect)
+        beside, sidecar = _read_sidecar(folder, is_pixie)
     except DocumentError as error:
         raise _broken([error.problem], name) from None
-    if dialect is Dialect.PIXIE:
-        spec, problems = _pixie_spec(name, folder, manifest, sidecar, defaults)
+    common = {key: getattr(defaults, key) for key in _COMMON_DEFAULTS}
+    usual = {key: getattr(defaults, key) for key in _OWN_DEFAULTS}
+    if is_pixie:
+        value = common | without_nulls(manifest.value)
+        settings, asked = sidecar, usual | sidecar.value
     else:
-        spec, problems = _plain_spec(name, folder, manifest, defaults)
-    if problems or spec is None:
-        raise _broken(problems, name)
-    stamped = digest(folder, (raw, beside), sources_of(folder, spec.entrypoint, spec.command))
-    return msgspec.structs.replace(spec, digest=stamped)
+        settings, value = manifest, usual | common | manifest.value
+        asked = value
+    asked.setdefault("listen", (ListenMode.PORT if asked.get("command") else ListenMode.HANDOVER).value)
+    problems = [settings.problem(path, message) for path, message in _settings_rules(asked)]
+    rules = (*_name_rules(value, "id" if is_pixie else "name", folder), *_entrypoint_rules(value, asked, folder))
+    problems += [manifest.problem(path, message) for path, message in rules]
+    read = _read_pixie if is_pixie else _read_plain
+    fields, wrong = read(manifest, value, settings, asked)
+    if problems or wrong:
+        raise _broken([*wrong, *problems], name)
+    words = fields["command"] or ()
+    if words and fields["listen"] is ListenMode.PORT and not any("{port}" in each for each in words):
+        fields["warnings"] = (*fields["warnings"], "command has no {port}: the tool is not told where to listen")
+    sources = sources_of(folder, fields["entrypoint"], fields["command"])
+    return ToolSpec(
+        name=name,
+        folder=folder,
+        manifest_path=folder / MANIFEST,
+        manifest=manifest.value,
+        digest=digest(folder, (raw, beside), sources),
+        **{"title": name, **fields},
+    )
 
 
 def _broken(problems: list[Problem], name: str) -> Exception:
-    by_place = {(each.file, each.pointer): each for each in reversed(problems)}  # one for each key, the first
-    kept = [each for each in problems if by_place[each.file, each.pointer] is each]
-    kept.sort(key=lambda each: (os.path.basename(each.file) != MANIFEST, each.line or 0, each.column or 0))
-    return config_error(kept, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
+    found = {(each.file, each.pointer): each for each in reversed(problems)}  # one for each key: the first
+    in_order = sorted(
+        found.values(), key=lambda each: (not each.file.endswith(MANIFEST), each.line or 0, each.column or 0)
+    )
+    return config_error(in_order, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
 def _read(path: Path) -> tuple[bytes, Document]:
@@ -269,11 +289,11 @@ def _read(path: Path) -> tuple[bytes, Document]:
     return raw, document
 
 
-def _read_sidecar(folder: Path, dialect: Dialect) -> tuple[bytes, Document]:
+def _read_sidecar(folder: Path, is_pixie: bool) -> tuple[bytes, Document]:
     path = folder / SIDECAR
     if not os.path.lexists(path):
         return b"", parse_json("{}", str(path))
-    if dialect is Dialect.PLAIN:
+    if not is_pixie:
         message = "stands beside a tool.json of the plain dialect; put its keys into tool.json"
         raise DocumentError(Problem(message=message, file=str(path)))
     return _read(path)
@@ -299,120 +319,78 @@ def name_trouble(name: str) -> str | None:
     return None
 
 
-def _plain_spec(
-    name: str, folder: Path, document: Document, defaults: ToolDefaults
-) -> tuple[ToolSpec | None, list[Problem]]:
-    value = _with_defaults(document.value, defaults, (*_DEFAULTED, *COMMON_KEYS[:3]))
-    elsewhere = dict.fromkeys(frozenset(PIXIE_KEYS) - frozenset(PLAIN_KEYS), "it belongs to Pixie's dialect")
-    read, problems = convert(document, PlainManifest, value=value, elsewhere=elsewhere)
-    declared = value.get("name")
-    if isinstance(declared, str) and (trouble := name_trouble(declared)):
-        problems.append(document.problem(("name",), f"{declared!r} {trouble}"))
-    elif isinstance(declared, str) and declared != folder.name:
-        message = f"must equal the folder's name: {declared!r} in the folder {folder.name!r}"
-        problems.append(document.problem(("name",), message))
+def _read_plain(
+    document: Document, value: Mapping[str, Any], _settings: Document, _asked: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the fields of a plain tool's spec, or what is wrong."""
+    read, problems = convert(document, PlainManifest, value=value, elsewhere=_NOT_PLAIN)
     for key in ("input", "output"):
         for path, message in schema_problems(value.get(key, {})):
             problems.append(document.problem((key, *path), f"JSON Schema: {message}"))
-    rules = (*_settings_rules(value), *_entrypoint_rules(value, value, folder))
-    problems += [document.problem(path, message) for path, message in rules]
     if read is None or problems:
-        return None, problems
-    schemas = [({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)]
-    words = {"title": name, "version": read.version, "description": read.description}
-    kept = {"dialect": Dialect.PLAIN, "input_schema": schemas[0], "output_schema": schemas[1], "pixie": None}
-    return _spec(name, folder, document, read, read, words | kept, []), []
+        return {}, problems
+    taken, given = [
+        ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
+    ]
+    schemas = {"dialect": Dialect.PLAIN, "input_schema": taken, "output_schema": given}
+    return {**_fields(read, read), **schemas, "pixie": None, "warnings": ()}, []
 
 
-def _pixie_spec(
-    name: str, folder: Path, document: Document, sidecar: Document, defaults: ToolDefaults
-) -> tuple[ToolSpec | None, list[Problem]]:
-    value = _with_defaults(without_nulls(document.value), defaults, COMMON_KEYS[:3])
-    elsewhere = dict.fromkeys(OWN_KEYS, "it belongs into pxd.json")
-    elsewhere |= dict.fromkeys(("input", "output"), "it belongs to the plain dialect")
-    read, problems = convert(document, PixieManifest, value=value, elsewhere=elsewhere)
-    declared = value.get("id")
-    if isinstance(declared, str) and (trouble := name_trouble(declared)):
-        problems.append(document.problem(("id",), f"{declared!r} {trouble}"))
+def _read_pixie(
+    document: Document, value: Mapping[str, Any], settings: Document, asked: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
+    read, problems = convert(document, PixieManifest, value=value, elsewhere=_NOT_PIXIE)
     traits, more = read_traits(document)
-    asked = _with_defaults(sidecar.value, defaults, _DEFAULTED)
-    elsewhere = dict.fromkeys((*PIXIE_KEYS, *COMMON_KEYS), "it belongs into tool.json")
-    own, wrong = convert(sidecar, Settings, value=asked, elsewhere=elsewhere)
-    wrong += [sidecar.problem(path, message) for path, message in _settings_rules(asked)]
-    rules = _entrypoint_rules(value, asked, folder)
-    problems += [*more, *(document.problem(path, message) for path, message in rules), *wrong]
+    own, wrong = convert(settings, Settings, value=asked, elsewhere=_NOT_BESIDE)
+    problems += more + wrong
     if read is None or traits is None or own is None or problems:
-        return None, problems
-    traits = msgspec.structs.replace(
-        traits,
-        layout=read.layout,
-        input_transport=read.input_transport,
-        retain_runs=read.retain_runs,
-        validator_timeout_override=read.validator_timeout_override,
-    )
+        return {}, problems
+    kept = ("layout", "input_transport", "retain_runs", "validator_timeout_override")
+    traits = msgspec.structs.replace(traits, **{key: getattr(read, key) for key in kept})
     warnings = incoherences(traits)
     listed = [(f"/inputs/{index}", each.label) for index, each in enumerate(traits.inputs)]
     listed += [(f"/outputs/{index}", each.label) for index, each in enumerate(traits.outputs)]
     warnings += [f"{place}: no label; the key stands in for it" for place, label in listed if not label]
-    if not read.concurrent and "concurrency" in sidecar.value and own.concurrency != 1:
-        warnings.append("concurrency in pxd.json is ignored: the tool says concurrent: false")
-    own = msgspec.structs.replace(
-        own, concurrency=own.concurrency if read.concurrent else 1, pinned=own.pinned or read.pinned_warm
-    )
-    words = {"title": read.name, "version": read.version, "description": read.description, "dialect": Dialect.PIXIE}
-    schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs), "pixie": traits}
-    return _spec(name, folder, document, read, own, words | schemas, warnings), []
+    fields = _fields(read, own) | {"title": read.name, "pinned": own.pinned or read.pinned_warm}
+    if not read.concurrent:
+        fields["concurrency"] = 1
+        if settings.value.get("concurrency", 1) != 1:
+            warnings.append("concurrency in pxd.json is ignored: the tool says concurrent: false")
+    schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
+    return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": tuple(warnings)}, []
 
 
-def _spec(
-    name: str,
-    folder: Path,
-    document: Document,
-    common: PlainManifest | PixieManifest,
-    own: Settings,
-    declared: Mapping[str, Any],
-    warnings: list[str],
-) -> ToolSpec:
-    if own.command and own.listen is ListenMode.PORT and not any("{port}" in each for each in own.command):
-        warnings = [*warnings, "command has no {port}: the tool is not told where to listen"]
-    settings = {key: getattr(own, key) for key in OWN_KEYS} | {key: getattr(common, key) for key in COMMON_KEYS}
-    settings |= {"command": own.command or None, "python": own.python or None, "forkable": own.preload is not False}
-    settings |= {"preload": own.preload or ()}
-    return ToolSpec(
-        name=name,
-        folder=folder,
-        manifest_path=folder / MANIFEST,
-        manifest=document.value,
-        digest="",
-        warnings=tuple(warnings),
-        **settings,
-        **declared,
-    )
+def _fields(read: PlainManifest | PixieManifest, own: Settings) -> dict[str, Any]:
+    """Return what both dialects say in the same words."""
+    fields = {key: getattr(own, key) for key in OWN_KEYS} | {key: getattr(read, key) for key in COMMON_KEYS}
+    fields |= {"version": read.version, "description": read.description, "forkable": own.preload is not False}
+    return fields | {"command": own.command or None, "python": own.python or None, "preload": own.preload or ()}
 
 
-def _with_defaults(value: Mapping[str, Any], defaults: ToolDefaults, keys: Iterable[str]) -> dict[str, Any]:
-    listen = ListenMode.PORT if value.get("command") else ListenMode.HANDOVER
-    own = {"listen": listen.value} if "start_timeout_seconds" in (keys := tuple(keys)) else {}
-    return {**own, **{key: getattr(defaults, key) for key in keys}, **value}
+def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tuple[Pointer, str]]:
+    """Yield what is wrong with the name; only a plain one must be the folder's."""
+    name = value.get(key)
+    if isinstance(name, str) and (trouble := name_trouble(name)):
+        yield (key,), f"{name!r} {trouble}"
+    elif isinstance(name, str) and key == "name" and name != folder.name:
+        yield (key,), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
 
 
 def _settings_rules(value: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
     """Yield what is wrong with our own settings beyond the types of their values."""
-    if value.get("command") and value.get("listen") == ListenMode.HANDOVER:
+    command, modules, env = value.get("command"), value.get("preload"), value.get("env")
+    if command and value.get("listen") == ListenMode.HANDOVER:
         yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
-    words = value.get("command")
-    for index, word in enumerate(words if isinstance(words, list) else []):
+    words = {("command", index): word for index, word in enumerate(command if isinstance(command, list) else [])}
+    for at, word in (*words.items(), (("python",), value.get("python"))):
         if isinstance(word, str) and "\0" in word:
-            yield ("command", index), "must be a text without NUL"
-    if "\0" in str(value.get("python")):
-        yield ("python",), "must be a text without NUL"
-    if value.get("preload") is True:
+            yield at, "must be a text without NUL"
+    if modules is True:
         yield ("preload",), "must be an array of module names or false"
-    modules = value.get("preload")
     for index, module in enumerate(modules if isinstance(modules, list) else []):
         if isinstance(module, str) and not _MODULE_NAME.fullmatch(module):
             yield ("preload", index), f"{module!r} is no module name"
-    env = value.get("env")
     for name, text in env.items() if isinstance(env, dict) else ():
         if not ENV_NAME.fullmatch(name):
             yield ("env", name), f"{name!r} is no name of an environment variable"

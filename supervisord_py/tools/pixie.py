@@ -24,7 +24,7 @@ from supervisord_py.process.child_environment import ENV_NAME, MARKS
 from supervisord_py.tools.schema import compile_schema, fill_defaults, schema_problems, violations
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from supervisord_py.config.documents import Document, Pointer, Problem
@@ -163,125 +163,50 @@ class PixieTraits(Struct, frozen=True):
 
 # -- the types of inputs and outputs -----------------------------------------------------------------------------
 
-INPUT_KEYS = frozenset(["key", "label", "type", "description", "default", "required", "group", "show_if"])
-INPUT_TYPES: Mapping[str, frozenset[str]] = {
-    kind: frozenset(words.split())
-    for kind, words in {
-        "text": "placeholder max_length",
-        "textarea": "placeholder max_length monospace",
-        "number": "min max step unit",
-        "slider": "min max step range",
-        "select": "options searchable",
-        "multiselect": "options",
-        "checkbox": "",
-        "toggle": "",
-        "radio": "options",
-        "date": "min max",
-        "time": "",
-        "datetime": "",
-        "date_range": "",
-        "file": "accept max_size_mb multiple",
-        "image": "max_size_mb multiple",
-        "audio": "max_size_mb",
-        "colour": "",
-        "json": "schema",
-        "code": "language",
-        "markdown": "",
-        "tags": "suggestions",
-        "autocomplete": "endpoint",
-        "table": "columns min_rows max_rows",
-        "map_point": "default_center default_zoom",
-        "map_bbox": "default_center default_zoom",
-        "map_polygon": "default_center default_zoom",
-        "map_multipoint": "default_center default_zoom",
-        "hidden": "",
-    }.items()
-}
+INPUT_KEYS = frozenset({"key", "label", "type", "description", "default", "required", "group", "show_if"})
+_MAP = "default_center default_zoom"
+_INPUTS = {
+    "text": "placeholder max_length", "textarea": "placeholder max_length monospace", "number": "min max step unit",
+    "slider": "min max step range", "select": "options searchable", "multiselect": "options", "radio": "options",
+    "checkbox": "", "toggle": "", "date": "min max", "time": "", "datetime": "", "date_range": "", "colour": "",
+    "file": "accept max_size_mb multiple", "image": "max_size_mb multiple", "audio": "max_size_mb", "json": "schema",
+    "code": "language", "markdown": "", "tags": "suggestions", "autocomplete": "endpoint", "hidden": "",
+    "table": "columns min_rows max_rows", "map_point": _MAP, "map_bbox": _MAP, "map_polygon": _MAP,
+    "map_multipoint": _MAP,
+}  # fmt: skip
+INPUT_TYPES = {kind: frozenset(keys.split()) for kind, keys in _INPUTS.items()}
 """Every input type with the keys that only it has."""
+REQUIRED_KEYS = {
+    "slider": ("min", "max"), "select": ("options",), "multiselect": ("options",), "radio": ("options",),
+    "autocomplete": ("endpoint",), "table": ("columns",),
+}  # fmt: skip
 
-REQUIRED_KEYS: Mapping[str, tuple[str, ...]] = {
-    "slider": ("min", "max"),
-    "select": ("options",),
-    "multiselect": ("options",),
-    "radio": ("options",),
-    "autocomplete": ("endpoint",),
-    "table": ("columns",),
-}
-
-OUTPUT_KEYS = frozenset(
-    [
-        "key",
-        "label",
-        "type",
-        "description",
-        "caption",
-        "unit",
-        "streaming",
-        "layout",
-        "default_export_format",
-        "supported_export_formats",
-    ]
-)
-_AXES = frozenset(["x_label", "y_label", "log_x", "log_y"])
-_OUTPUT_EXTRAS: Mapping[str, frozenset[str]] = {
-    "number": frozenset({"format", "precision"}),
-    "boolean": frozenset({"true_label", "false_label"}),
-    "table": frozenset({"columns", "downloadable"}),
-    "chart_line": _AXES,
-    "chart_area": _AXES,
-    "map_points": frozenset({"default_center", "default_zoom"}),
-    "code": frozenset({"language"}),
-}
-_SCALARS: Mapping[str, list[str]] = {
-    "text": ["string", "number", "boolean", "null"],
-    "markdown": ["string"],
-    "number": ["number", "null"],
-    "boolean": ["boolean"],
-    "latex": ["string"],
-    "code": ["string"],
-    "progress": ["number", "null"],
-    "image": ["string", "null"],
-    "audio": ["string", "null"],
-    "video": ["string", "null"],
-    "stream_text": ["string", "null"],
-}
+OUTPUT_KEYS = frozenset({
+    "key", "label", "type", "description", "caption", "unit", "streaming", "layout", "default_export_format",
+    "supported_export_formats",
+})  # fmt: skip
+_AXES = "x_label y_label log_x log_y"
+_OUTPUT_EXTRAS = {
+    "number": "format precision", "boolean": "true_label false_label", "table": "columns downloadable",
+    "chart_line": _AXES, "chart_area": _AXES, "map_points": _MAP, "code": "language",
+}  # fmt: skip
+_SCALARS = {
+    "text": ["string", "number", "boolean", "null"], "markdown": ["string"], "latex": ["string"], "code": ["string"],
+    "number": ["number", "null"], "progress": ["number", "null"], "boolean": ["boolean"], "image": ["string", "null"],
+    "audio": ["string", "null"], "video": ["string", "null"], "stream_text": ["string", "null"],
+}  # fmt: skip
 """Outputs whose value may be given raw or as `{"value": …}`."""
-
-_MEMBERS: Mapping[str, str] = {
-    "table": "columns rows",
-    "kv": "pairs",
-    "log": "lines",
-    "diff": "before after",
-    "tree": "root",
-    "timeline": "events",
-    "gantt": "tasks",
-    "chart_line": "x series",
-    "chart_area": "x series",
-    "chart_bar": "x series",
-    "chart_scatter": "series",
-    "chart_pie": "slices",
-    "chart_histogram": "values",
-    "chart_boxplot": "series",
-    "chart_heatmap": "z",
-    "chart_candlestick": "points",
-    "chart_radar": "axes series",
-    "chart_sankey": "nodes links",
-    "chart_treemap": "nodes",
-    "chart_network": "nodes edges",
-    "map_points": "points",
-    "map_heatmap": "points",
-    "map_choropleth": "geojson values",
-    "map_polygons": "polygons",
-    "map_route": "points",
-    "image_grid": "images",
-    "image_compare": "before after",
-    "file": "filename data mime_type",
-}
+_MEMBERS = {
+    "table": "columns rows", "kv": "pairs", "log": "lines", "diff": "before after", "tree": "root",
+    "timeline": "events", "gantt": "tasks", "image_grid": "images", "image_compare": "before after",
+    "file": "filename data mime_type", "chart_line": "x series", "chart_area": "x series", "chart_bar": "x series",
+    "chart_scatter": "series", "chart_pie": "slices", "chart_histogram": "values", "chart_boxplot": "series",
+    "chart_heatmap": "z", "chart_candlestick": "points", "chart_radar": "axes series", "chart_sankey": "nodes links",
+    "chart_treemap": "nodes", "chart_network": "nodes edges", "map_points": "points", "map_heatmap": "points",
+    "map_choropleth": "geojson values", "map_polygons": "polygons", "map_route": "points",
+}  # fmt: skip
 """Outputs that are objects, with the members that they must have."""
-
-OUTPUT_TYPES: Mapping[str, frozenset[str]] = {
-    kind: _OUTPUT_EXTRAS.get(kind, frozenset()) for kind in (*_SCALARS, *_MEMBERS)
-}
+OUTPUT_TYPES = {kind: frozenset(_OUTPUT_EXTRAS.get(kind, "").split()) for kind in (*_SCALARS, *_MEMBERS)}
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -294,83 +219,57 @@ def without_nulls(value: Any) -> Any:
 
 def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
     """Read inputs, outputs and secrets of a manifest; the other members are read by `PixieManifest`."""
-    value = without_nulls(document.value)
-    inputs, problems = _read_each(document, "inputs", PixieInput, INPUT_KEYS, INPUT_TYPES)
-    outputs, more = _read_each(document, "outputs", PixieOutput, OUTPUT_KEYS, OUTPUT_TYPES)
-    found: list[PixieSecret] = []
-    problems += more
-    for index, each in enumerate(_listed(value, "secrets")):
-        at: Pointer = ("secrets", index)
-        elsewhere = {"label": "a secret has a description instead"}
-        secret, more = convert(document, PixieSecret, at, value=without_nulls(each), elsewhere=elsewhere)
-        if secret is not None and (not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS):
-            message = f"{secret.key!r} is no name of an environment variable of a tool"
-            more = [document.problem((*at, "key"), message)]
-        problems += more
-        found += [secret] if secret is not None else []
-    if problems:
-        return None, problems
-    return PixieTraits(tuple(inputs), tuple(outputs), tuple(found)), []
-
-
-def _listed(value: Any, key: str) -> list[Any]:
-    found = value.get(key)
-    return found if isinstance(found, list) else []
-
-
-def _read_each(
-    document: Document, key: str, kind: Any, common: frozenset[str], types: Mapping[str, frozenset[str]]
-) -> tuple[list[Any], list[Problem]]:
-    """Read the inputs or the outputs, each with the keys of its type."""
-    found: list[Any] = []
     problems: list[Problem] = []
-    names: set[str] = set()
-    for index, raw in enumerate(_listed(document.value, key)):
-        at: Pointer = (key, index)
-        value = without_nulls(raw)
-        one, wrong = convert(document, kind, at, value=value)
-        if isinstance(value, dict):
-            wrong += _wrong_for_its_type(document, at, value, common, types)
-        if one is not None and one.key in names:
-            wrong.append(document.problem((*at, "key"), f"the key {one.key!r} stands twice in {key}"))
-        problems += wrong
-        if one is not None:
-            found.append(one)
-            names.add(one.key)
-    return found, problems
+
+    def read(key: str, kind: Any, elsewhere: Mapping[str, str] | None = None) -> Iterator[Any]:
+        listed = document.value.get(key)
+        names: set[str] = set()
+        for index, raw in enumerate(listed if isinstance(listed, list) else []):
+            at: Pointer = (key, index)
+            one, wrong = convert(document, kind, at, value=without_nulls(raw), elsewhere=elsewhere)
+            if isinstance(raw, dict) and kind is not PixieSecret:
+                wrong += _wrong_for_its_type(document, at, without_nulls(raw))
+            problems.extend(wrong)
+            if one is not None and one.key in names:
+                problems.append(document.problem((*at, "key"), f"the key {one.key!r} stands twice in {key}"))
+            if one is not None:
+                names.add(one.key)
+                yield one
+
+    inputs, outputs = tuple(read("inputs", PixieInput)), tuple(read("outputs", PixieOutput))
+    secrets = tuple(read("secrets", PixieSecret, {"label": "a secret has a description instead"}))
+    for index, secret in enumerate(secrets):
+        if not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS:
+            message = f"{secret.key!r} is no name of an environment variable of a tool"
+            problems.append(document.problem(("secrets", index, "key"), message))
+    return (None if problems else PixieTraits(inputs, outputs, secrets)), problems
 
 
-def _wrong_for_its_type(
-    document: Document,
-    at: Pointer,
-    value: Mapping[str, Any],
-    common: frozenset[str],
-    types: Mapping[str, frozenset[str]],
-) -> list[Problem]:
+def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say what an input or output has that its type does not know, or lacks."""
+    types, common = (INPUT_TYPES, INPUT_KEYS) if at[0] == "inputs" else (OUTPUT_TYPES, OUTPUT_KEYS)
     kind = value.get("type")
     if not isinstance(kind, str) or not kind:
-        return []
+        return
     if kind not in types:
-        return [document.problem((*at, "type"), f"unknown type {kind!r}{did_you_mean(kind, types)}")]
+        yield document.problem((*at, "type"), f"unknown type {kind!r}{did_you_mean(kind, types)}")
+        return
     known = common | types[kind]
-    found = [
-        document.problem((*at, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
-        for key in value.keys() - known
-    ]
-    if types is not INPUT_TYPES:
-        return found
-    missing = [key for key in REQUIRED_KEYS.get(kind, ()) if key not in value]
-    found += [document.problem(at, f"the key {key!r} is missing") for key in missing]
-    if kind in {"number", "slider"}:
+    for key in value.keys() - known:
+        yield document.problem((*at, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
+    for key in REQUIRED_KEYS.get(kind, ()) if types is INPUT_TYPES else ():
+        if key not in value:
+            yield document.problem(at, f"the key {key!r} is missing")
+    if types is INPUT_TYPES and kind in {"number", "slider"}:
         ends = [(key, value[key]) for key in ("min", "max") if key in value]
         odd = [(key, each) for key, each in ends if isinstance(each, bool) or not isinstance(each, (int, float))]
-        found += [document.problem((*at, key), f"must be a number, not {type_name(each)}") for key, each in odd]
+        for key, each in odd:
+            yield document.problem((*at, key), f"must be a number, not {type_name(each)}")
         if len(ends) == 2 and not odd and value["min"] > value["max"]:
-            found.append(document.problem((*at, "max"), f"max {value['max']:g} is below min {value['min']:g}"))
+            yield document.problem((*at, "max"), f"max {value['max']:g} is below min {value['min']:g}")
     if isinstance(value.get("schema"), dict) and "schema" in known:
         for path, message in schema_problems(value["schema"]):
-            found.append(document.problem((*at, "schema", *path), f"JSON Schema: {message}"))
-    return found
+            yield document.problem((*at, "schema", *path), f"JSON Schema: {message}")
 
 
 # -- schemas -----------------------------------------------------------------------------------------------------

@@ -66,12 +66,11 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     for key in ("examples", "enum"):
         if schema.get(key):
             return schema[key][0]
-    if "$ref" in schema:
-        return _plain(_target(schema["$ref"], root), root, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
+    if str(schema.get("$ref", "")).startswith("#/$defs/"):
+        return _plain(root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/")), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            rest = {name: value for name, value in schema.items() if name != key}
-            return _plain(rest | schema[key][0] if isinstance(schema[key][0], dict) else rest, root, depth + 1)
+            return _plain(schema[key][0], root, depth + 1)
     kinds = schema.get("type", "object")
     match kinds if isinstance(kinds, str) else next((kind for kind in kinds if kind != "null"), "null"):
         case "object":
@@ -81,26 +80,13 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
         case "array":
             return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
         case "string":
-            text = {"date": "2026-01-01", "date-time": "2026-01-01T00:00:00Z"}.get(schema.get("format", ""), "sample")
-            return text.ljust(min(int(schema.get("minLength", 0)), 1_000_000), "x")[: schema.get("maxLength")]
+            return "sample"[: schema.get("maxLength")]
         case "integer" | "number":
-            if "minimum" in schema:
-                return schema["minimum"]
-            if "exclusiveMinimum" in schema:
-                return schema["exclusiveMinimum"] + 1
-            return min(0, schema.get("maximum", 0), schema.get("exclusiveMaximum", 1) - 1)
+            return schema["minimum"] if "minimum" in schema else min(0, schema.get("maximum", 0))
         case "boolean":
             return False
         case _:
             return None
-
-
-def _target(reference: str, root: Any) -> Any:
-    """Follow `#/…` within the root; anything else gives nothing to go by."""
-    for token in reference.removeprefix("#").split("/")[1:]:
-        key = token.replace("~1", "/").replace("~0", "~")
-        root = root.get(key, {}) if isinstance(root, dict) else {}
-    return root
 
 
 def _pixie(traits: PixieTraits, now: datetime) -> dict[str, Any]:
@@ -136,20 +122,21 @@ def _pixie_value(declared: PixieInput, now: datetime) -> Any:
             columns = [each for each in columns if isinstance(each, dict) and "key" in each]
             row = {each["key"]: 0 if each.get("type") == "number" else "" for each in columns}
             return [row] * (declared.min_rows or 0)
+        case "map_bbox":
+            return [centre, [each + 0.01 for each in centre]]
         case _:
             return {
                 "multiselect": [],
                 "tags": [],
                 "checkbox": False,
                 "toggle": False,
+                "colour": "#000000",
                 "date": today,
                 "date_range": [today, today],
                 "time": "00:00",
-                "datetime": now.isoformat(timespec="seconds"),
                 "audio": SILENCE,
-                "colour": "#000000",
+                "datetime": now.isoformat(timespec="seconds"),
                 "map_point": centre,
-                "map_bbox": [centre, [each + 0.01 for each in centre]],
                 "map_polygon": [centre],
                 "map_multipoint": [centre],
             }.get(declared.type, "")

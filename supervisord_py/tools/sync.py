@@ -37,9 +37,8 @@ from supervisord_py.process.spec import ChildSpec
 from supervisord_py.tools.manifest import VENV
 
 if TYPE_CHECKING:
-    from supervisord_py.process.output import Cursor
+    from supervisord_py.process.output import Output
     from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child
     from supervisord_py.tools.config import ToolDefaults
     from supervisord_py.tools.manifest import ToolSpec
 
@@ -47,8 +46,6 @@ REQUIREMENTS, LOCK, PYPROJECT, SCRIPT = "requirements.txt", "uv.lock", "pyprojec
 NEW, OLD = f"{VENV}.new", f"{VENV}.old"
 TAIL_LINES = 30
 GRACE_SECONDS = 5.0
-LOOK_SECONDS = 0.1
-"""How often a build's output is looked at; people watch it."""
 MAX_LINE = 2000
 MAX_PACKAGES = 500
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -234,14 +231,14 @@ class Builder:
         say(f"built {final} in {time.monotonic() - started:.1f} s")
 
     async def _base(self, spec: ToolSpec, needs: Needs, say: Callable[[str], None]) -> str:
-        """Return the interpreter to build with: the settings' or the daemon's, where the tool allows its version."""
-        base, version = self._defaults.python or sys.executable, tuple(sys.version_info[:3])
-        if needs.python and base != sys.executable:
-            said: list[str] = []
-            await self._step(spec, None, (base, "-c", "import sys; print(*sys.version_info[:3])"), said.append)
-            words = said[-1].split() if said else []
-            version = tuple(int(each) for each in words) if all(each.isdigit() for each in words) else ()
-        if not needs.python or python_fits(version, needs.python):
+        """Return what to build with: the settings' interpreter or the daemon's, where the tool allows its version."""
+        base = self._defaults.python or sys.executable
+        if not needs.python:
+            return base
+        said: list[str] = []
+        await self._step(spec, None, (base, "-c", "import sys; print(*sys.version_info[:3])"), said.append)
+        version = tuple(int(each) for each in "".join(said[-1:]).split() if each.isdigit())
+        if python_fits(version, needs.python):
             return base
         found = f"{base} is Python {'.'.join(map(str, version))}, and {spec.unit} requires {needs.python}"
         if self._uv is None:
@@ -358,15 +355,45 @@ async def run_program(
     """
     key = placement.new_key()
     child = await placement.spawn(key, ChildSpec(unit, tuple(argv), str(cwd), env))
+    reader, position = OutputReader.of(placement.log_dir, unit), child.log_position
+    unfinished: dict[int, bytes] = {}
+
+    def tell(line: bytes) -> None:
+        if line.strip() and on_line is not None:
+            on_line(line[:MAX_LINE].decode("utf-8", "replace").rstrip())
+
+    def take(item: Output) -> None:
+        nonlocal position
+        position = item.end
+        if isinstance(item, Chunk):
+            *whole, rest = _LINE_END.split(unfinished.get(item.stream, b"") + item.data)
+            whole, rest = ([*whole, rest], b"") if len(rest) > MAX_LINE else (whole, rest)
+            unfinished[item.stream] = rest
+            for line in whole:
+                tell(line)
+
+    async def relay() -> None:
+        async for item in reader.follow(position):
+            take(item)
+
+    relaying = asyncio.create_task(relay())
     try:
         async with asyncio.timeout(timeout):
-            await _tell_lines(placement, child, on_line or (lambda _: None))
             record = await placement.wait(key)
+        await placement.stop(key, grace_seconds=GRACE_SECONDS, reason="exit")  # afterwards all that it wrote is there
     finally:
+        relaying.cancel()
+        await asyncio.gather(relaying, return_exceptions=True)
         await asyncio.shield(_finish(placement, key))
-    return Completed(
-        record.code, f"was killed by signal {record.signal}" if record.code is None else f"exited {record.code}"
-    )
+    batch = await asyncio.to_thread(reader.read, position)
+    while batch.items:
+        for item in batch.items:
+            take(item)
+        batch = await asyncio.to_thread(reader.read, batch.cursor)
+    for rest in unfinished.values():
+        tell(rest)
+    how = f"exited {record.code}" if record.signal is None else f"was killed by signal {record.signal}"
+    return Completed(record.code, how)
 
 
 async def _finish(placement: Placement, key: str) -> None:
@@ -374,38 +401,3 @@ async def _finish(placement: Placement, key: str) -> None:
     report = await placement.stop(key, grace_seconds=GRACE_SECONDS, reason="cancelled")
     if not report.survivors:
         await placement.release(key)
-
-
-async def _tell_lines(placement: Placement, child: Child, on_line: Callable[[str], None]) -> None:
-    """Tell the lines of a child until it has exited and everything that it printed was read."""
-    reader = OutputReader.of(placement.log_dir, child.unit)
-    unfinished: dict[int, bytes] = {}
-    position: int | Cursor = child.log_position
-    exited = asyncio.ensure_future(placement.wait(child.key))
-    drained = False
-    try:
-        while True:
-            batch = await asyncio.to_thread(reader.read, position)
-            position = batch.cursor
-            for item in batch.items:
-                if isinstance(item, Chunk):
-                    *whole, rest = _LINE_END.split(unfinished.get(item.stream, b"") + item.data)
-                    whole, rest = ([*whole, rest], b"") if len(rest) > MAX_LINE else (whole, rest)
-                    unfinished[item.stream] = rest
-                    for line in whole:
-                        _tell(on_line, line)
-            if batch.at_end and drained:
-                break
-            if batch.at_end and (await asyncio.wait({exited}, timeout=LOOK_SECONDS))[0]:
-                await placement.stop(child.key, grace_seconds=GRACE_SECONDS, reason="exit")
-                drained = True
-    finally:
-        exited.cancel()
-        await asyncio.gather(exited, return_exceptions=True)
-    for rest in unfinished.values():
-        _tell(on_line, rest)
-
-
-def _tell(on_line: Callable[[str], None], line: bytes) -> None:
-    if line.strip():
-        on_line(line[:MAX_LINE].decode("utf-8", "replace").rstrip())

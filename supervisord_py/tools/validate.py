@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import aiohttp
 import msgspec
 
-from supervisord_py.config.documents import DocumentError, read_document
+from supervisord_py.config.documents import DocumentError, Problem, read_document
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
@@ -153,21 +153,15 @@ def _broken(errors: list[dict[str, Any]]) -> list[Check]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
     sorted_to: dict[str, list[str]] = {STRUCTURE: [], PARSES: [], COHERENT: []}
     for error in errors:
-        name, pointer, file = PARSES, error["pointer"], Path(error["file"]).name
+        pointer, file = error["pointer"], Path(error["file"]).name
+        name = COHERENT if _COHERENCE.fullmatch(pointer) else PARSES
         if pointer == "/entrypoint" or (error["line"] is None and file == MANIFEST):
             name = STRUCTURE
-        elif _COHERENCE.fullmatch(pointer):
-            name = COHERENT
-        line = f", line {error['line']}" if error["line"] is not None else ""
-        at = f", at {pointer}" if pointer else ""
-        sorted_to[name].append(f"{file}{line}{at}: {error['message']}")
-    checks = []
-    for name, sentences in sorted_to.items():
-        if sentences:
-            checks.append(Check(name, Status.FAIL, sentences[0], "\n".join(sentences)))
-        elif name == STRUCTURE or (name == PARSES and sorted_to[COHERENT]):
-            checks.append(Check(name, Status.PASS, "nothing to complain of"))
-    return checks
+        where = Problem(**{**error, "file": file}).where()
+        sorted_to[name].append(f"{where}: {error['message']}")
+    checks = [Check(name, Status.FAIL, said[0], "\n".join(said)) for name, said in sorted_to.items() if said]
+    sound = [name for name in (STRUCTURE, PARSES) if not sorted_to[name] and (name == STRUCTURE or sorted_to[COHERENT])]
+    return checks + [Check(name, Status.PASS, "nothing to complain of") for name in sound]
 
 
 def check_pyproject(spec: ToolSpec) -> Check:
@@ -213,12 +207,6 @@ def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
 # -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
 
 
-class _Opaque(NamedTuple):
-    """An answer that is no JSON, in words."""
-
-    words: str
-
-
 class _Answer(NamedTuple):
     """An HTTP answer; of a stream, its first chunk that is not empty."""
 
@@ -226,16 +214,16 @@ class _Answer(NamedTuple):
     content_type: str
     body: bytes
 
-    def value(self) -> Any:
-        """Return what the body says as JSON; what it is, where it is none."""
-        try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
-            return _Opaque(f"no JSON: {self.body[:80]!r}")
-
     def excerpt(self) -> str | None:
         """Return the beginning of the body for people."""
         return self.body[:2000].decode("utf-8", "replace") or None
+
+    def value(self) -> Any:
+        """Return what the body says as JSON; None where it is none."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
 
 
 class _Trial:
@@ -247,6 +235,7 @@ class _Trial:
         self.spec = spec
         self.sample: Sample | None = None
         self.answer: Any = None
+        self._is_json = True
         self.stderr = ""
         self._now = now
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
@@ -263,7 +252,7 @@ class _Trial:
 
     async def run(self) -> list[Check]:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
-        steps: dict[str, Callable[[str], Coroutine[Any, Any, Check]]] = {
+        steps: dict[str, Callable[[], Coroutine[Any, Any, Check]]] = {
             SPAWNS: self._spawns,
             SCHEMA: self._schema,
             SAMPLE_RUN: self._sample_run,
@@ -281,10 +270,10 @@ class _Trial:
             stopped = await asyncio.shield(self._stop())
         return checks if checks[0].status is Status.FAIL else [*checks, stopped]
 
-    async def _guarded(self, name: str, step: Callable[[str], Coroutine[Any, Any, Check]]) -> Check:
+    async def _guarded(self, name: str, step: Callable[[], Coroutine[Any, Any, Check]]) -> Check:
         """Run one check; an error of the tool is a failed check."""
         try:
-            return await step(name)
+            return await step()
         except PxError as error:
             tail = str(error.extra.get("stderr_tail") or "")
             self.stderr = tail or self.stderr
@@ -306,38 +295,39 @@ class _Trial:
             what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
             raise failure.bad_answer(self.spec, what, await self.around.tails.of(self._instance)) from error
 
-    async def _spawns(self, name: str) -> Check:
+    async def _spawns(self) -> Check:
         begun = time.monotonic()
         await Startup(self.around).bring_up(self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
         self._instance.upstream = Upstream(self._instance.port)
         health = await self._ask(Call("GET", "/healthz"), self._seconds)
         if health.status != 200:
-            return Check(name, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
+            return Check(SPAWNS, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
         said = health.value()
         if not (isinstance(said, dict) and said.get("ok") is True):
-            return Check(name, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
-        return Check(name, Status.PASS, f"ready after {milliseconds:.0f} ms")
+            return Check(SPAWNS, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
+        return Check(SPAWNS, Status.PASS, f"ready after {milliseconds:.0f} ms")
 
-    async def _schema(self, name: str) -> Check:
+    async def _schema(self) -> Check:
         answer = await self._ask(Call("GET", "/schema"), self._seconds)
         if answer.status != 200:
-            return Check(name, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
+            return Check(SCHEMA, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
         drift = differences(self.spec.manifest, answer.value())
         if drift:
-            return Check(name, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
-        return Check(name, Status.PASS, "GET /schema is tool.json")
+            return Check(SCHEMA, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+        return Check(SCHEMA, Status.PASS, "GET /schema is tool.json")
 
-    async def _sample_run(self, name: str) -> Check:
+    async def _sample_run(self) -> Check:
         self.sample = sample_input(self.spec, self._now)
         if self.sample.trouble:
-            return Check(name, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+            return Check(SAMPLE_RUN, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
-            return Check(name, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
-        opaque = _Opaque(f"{answer.content_type}, {len(answer.body)} bytes")
-        self.answer = answer.value() if is_json(answer.content_type) else opaque
-        return Check(name, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+            return Check(SAMPLE_RUN, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
+        self.answer, self._is_json = answer.value(), is_json(answer.content_type)
+        if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
+            self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
+        return Check(SAMPLE_RUN, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
@@ -352,25 +342,24 @@ class _Trial:
         call.artefacts_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return call.body, call.headers, run_id
 
-    async def _conforms(self, name: str) -> Check:
-        if isinstance(self.answer, _Opaque):
-            self.answer = self.answer.words
-            if self.spec.output_schema:
-                return Check(name, Status.WARN, f"the answer is no JSON but {self.answer}")
-            return Check(name, Status.PASS, f"the answer is {self.answer}; no output is declared")
+    async def _conforms(self) -> Check:
+        if not self._is_json:
+            status = Status.WARN if self.spec.output_schema else Status.PASS
+            declared = "an output is declared" if self.spec.output_schema else "no output is declared"
+            return Check(CONFORMS, status, f"the answer is no JSON but {self.answer}; {declared}")
         found = violations(compile_schema(self.spec.output_schema), self.answer, self.spec.output_schema)
         if found:
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
-            return Check(name, Status.FAIL, lines[0], "\n".join(lines))
-        declared = self.spec.output_schema.get("properties", {})
-        extra = [key for key in self.answer if key not in declared] if isinstance(self.answer, dict) else []
+            return Check(CONFORMS, Status.FAIL, lines[0], "\n".join(lines))
+        members = self.spec.output_schema.get("properties", {})
+        extra = [key for key in self.answer if key not in members] if isinstance(self.answer, dict) else []
         if self.spec.pixie is not None and extra:
-            return Check(name, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
-        return Check(name, Status.PASS, "the answer fits what is declared")
+            return Check(CONFORMS, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
+        return Check(CONFORMS, Status.PASS, "the answer fits what is declared")
 
-    async def _streams(self, name: str) -> Check:
+    async def _streams(self) -> Check:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
-            return Check(name, Status.SKIP, "no output streams")
+            return Check(STREAMS, Status.SKIP, "no output streams")
         body, headers, run_id = self._request(self.sample.value if self.sample else {})
         call = Call("POST", "/stream", body, headers)
         if self.spec.pixie is not None:
@@ -378,12 +367,12 @@ class _Trial:
             call = Call("GET", f"/stream?run_id={run_id}")
         first = await self._ask(call, STREAM_SECONDS, limit=0)
         if self.spec.pixie is None and first.status in _NO_STREAM:
-            return Check(name, Status.SKIP, "the tool has no /stream")
+            return Check(STREAMS, Status.SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():
-            return Check(name, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
-        return Check(name, Status.PASS, "/stream sends events")
+            return Check(STREAMS, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
+        return Check(STREAMS, Status.PASS, "/stream sends events")
 
-    async def _fixtures(self, name: str) -> Check:
+    async def _fixtures(self) -> Check:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
         paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
@@ -402,10 +391,10 @@ class _Trial:
             else:
                 troubles += [f"{path.name}: {each}" for each in compare(self.spec, fixture, answer.value())]
         if troubles:
-            return Check(name, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
+            return Check(FIXTURES, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
         if not paths:
-            return Check(name, Status.SKIP, "there is no reference/fixture_*.json")
-        return Check(name, Status.PASS, f"{len(paths)} fixtures match")
+            return Check(FIXTURES, Status.SKIP, "there is no reference/fixture_*.json")
+        return Check(FIXTURES, Status.PASS, f"{len(paths)} fixtures match")
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""

@@ -193,14 +193,14 @@ async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(tmp_path: Path)
 
 async def test_requires_python_is_honoured_or_refused(tmp_path: Path) -> None:
     folder = tool(tmp_path, pyproject__toml='[project]\nrequires-python = ">=4"\n')
-    run = Scripted()
+    run = Scripted(lines=("3 11 7",))
     assert any("requires >=4: uv looks for one that fits" in line for line in await synced(folder, run))
-    assert run.steps[0][3:5] == ("--python", ">=4")
-    with pytest.raises(ConfigError, match="requires >=4; install uv"):
-        await synced(folder, Scripted(), None)
-    other = Scripted(lines=("4 1 0",))
-    await synced(folder, other, None, python="/py4")
-    assert other.steps[1] == ("/py4", "-m", "venv", f"{folder}/.venv.new")
+    assert run.steps[1][3:5] == ("--python", ">=4")
+    with pytest.raises(ConfigError, match="is Python 3.11.7, and tool:tool requires >=4; install uv"):
+        await synced(folder, Scripted(lines=("3 11 7",)), None)
+    run = Scripted(lines=("4 1 0",))
+    await synced(folder, run, None, python="/py4")
+    assert run.steps[1] == ("/py4", "-m", "venv", f"{folder}/.venv.new")
 
 
 @pytest.mark.parametrize(
