@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -101,50 +100,6 @@ def test_a_file_as_young_as_its_clock_is_not_trusted(
     assert len(reads) == 2
 
 
-def test_a_broken_tool_is_read_again_after_a_second(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
-    folder = write_tool(tmp_path, "x", {"name": "x", "entrypoint": "src/app.py"})
-    age(folder)
-    catalog = Catalog([tmp_path], clock=clock)
-    assert catalog.entry("x").spec is None
-    (folder / "src").mkdir()
-    (folder / "src" / "app.py").touch()
-    clock.now += 0.5
-    assert catalog.entry("x").spec is None
-    assert reads == ["x"]
-    clock.now += 0.6
-    assert catalog.entry("x").spec is not None
-
-
-def test_the_first_directory_with_a_name_wins_and_the_other_is_told(tmp_path: Path) -> None:
-    write_tool(tmp_path / "one", "x", {"name": "x", "version": "1"})
-    write_tool(tmp_path / "two", "x", {"name": "x", "version": "2"})
-    catalog = Catalog([tmp_path / "one", tmp_path / "two", tmp_path / "one"])
-    assert catalog.get("x").version == "1"
-    first, second = catalog.entries()
-    assert first.error is None
-    assert second.error is not None
-    assert "is hidden by" in second.error.detail
-    assert second.folder == tmp_path / "two" / "x"
-
-
-def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    (folder / "main.py").write_text("")
-    (folder / "tool.json").write_text('{"name": "kept", "version": "1", "input": {"type": "object"}}')
-    catalog = Catalog((tmp_path,), ToolDefaults())
-    assert catalog.get("kept").name == "kept"
-
-    def none_left(path: object) -> object:
-        raise OSError(errno.EMFILE, "Too many open files", str(path))
-
-    monkeypatch.setattr("supervisord_py.tools.catalog.os.scandir", none_left)
-    catalog.refresh()
-    assert catalog.names() == ("kept",)
-
-
 def test_an_unknown_name_gets_the_nearest_or_the_example(tmp_path: Path) -> None:
     write_tool(tmp_path, "curve-fitting")
     with pytest.raises(UnknownUnitError) as caught:
@@ -192,7 +147,7 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, reads: list
 def test_two_folders_with_one_id_are_one_tool_and_one_error(tmp_path: Path) -> None:
     write_tool(tmp_path, "A folder", pixie_manifest("curve-fit"))
     write_tool(tmp_path, "b", pixie_manifest("curve-fit"))
-    catalog = Catalog([tmp_path])
+    catalog = Catalog([tmp_path, tmp_path])
     assert catalog.get("curve-fit").folder == tmp_path / "A folder"
     first, second = catalog.entries()
     assert (first.name, second.name, second.folder) == ("curve-fit", "curve-fit", tmp_path / "b")

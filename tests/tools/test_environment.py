@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from supervisord_py.errors import StartFailedError
-from supervisord_py.process.child_environment import Environment, read_dotenv
+from supervisord_py.process.child_environment import DENIED, Environment, passed, read_dotenv
 from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
 from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
 from tool_folders import pixie, plain
@@ -38,6 +40,20 @@ def test_the_layers_in_their_order(tmp_path: Path) -> None:
     assert built.warnings == ()
     assert "dotenv" not in repr(built.env)
     assert not [name for name in DEFAULT_ENV_ALLOW if name.startswith(("PYTHON", "PX_"))]
+
+
+NAMES = st.sampled_from(["PATH", "LC_ALL", "PX_API__TOKEN", "px_home", "SECRET", *DENIED]) | st.text(
+    "aPX_*", min_size=1
+)
+
+
+@given(st.dictionaries(NAMES, st.text(max_size=4)), st.lists(NAMES | NAMES.map("{}*".format) | st.just("*")))
+def test_what_is_denied_never_passes_whatever_is_allowed(source: dict[str, str], allow: list[str]) -> None:
+    got = passed(source, allow)
+    assert got.items() <= source.items()
+    for name in source:
+        allowed = any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in allow)
+        assert (name in got) == (allowed and not name.upper().startswith("PX_") and name not in DENIED)
 
 
 def test_a_virtual_environment_is_activated(tmp_path: Path) -> None:

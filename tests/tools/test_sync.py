@@ -196,7 +196,7 @@ async def test_requires_python_is_honoured_or_refused(tmp_path: Path) -> None:
     run = Scripted(lines=("3 11 7",))
     assert any("requires >=4: uv looks for one that fits" in line for line in await synced(folder, run))
     assert run.steps[1][3:5] == ("--python", ">=4")
-    with pytest.raises(ConfigError, match="is Python 3.11.7, and tool:tool requires >=4; install uv"):
+    with pytest.raises(ConfigError, match=r"is Python 3\.11\.7, and tool:tool requires >=4; install uv"):
         await synced(folder, Scripted(lines=("3 11 7",)), None)
     run = Scripted(lines=("4 1 0",))
     await synced(folder, run, None, python="/py4")
