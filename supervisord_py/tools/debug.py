@@ -41,25 +41,15 @@ Found = tuple[str, str | None] | None
 
 
 class Findings(NamedTuple):
-    """Everything that the cases look at.
-
-    Attributes:
-        spec: The tool.
-        drift: Where `/schema` differs from `tool.json`.
-        failure: Problem document of the last start, if that failed.
-        instances: Its last lives, newest first, under the present declaration.
-        runs: Its last runs, newest first.
-        error: What a fresh start and sample run gave; None when it went well or was not made.
-        stderr_tail: The end of what the running instance wrote to stderr.
-    """
+    """Everything that the cases look at, of the tool as it is declared now; lives and runs are newest first."""
 
     spec: ToolSpec
-    drift: Sequence[str]
-    failure: Mapping[str, Any] | None
+    drift: Sequence[str]  # where /schema differs from tool.json
+    failure: Mapping[str, Any] | None  # problem document of the last start, if that failed
     instances: Sequence[InstanceRow]
     runs: Sequence[RunRow]
-    error: PxError | None
-    stderr_tail: str = ""
+    error: PxError | None  # what a fresh start and sample run gave
+    stderr_tail: str = ""  # of the running instance
 
     def problems(self) -> Iterator[Mapping[str, Any]]:
         """Yield the problem documents at hand: of the fresh attempt, and of the last failed start."""
@@ -200,13 +190,12 @@ CASES: Mapping[str, Callable[[Findings], Found]] = {
     "evicted_during_run": evicted_during_run,
     "memory_limit": memory_limit,
     "missing_interpreter_or_module": missing_interpreter_or_module,
-}
-"""The failure table; every case is in the answer."""
-FURTHER: Mapping[str, Callable[[Findings], Found]] = {
     "runtime_limit": runtime_limit,
     "ignores_sigterm": ignores_sigterm,
 }
-"""What else is looked for; in the answer only where it is found."""
+"""The failure table of the contract, and what else is looked for."""
+FURTHER = frozenset({"runtime_limit", "ignores_sigterm"})
+"""These are in the answer only where they are found."""
 
 
 async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, Any]:
@@ -233,11 +222,11 @@ async def diagnose(launcher: Launcher, ledger: Ledger, name: str) -> dict[str, A
         stderr_tail=await launcher.tails.of(instance) if instance is not None else "",
     )
     cases: list[dict[str, Any]] = []
-    for case, look in {**CASES, **FURTHER}.items():
+    for case, look in CASES.items():
         evidence, step = look(findings) or (None, None)
         if evidence is not None and (not step or "tools debug" in step):  # who asks debug is not sent to debug
             step = f"See `pxctl logs {spec.unit}`."
-        if evidence is not None or case in CASES:
+        if evidence is not None or case not in FURTHER:
             cases.append({"case": case, "found": evidence is not None, "evidence": evidence, "next_step": step})
     found = [each for each in cases if each["found"]]
     verdict = f"no fault found by {'a fresh start and sample run' if is_cold else 'what was recorded'}"

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from supervisord_py.tools.manifest import ToolSpec
 
-PORT = "{port}"
-
 
 class BuiltEnvironment(NamedTuple):
     """An environment and what was doubtful while it was built (sentences without values)."""
@@ -48,8 +46,7 @@ def build_environment(
 
     Args:
         spec: The tool.
-        source: The daemon's environment.
-        allow: Names that may pass from it; a trailing `*` is a prefix.
+        source, allow: The daemon's environment, and the names that may pass from it; a trailing `*` is a prefix.
         artefacts_root: Where a Pixie tool's runs may leave files (`artefacts_root/<tool>/<run>`).
         extra: What the start needs (NOTIFY_SOCKET, LISTEN_FDS); wins over everything.
 
@@ -124,18 +121,13 @@ def _resolve(spec: ToolSpec, python: str, path: str | None) -> Path:
 
 
 def argv_for(spec: ToolSpec, port: int, interpreter: Path | None) -> tuple[str, ...]:
-    """Return the argument vector of an instance.
-
-    Args:
-        spec: The tool.
-        port: Where it is to listen.
-        interpreter: As `find_interpreter` found it; needed unless the tool has a `command`.
+    """Return the argument vector of an instance; a Python tool needs an interpreter.
 
     Raises:
-        StartFailedError: The entrypoint is not there, or no interpreter was given for a Python tool.
+        StartFailedError: The entrypoint is not there, or there is no interpreter.
     """
     if spec.command is not None:
-        return tuple(each.replace(PORT, str(port)) for each in spec.command)
+        return tuple(each.replace("{port}", str(port)) for each in spec.command)
     if interpreter is None:
         raise _failed(spec, f"{spec.unit} is a Python tool and there is no interpreter for it")
     if not (spec.folder / spec.entrypoint).is_file():

@@ -219,11 +219,7 @@ class ToolSpec(Struct, frozen=True, kw_only=True):
 
 
 def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
-    """Read the declaration of the tool in `folder`.
-
-    Args:
-        folder: The tool's folder.
-        defaults: What counts where the tool says nothing.
+    """Read the declaration of the tool in `folder`; `defaults` count where it says nothing.
 
     Raises:
         ConfigError: With `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
@@ -251,8 +247,7 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
     problems = [settings.problem(path, message) for path, message in _settings_rules(asked)]
     rules = (*_name_rules(value, "id" if is_pixie else "name", folder), *_entrypoint_rules(value, asked, folder))
     problems += [manifest.problem(path, message) for path, message in rules]
-    read = _read_pixie if is_pixie else _read_plain
-    fields, wrong = read(manifest, value, settings, asked)
+    fields, wrong = _read_pixie(manifest, value, settings, asked) if is_pixie else _read_plain(manifest, value)
     if problems or wrong:
         raise _broken([*wrong, *problems], name)
     words = fields["command"] or ()
@@ -271,9 +266,7 @@ def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
 
 def _broken(problems: list[Problem], name: str) -> Exception:
     found = {(each.file, each.pointer): each for each in reversed(problems)}  # one for each key: the first
-    in_order = sorted(
-        found.values(), key=lambda each: (not each.file.endswith(MANIFEST), each.line or 0, each.column or 0)
-    )
+    in_order = sorted(found.values(), key=lambda each: (each.file.endswith(SIDECAR), each.line or 0, each.column or 0))
     return config_error(in_order, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
 
 
@@ -319,9 +312,7 @@ def name_trouble(name: str) -> str | None:
     return None
 
 
-def _read_plain(
-    document: Document, value: Mapping[str, Any], _settings: Document, _asked: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[Problem]]:
+def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
     """Return the fields of a plain tool's spec, or what is wrong."""
     read, problems = convert(document, PlainManifest, value=value, elsewhere=_NOT_PLAIN)
     for key in ("input", "output"):

@@ -278,13 +278,14 @@ def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any
 def input_schema(traits: PixieTraits) -> dict[str, Any]:
     """Return the schema that the filled-in inputs of a run must fit.
 
-    An input is required unless it says `required: false`, has a default, is hidden by its `show_if`, or is a file. The
+    An input is required unless it says `required: false`, has a default, is hidden by its `show_if`, or is a file,
+    image or audio, which its own fixtures leave out. The
     default of an input always fits, even where its own bounds say otherwise: Pixie would send it.
     """
     schema: dict[str, Any] = {"type": "object", "properties": {each.key: _member(each) for each in traits.inputs}}
     if traits.layout is Layout.CHAT:
         return schema
-    must = [each for each in traits.inputs if each.required and each.default is None and each.type != "file"]
+    must = [each for each in traits.inputs if each.required and each.default is None and each.type not in FILE_TYPES]
     schema |= {"additionalProperties": False, "required": [each.key for each in must if each.show_if is None]}
     conditions = [
         {
@@ -306,7 +307,7 @@ def _member(declared: PixieInput) -> dict[str, Any]:
         notes["default"] = declared.default
         fits = default_fits(declared)
         return notes | (schema if fits else {"anyOf": [schema, {"const": declared.default}]})
-    if declared.required and declared.type != "file":
+    if declared.required and declared.type not in FILE_TYPES:
         return notes | schema
     if "type" not in schema:
         return notes | {"anyOf": [schema, {"type": "null"}]}

@@ -197,11 +197,8 @@ def differences(
 ) -> list[str]:
     """Return where two JSON values differ: at most 50 sentences `/pointer: expected …, got …`.
 
-    Args:
-        expected, actual: As parsed.
-        absolute: Two numbers are equal that differ by at most that,
-        relative: or by this part of the expected one.
-        extra: Members that are not expected are no difference.
+    Numbers are equal that differ by at most `absolute`, or by the part `relative` of the expected one; with `extra`,
+    members that are not expected are no difference.
     """
 
     def equal(left: Any, right: Any) -> bool:
