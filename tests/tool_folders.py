@@ -6,12 +6,12 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.manifest import load_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.tools.spec import ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
 
 OLD = 1_700_000_000
 OPTIONS = [{"value": "a", "label": "A"}, {"value": "b", "label": "B"}]

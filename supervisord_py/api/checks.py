@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisord_py.tools.declaring.fingerprint import VENV
-from supervisord_py.tools.making.sync import lacks_bytecode
+from supervisord_py.tools.manifest import DOTENV, VENV
+from supervisord_py.tools.sync import lacks_bytecode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -148,6 +148,16 @@ def check_bytecode(tool: str, folder: Path) -> Check | None:
         detail = f"the {VENV} of {tool} has no compiled bytecode: every start costs about 3 times as much"
         return Check(f"bytecode:{tool}", Verdict.WARN, detail, f"pxctl tools sync {tool}")
     return Check(f"bytecode:{tool}", Verdict.OK, f"the {VENV} of {tool} is compiled")
+
+
+def check_dotenv(tool: str, folder: Path) -> Check | None:
+    """Can others read a tool's secrets? None when they cannot, or there are none."""
+    path = folder / DOTENV
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0
+    if not mode & _OPEN_TO_OTHERS:
+        return None
+    detail = f"the {DOTENV} of {tool} has mode {mode:o}: others may read or change its secrets"
+    return Check(f"dotenv:{tool}", Verdict.WARN, detail, f"chmod 600 {path}")
 
 
 def check_service_unit(home: Path, config_home: Path, *, platform: str = sys.platform) -> Check:

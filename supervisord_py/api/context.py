@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
+    from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
-    from supervisord_py.tools.declaring.catalog import Catalog
     from supervisord_py.tools.service import Tools
 
 

@@ -110,6 +110,7 @@ def _probe(call: Call) -> list[Check]:
     config, entries = call.context.config, call.context.catalog.entries()
     config_home = user_config_path()
     maybe = [checks.check_linger(config_home), *(checks.check_bytecode(one.name, one.folder) for one in entries)]
+    maybe += [checks.check_dotenv(one.name, one.folder) for one in entries]
     socket = Path(call.context.control.facts().socket)
     return [
         checks.check_open_files(len(entries), sum(view.pid is not None for view in call.context.kernels.snapshot())),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.api.call import Call
     from supervisord_py.process.spec import TreeStat
-    from supervisord_py.tools.declaring.catalog import Entry
+    from supervisord_py.tools.catalog import Entry
     from supervisord_py.tools.service import ToolState
 
 

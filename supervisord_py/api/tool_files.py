@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.call import json_answer
@@ -14,12 +15,12 @@ from supervisord_py.api.negotiation import NDJSON
 from supervisord_py.api.streams import ndjson_line, open_stream
 from supervisord_py.api.tools import full_tool_document, tool_name
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError
+from supervisord_py.process import program
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.checking.debug import diagnose
-from supervisord_py.tools.checking.validate import validate_tool
-from supervisord_py.tools.making.add import EXAMPLE, RemovalScope, add_tool, remove_tool
-from supervisord_py.tools.making.scaffold import Template, new_tool
-from supervisord_py.tools.making.sync import Builders, compile_bytecode, placement_runner, sync_tool
+from supervisord_py.tools.debug import diagnose
+from supervisord_py.tools.install import EXAMPLE, RemovalScope, Template, add_tool, new_tool, remove_tool
+from supervisord_py.tools.sync import Builder
+from supervisord_py.tools.validate import validate_tool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -63,9 +64,7 @@ async def add(call: Call) -> web.StreamResponse:
         defaults=call.context.tools.defaults,
     )
     if added.needs_compile:
-        async with aclosing(compile_bytecode(added.spec, _builders(call, added.spec.name))) as lines:
-            async for _ in lines:
-                pass
+        await _builder(call).compile_bytecode(added.spec)
     return json_answer({**_tool(call, added.spec.name), "needs_sync": added.needs_sync}, status=_CREATED)
 
 
@@ -100,7 +99,7 @@ async def sync(call: Call) -> web.StreamResponse:
     name = tool_name(call)
     spec = call.context.catalog.get(name)
     limit = call.context.tools.sync_timeout_seconds
-    async with aclosing(sync_tool(spec, _builders(call, name))) as progress:
+    async with aclosing(_builder(call).sync(spec)) as progress:
         first = await anext(progress, None)
         response = await open_stream(call, NDJSON)
         try:
@@ -137,15 +136,9 @@ async def _report(response: web.StreamResponse, first: str | None, progress: Asy
         await response.write(ndjson_line({"progress": line}))
 
 
-def _builders(call: Call, name: str) -> Builders:
-    defaults = call.context.tools.defaults
-    return Builders(
-        runner=placement_runner(call.context.placement, name),
-        source=os.environ,
-        python=defaults.python,
-        uv=shutil.which("uv"),
-        allow=defaults.env_allow,
-    )
+def _builder(call: Call) -> Builder:
+    run = partial(program.run, call.context.placement)
+    return Builder(run, os.environ, call.context.tools.defaults, shutil.which("uv"))
 
 
 def _tool(call: Call, name: str) -> dict[str, Any]:

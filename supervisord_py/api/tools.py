@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from supervisord_py.api.call import Call
-    from supervisord_py.tools.declaring.catalog import Entry
+    from supervisord_py.tools.catalog import Entry
     from supervisord_py.tools.service import ToolState
 
 _ACCEPTED = 202

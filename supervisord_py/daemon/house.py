@@ -36,7 +36,7 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
-from supervisord_py.tools.declaring.catalog import Catalog
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.service import Tools
 
 if TYPE_CHECKING:

@@ -24,10 +24,9 @@ from supervisord_py.process.instance import End, Instance
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.tools import failures
-from supervisord_py.tools.declaring.environment import build_environment
-from supervisord_py.tools.declaring.interpreter import argv_for, find_interpreter
+from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
+from supervisord_py.tools.manifest import ListenMode, ToolSpec
 from supervisord_py.tools.readiness import ExitedEarly, NotifySocket, NotInTime, PortTaken, ReadinessWatch, notify_path
-from supervisord_py.tools.spec import Dialect, ListenMode, ToolSpec
 from supervisord_py.tools.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child
     from supervisord_py.process.supervisor import Supervisor
+    from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
-    from supervisord_py.tools.declaring.catalog import Catalog
     from supervisord_py.tools.proxy import Run
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -59,9 +58,11 @@ class ToolInstance(Instance):
     """
 
     def __init__(self, key: str, spec: ToolSpec, serial: int = 0, extra_env: Mapping[str, str] | None = None) -> None:
-        stop, cpu = spec.stop_timeout_seconds, spec.limits.cpu_seconds
-        super().__init__(key, spec.unit, digest=spec.digest, stop_seconds=stop, cpu_limit_seconds=cpu)
+        super().__init__(key, spec.unit)
         self.spec = spec
+        self.digest = spec.digest
+        self.stop_seconds = spec.stop_timeout_seconds
+        self.cpu_limit_seconds = spec.limits.cpu_seconds
         self.serial = serial
         self.extra_env = extra_env or {}
         self.cold_start_ms = 0
@@ -76,6 +77,15 @@ class ToolInstance(Instance):
     def own_note(self) -> dict[str, Any]:
         """Return where and how it listens."""
         return {"port": self.port, "listen": self.spec.listen.value, "cold_start_ms": self.cold_start_ms}
+
+
+class _UndeclaredInstance(ToolInstance):
+    """What is left of a tool that is gone: it is only stopped, and nothing runs on it."""
+
+    def __init__(self, key: str, unit: str) -> None:
+        Instance.__init__(self, key, unit)
+        self.serial, self.cold_start_ms = 0, 0
+        self.runs, self.notify, self.upstream = set(), None, None
 
 
 class ToolDriver:
@@ -183,9 +193,9 @@ class ToolDriver:
     # -- adoption ----------------------------------------------------------------------------------------------
 
     def revive(self, child: Child, note: Note | None) -> ToolInstance:
-        """Return the instance of a held child; one whose tool is gone gets a bare declaration."""
-        name = child.unit.partition(":")[2]
-        instance = ToolInstance(child.key, self._declared(name) or _bare_spec(name))
+        """Return the instance of a held child, also of one whose tool is not declared any more."""
+        spec = self._declared(child.unit.partition(":")[2])
+        instance = ToolInstance(child.key, spec) if spec else _UndeclaredInstance(child.key, child.unit)
         if note is not None:
             instance.digest = note.digest
             instance.port = int(note.own.get("port") or 0)
@@ -248,22 +258,6 @@ class ToolDriver:
             instance.notify.close()
         if instance.upstream is not None:
             await instance.upstream.close()
-
-
-def _bare_spec(name: str) -> ToolSpec:
-    return ToolSpec(
-        name=name,
-        title=name,
-        version="",
-        description="",
-        dialect=Dialect.PLAIN,
-        folder=Path("/"),
-        manifest_path=Path("/"),
-        manifest={},
-        input_schema={},
-        output_schema={},
-        digest="",
-    )
 
 
 def resource_limits(spec: ToolSpec) -> tuple[ResourceLimit, ...]:

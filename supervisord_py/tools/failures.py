@@ -28,15 +28,15 @@ from supervisord_py.errors import (
 from supervisord_py.process.instance import End
 from supervisord_py.process.pool import Refusal
 from supervisord_py.process.spec import Reason
-from supervisord_py.tools.spec import ListenMode
+from supervisord_py.tools.manifest import ListenMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.process.pool import Refuse
     from supervisord_py.tools.config import PoolLimits
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.readiness import NotInTime
-    from supervisord_py.tools.spec import ToolSpec
 
 
 _MEBIBYTE = 1024 * 1024

@@ -37,8 +37,8 @@ from supervisord_py.process.descriptors import SHORT
 from supervisord_py.process.identity import liveness
 from supervisord_py.process.spec import Liveness, Reason
 from supervisord_py.tools import failures
-from supervisord_py.tools.declaring.input import check_input
-from supervisord_py.tools.declaring.pixie_call import pixie_call
+from supervisord_py.tools.pixie import pixie_call
+from supervisord_py.tools.schema import check_input
 from supervisord_py.tools.upstream import Call, read_up_to
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.tools.driver import ToolInstance
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Granted, Tools
-    from supervisord_py.tools.spec import ToolSpec
 
 LARGE_BYTES = 256 * 1024
 MAX_SECONDS = 1e9

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.pool import Action
+    from supervisord_py.tools.catalog import Catalog, Entry
     from supervisord_py.tools.config import PoolLimits, ToolsConfig
-    from supervisord_py.tools.declaring.catalog import Catalog, Entry
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.proxy import Run
-    from supervisord_py.tools.spec import ToolSpec
 
 PERIOD_SECONDS = 2.0
 LONGEST_TIMER_SECONDS = 60.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from supervisord_py.tools.declaring.difference import differences
+from supervisord_py.tools.schema import differences
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Mapping

@@ -32,8 +32,8 @@ from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.spec import Caps, Reason, StopReport, TreeStat
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
-from supervisord_py.tools.declaring.catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

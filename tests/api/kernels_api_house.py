@@ -16,8 +16,8 @@ from api.pipe_fakes import FakePipes
 from kernels.room_house import RoomHouse, room_house
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
 from supervisord_py.api.server import build_app, build_runner
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
-from supervisord_py.tools.declaring.catalog import Catalog
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

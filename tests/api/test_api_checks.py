@@ -99,6 +99,18 @@ def test_uv(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks.check_uv().status is Verdict.WARN
 
 
+def test_secrets_that_others_may_read_are_found(tmp_path: Path) -> None:
+    assert checks.check_dotenv("x", tmp_path) is None
+    path = tmp_path / ".env"
+    path.touch()
+    path.chmod(0o666)
+    found = checks.check_dotenv("x", tmp_path)
+    assert found is not None
+    assert (found.status, found.repair) == (Verdict.WARN, f"chmod 600 {path}")
+    path.chmod(0o600)
+    assert checks.check_dotenv("x", tmp_path) is None
+
+
 def test_an_environment_without_bytecode_is_found(tmp_path: Path) -> None:
     assert checks.check_bytecode("x", tmp_path) is None
     package = tmp_path / ".venv/lib/python3.11/site-packages/package"

@@ -11,7 +11,7 @@ import pytest
 from api.api_rig import Rig, until
 from supervisord_py.api import tool_files, tools
 from supervisord_py.errors import ConflictError, SurvivorsError
-from supervisord_py.tools.making.sync import SyncFailedError
+from supervisord_py.tools.sync import SyncFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -158,11 +158,10 @@ async def test_a_tool_with_an_uncompiled_environment_is_compiled_when_added(
 ) -> None:
     compiled: list[str] = []
 
-    async def compile_it(spec: Any, _: Any) -> AsyncGenerator[str, None]:
+    async def compile_it(_: Any, spec: Any) -> None:
         compiled.append(spec.name)
-        yield "compiling"
 
-    monkeypatch.setattr(tool_files, "compile_bytecode", compile_it)
+    monkeypatch.setattr(tool_files.Builder, "compile_bytecode", compile_it)
     examples = rig.context.config.examples_dir
     folder = rig.add_tool("ours")
     package = folder / ".venv/lib/python3.11/site-packages/package"
@@ -197,7 +196,7 @@ def progress(*lines: str | Exception) -> Any:
 
 async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tool_files, "sync_tool", progress("one", "two"))
+    monkeypatch.setattr(tool_files.Builder, "sync", progress("one", "two"))
     status, content, headers = await rig.ask("POST", "/api/tools/x/sync")
     assert (status, headers["Content-Type"]) == (200, "application/x-ndjson")
     first, second, last = (json.loads(line) for line in content.splitlines())
@@ -208,7 +207,7 @@ async def test_sync_reports_its_progress(rig: Rig, monkeypatch: pytest.MonkeyPat
 
 async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tool_files, "sync_tool", progress("one", SyncFailedError("no such package")))
+    monkeypatch.setattr(tool_files.Builder, "sync", progress("one", SyncFailedError("no such package")))
     status, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert status == 200
     assert json.loads(content.splitlines()[-1])["kind"] == "sync_failed"
@@ -216,7 +215,7 @@ async def test_sync_that_fails_half_way_ends_with_the_problem(rig: Rig, monkeypa
 
 async def test_sync_that_fails_at_once_has_its_own_status(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.add_tool("x")
-    monkeypatch.setattr(tool_files, "sync_tool", progress(ConflictError("being synced already")))
+    monkeypatch.setattr(tool_files.Builder, "sync", progress(ConflictError("being synced already")))
     assert (await rig.ask("POST", "/api/tools/x/sync"))[0] == 409
 
 
@@ -226,7 +225,7 @@ async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypa
         await asyncio.Event().wait()
 
     rig.add_tool("x")
-    monkeypatch.setattr(tool_files, "sync_tool", endless)
+    monkeypatch.setattr(tool_files.Builder, "sync", endless)
     object.__setattr__(rig.context.tools, "sync_timeout_seconds", 0.05)
     _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"

@@ -155,6 +155,7 @@ def test_new_and_add_name_what_they_made(px: Px, daemon: FakeDaemon) -> None:
     assert px("tools", "add", "example:a").text == "tool:a added in /t/a\n"
     ended = px("tools", "add", "some/where", "--name", "a")
     assert "warning: hm" in ended.err
+    assert "tools sync" not in ended.err
     assert px("tools", "add", "example:a", "-q").text == "a\n"
     assert px("tools", "add", "example:a", "--json").json()["name"] == "a"
     bodies = [request.json() for request in daemon.seen]
@@ -163,6 +164,11 @@ def test_new_and_add_name_what_they_made(px: Px, daemon: FakeDaemon) -> None:
         {"source": "example:a"},
         {"source": f"{os.path.realpath(px.folder)}/some/where", "name": "a"},
     ]
+
+
+def test_add_says_when_packages_are_to_be_installed(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/tools/add", document({"schema": "px.tool/1", "name": "a", "needs_sync": True}))
+    assert "pxctl tools sync a" in px("tools", "add", "example:a").err
 
 
 REMOVE = "DELETE /api/tools/a"

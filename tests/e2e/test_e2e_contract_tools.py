@@ -244,6 +244,9 @@ def test_new_tool_works_at_once_and_can_be_removed(home: House) -> None:
     asked = json.loads(text)
     done = home.pxctl("run", "fresh", "--input", json.dumps(asked.get("input", asked)))
     assert done.returncode == 0, done.stderr
+    streamed = home.pxctl("run", "fresh", "--stream", "text=ab", "times=2")
+    assert [json.loads(line)["result"] for line in streamed.stdout.splitlines()] == ["ab", "abab"], streamed.stderr
+    assert home.pxctl("logs", "fresh").stdout.strip() == "", "nothing is said of probes"
     assert home.pxctl("tools", "new", "fresh").returncode == 8
     assert home.pxctl("tools", "new", "No Name").returncode == 2
     report = home.pxctl("tools", "validate", "fresh", "--json")

@@ -203,6 +203,24 @@ def test_pinned_warm_is_a_pin(home: House) -> None:
     assert home.status("warmed")["pinned"] is True
 
 
+def test_the_id_names_the_tool_whatever_its_folder_is_called(home: House) -> None:
+    pixie(home, "Some_Folder", id="by-id", dotenv="API_BASE=one\nAPI_FULL=${API_BASE}/two\n")
+    log = home.run("by-id").json()["log"]
+    assert (log["env"]["PIXIE_TOOL_ID"], log["env"]["API_FULL"]) == ("by-id", "one/two")
+    pixie(home, "some-other", id="by-id")
+    twice = [tool for tool in home.get("/api/tools")["tools"] if tool["name"] == "by-id"]
+    assert [tool["config_error"] is None for tool in twice] == [True, False]
+    assert "Some_Folder" in twice[1]["config_error"]
+
+
+def test_a_file_may_be_left_out_and_pixies_own_body_is_understood(home: House) -> None:
+    pixie(home, "fileless", inputs=[*INPUTS, {"key": "paper", "label": "Paper", "type": "file"}])
+    assert "paper" not in home.run("fileless", {"word": "hi"}).json()["log"]["body"]["inputs"]
+    answer = home.run("fileless", {"run_id": "mine", "inputs": {"word": "ho", "paper": None}})
+    assert answer.status == 200, answer.body
+    assert answer.json()["log"]["body"]["inputs"] == {"word": "ho", "paper": None}
+
+
 @pytest.mark.parametrize("transport", ["json", "multipart"])
 def test_a_file_is_given_to_an_input_of_type_file(home: House, transport: str) -> None:
     paper = {"key": "paper", "label": "Paper", "type": "file", "required": False}

@@ -15,8 +15,7 @@ import pytest
 from supervisord_py.daemon.main import main as pxd
 from supervisord_py.daemon.schema import KEYS, Settings
 from supervisord_py.errors import PxError
-from supervisord_py.tools.declaring import own_settings, pixie
-from supervisord_py.tools.declaring.declaration import PLAIN_KEYS
+from supervisord_py.tools.manifest import COMMON_KEYS, OWN_KEYS, PIXIE_KEYS, PLAIN_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +108,7 @@ def test_no_setting_is_documented_that_is_not_there() -> None:
     assert sorted(documented) == sorted(key for _, key in KEYS)
 
 
-@pytest.mark.parametrize("key", sorted({*PLAIN_KEYS, *pixie.KEYS, *own_settings.COMMON_KEYS, *own_settings.OWN_KEYS}))
+@pytest.mark.parametrize("key", sorted({*PLAIN_KEYS, *PIXIE_KEYS, *COMMON_KEYS, *OWN_KEYS}))
 def test_every_key_of_a_tool_is_documented(key: str) -> None:
     assert re.search(rf"^\.BR?\b.*\b{key}\b", source("man5/tool.json.5"), re.MULTILINE)
 

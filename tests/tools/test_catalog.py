@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.errors import ConfigError, UnknownUnitError
+from supervisord_py.tools import catalog as catalog_module
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolDefaults
-from supervisord_py.tools.declaring import catalog as catalog_module
-from supervisord_py.tools.declaring.catalog import Catalog
-from tool_folders import age, write_tool
+from tool_folders import age, pixie_manifest, write_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,16 +58,6 @@ def test_tools_are_found_by_name_with_the_defaults_of_the_settings(tmp_path: Pat
     assert catalog.names() == ("a", "b")
 
 
-def test_other_settings_count_at_once(tmp_path: Path) -> None:
-    age(write_tool(tmp_path / "one", "a"))
-    write_tool(tmp_path / "two", "b")
-    catalog = Catalog([tmp_path / "one"])
-    assert catalog.get("a").concurrency == 16
-    catalog.reconfigure([tmp_path / "one", tmp_path / "two"], ToolDefaults(concurrency=1))
-    assert catalog.names() == ("a", "b")
-    assert catalog.get("a").concurrency == 1
-
-
 def test_a_broken_tool_is_listed_and_harms_no_other(tmp_path: Path) -> None:
     write_tool(tmp_path, "bad", '{\n"name": }')
     write_tool(tmp_path, "good")
@@ -94,64 +82,6 @@ def test_names_that_cannot_be_are_refused_in_words(tmp_path: Path, name: str) ->
     assert len(caught.value.detail) < 400
 
 
-def test_an_unknown_name_gets_the_nearest(tmp_path: Path) -> None:
-    write_tool(tmp_path, "lorenz-ode-solver")
-    with pytest.raises(UnknownUnitError) as caught:
-        Catalog([tmp_path]).get("lorentz-ode-solver")
-    assert "did you mean 'lorenz-ode-solver'?" in caught.value.detail
-    assert caught.value.unit == "tool:lorentz-ode-solver"
-
-
-def test_a_name_that_is_not_known_yet_is_looked_for_at_once(tmp_path: Path, clock: Clock) -> None:
-    catalog = Catalog([tmp_path], clock=clock)
-    catalog.refresh()
-    write_tool(tmp_path, "new")
-    assert catalog.get("new").name == "new"
-
-
-def test_a_known_name_is_looked_at_again_after_a_fifth_of_a_second(tmp_path: Path, clock: Clock) -> None:
-    folder = write_tool(tmp_path, "x")
-    catalog = Catalog([tmp_path], clock=clock)
-    assert catalog.get("x").concurrency == 16
-    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
-    clock.now += 0.1
-    assert catalog.get("x").concurrency == 16
-    clock.now += 0.15
-    assert catalog.get("x").concurrency == 2
-
-
-def test_who_asks_is_not_refused_for_what_an_earlier_look_saw_half_written(tmp_path: Path, clock: Clock) -> None:
-    folder = write_tool(tmp_path, "x", "")
-    catalog = Catalog([tmp_path], clock=clock)
-    catalog.refresh()
-    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
-    assert catalog.get("x").concurrency == 2
-
-
-def test_what_did_not_change_is_not_read_again(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
-    age(write_tool(tmp_path, "x"))
-    catalog = Catalog([tmp_path], clock=clock)
-    first = catalog.get("x")
-    clock.now += 10
-    catalog.refresh()
-    assert catalog.get("x") is first
-    assert reads == ["x"]
-
-
-@pytest.mark.parametrize("file", ["tool.json", "main.py", ".env", ".venv/pyvenv.cfg"])
-def test_what_changed_is_read_again(tmp_path: Path, reads: list[str], file: str) -> None:
-    folder = write_tool(tmp_path, "x")
-    age(folder)
-    catalog = Catalog([tmp_path])
-    catalog.refresh()
-    (folder / file).parent.mkdir(exist_ok=True)
-    with (folder / file).open("a") as changed:
-        changed.write("\n")
-    os.utime(folder / file, (1_600_000_000, 1_600_000_000))
-    catalog.refresh()
-    assert reads == ["x", "x"]
-
-
 def test_a_file_as_young_as_its_clock_is_not_trusted(
     tmp_path: Path, clock: Clock, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,104 +100,56 @@ def test_a_file_as_young_as_its_clock_is_not_trusted(
     assert len(reads) == 2
 
 
-def test_a_broken_tool_is_read_again_after_a_second(tmp_path: Path, clock: Clock, reads: list[str]) -> None:
-    folder = write_tool(tmp_path, "x", {"name": "x", "entrypoint": "src/app.py"})
-    age(folder)
+def test_an_unknown_name_gets_the_nearest_or_the_example(tmp_path: Path) -> None:
+    write_tool(tmp_path, "curve-fitting")
+    with pytest.raises(UnknownUnitError) as caught:
+        Catalog([tmp_path]).get("curve-fiting")
+    assert "did you mean 'curve-fitting'?" in caught.value.detail
+    assert caught.value.unit == "tool:curve-fiting"
+    with pytest.raises(UnknownUnitError) as caught:
+        Catalog([tmp_path]).get("text-stats")
+    assert caught.value.hint == "pxctl tools add example:text-stats"
+
+
+def test_who_asks_is_not_refused_for_what_an_earlier_look_saw(tmp_path: Path, clock: Clock) -> None:
     catalog = Catalog([tmp_path], clock=clock)
-    assert catalog.entry("x").spec is None
-    (folder / "src").mkdir()
-    (folder / "src" / "app.py").touch()
-    clock.now += 0.5
-    assert catalog.entry("x").spec is None
-    assert reads == ["x"]
-    clock.now += 0.6
-    assert catalog.entry("x").spec is not None
-
-
-def test_the_first_look_is_made_for_the_names(tmp_path: Path) -> None:
-    write_tool(tmp_path, "x")
-    assert Catalog([tmp_path]).names() == ("x",)
-
-
-def test_a_tool_that_goes_away_is_gone(tmp_path: Path) -> None:
-    folder = write_tool(tmp_path, "x")
-    catalog = Catalog([tmp_path])
-    catalog.get("x")
-    (folder / "tool.json").unlink()
-    assert catalog.entries() == []
+    catalog.refresh()
+    folder = write_tool(tmp_path, "x", "")
+    with pytest.raises(ConfigError):
+        catalog.get("x")
+    (folder / "tool.json").write_text('{"name": "x", "concurrency": 2}')
+    assert catalog.get("x").concurrency == 2
+    (folder / "tool.json").write_text('{"name": "x", "concurrency": 33}')
+    clock.now += 0.1
+    assert catalog.get("x").concurrency == 2, "a look serves a fifth of a second"
+    clock.now += 0.15
+    assert catalog.get("x").concurrency == 33
+    catalog.reconfigure([tmp_path / "elsewhere"], ToolDefaults())
     with pytest.raises(UnknownUnitError):
         catalog.get("x")
 
 
-def test_the_first_directory_with_a_name_wins_and_the_other_is_told(tmp_path: Path) -> None:
-    write_tool(tmp_path / "one", "x", {"name": "x", "version": "1"})
-    write_tool(tmp_path / "two", "x", {"name": "x", "version": "2"})
-    catalog = Catalog([tmp_path / "one", tmp_path / "two", tmp_path / "one"])
-    assert catalog.get("x").version == "1"
+@pytest.mark.parametrize("file", [None, "tool.json", "main.py", ".env", ".venv/pyvenv.cfg"])
+def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, reads: list[str], file: str | None) -> None:
+    folder = write_tool(tmp_path, "x")
+    age(folder)
+    catalog = Catalog([tmp_path])
+    catalog.refresh()
+    if file is not None:
+        (folder / file).parent.mkdir(exist_ok=True)
+        with (folder / file).open("a") as changed:
+            changed.write("\n")
+        os.utime(folder / file, (1_600_000_000, 1_600_000_000))
+    catalog.refresh()
+    assert reads == (["x"] if file is None else ["x", "x"])
+
+
+def test_two_folders_with_one_id_are_one_tool_and_one_error(tmp_path: Path) -> None:
+    write_tool(tmp_path, "A folder", pixie_manifest("curve-fit"))
+    write_tool(tmp_path, "b", pixie_manifest("curve-fit"))
+    catalog = Catalog([tmp_path, tmp_path])
+    assert catalog.get("curve-fit").folder == tmp_path / "A folder"
     first, second = catalog.entries()
-    assert first.error is None
+    assert (first.name, second.name, second.folder) == ("curve-fit", "curve-fit", tmp_path / "b")
     assert second.error is not None
     assert "is hidden by" in second.error.detail
-    assert second.folder == tmp_path / "two" / "x"
-
-
-def test_links_to_folders_are_tools(tmp_path: Path) -> None:
-    write_tool(tmp_path / "real", "x")
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "x").symlink_to(tmp_path / "real" / "x")
-    (tmp_path / "tools" / "loop").symlink_to(tmp_path / "tools" / "loop")
-    assert [entry.name for entry in Catalog([tmp_path / "tools"]).entries()] == ["x"]
-
-
-def test_a_folder_that_nobody_may_look_into_is_an_error_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tool(tmp_path, "locked")
-    write_tool(tmp_path, "open")
-    real = os.lstat
-
-    def lstat(path: Any, *arguments: Any, **keywords: Any) -> os.stat_result:
-        if "locked" in str(path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return real(path, *arguments, **keywords)
-
-    def refused(path: Any, *_: Any) -> bytes:
-        if "locked" in str(path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return json.dumps({"name": "open"}).encode()
-
-    monkeypatch.setattr(os, "lstat", lstat)
-    monkeypatch.setattr("supervisord_py.tools.declaring.manifest.read_bounded", refused)
-    entries = {entry.name: entry for entry in Catalog([tmp_path]).entries()}
-    assert entries["open"].spec is not None
-    error = entries["locked"].error
-    assert error is not None
-    assert "Permission denied" in error.detail
-
-
-def test_an_os_error_while_loading_is_an_error_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tool(tmp_path, "x")
-
-    def broken(*_: Any) -> Any:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(catalog_module, "load_tool", broken)
-    error = Catalog([tmp_path]).entry("x").error
-    assert error is not None
-    assert "Input/output error" in error.detail
-
-
-def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    (folder / "main.py").write_text("")
-    (folder / "tool.json").write_text('{"name": "kept", "version": "1", "input": {"type": "object"}}')
-    catalog = Catalog((tmp_path,), ToolDefaults())
-    assert catalog.get("kept").name == "kept"
-
-    def none_left(path: object) -> object:
-        raise OSError(errno.EMFILE, "Too many open files", str(path))
-
-    monkeypatch.setattr("supervisord_py.tools.declaring.catalog.os.scandir", none_left)
-    catalog.refresh()
-    assert catalog.names() == ("kept",)

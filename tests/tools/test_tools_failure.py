@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,13 @@ from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
 from supervisord_py.tools.config import PoolLimits
 from supervisord_py.tools.failures import refusal_error
+from supervisord_py.tools.manifest import ListenMode
 from supervisord_py.tools.readiness import Listening, NotInTime
-from supervisord_py.tools.spec import ListenMode
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.tools.spec import ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_stderr_suggests_the_next_step(spec: ToolSpec, stderr: str, words: str) 
 
 
 def test_a_taken_port_means_something_else_on_a_port_of_ones_own(spec: ToolSpec) -> None:
-    own = dataclasses.replace(spec, listen=ListenMode.PORT)
+    own = msgspec.structs.replace(spec, listen=ListenMode.PORT)
     assert '"listen"' not in str(failures.hint_for(own, "EADDRINUSE"))
 
 

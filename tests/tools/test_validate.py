@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisord_py.ledger import instances
-from supervisord_py.tools.checking.sample import sample_input
-from supervisord_py.tools.checking.validate import NAMES, check_pyproject, check_start, compare, validate_tool
-from supervisord_py.tools.declaring.difference import Tolerance, differences
-from supervisord_py.tools.declaring.manifest import load_tool
+from supervisord_py.tools.manifest import load_tool
+from supervisord_py.tools.sample import sample_input
+from supervisord_py.tools.validate import NAMES, check_pyproject, check_start, compare, validate_tool
 from tool_folders import FULL_INPUTS, pixie, pixie_manifest, plain, write_tool
 from tools.tool_house import alive
 
@@ -80,17 +79,11 @@ async def test_each_check_of_a_running_tool(
     check = by_name(report)[name]
     assert (check["status"], report["overall"]) == (status, status), report
     assert words in check["message"]
+    assert name != "tool_spawns" or ("seven it is" in report["spawn_log"] and "seven it is" in check["details"])
     if status == "fail":
         later = {each["status"] for each in report["checks"][NAMES.index(name) + 1 :]}
         assert later <= {"skip", "pass"}
         assert by_name(report)["reference_fixtures_match"]["status"] == "skip"
-
-
-async def test_what_it_said_is_in_the_report(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "exits_seven"})
-    report = await validated(house)
-    assert "seven it is" in report["spawn_log"]
-    assert "seven it is" in by_name(report)["tool_spawns"]["details"]
 
 
 async def test_a_pixie_tool_is_asked_in_its_own_dialect(house: ToolHouse) -> None:
@@ -127,34 +120,29 @@ async def test_a_broken_file_is_not_started(house: ToolHouse) -> None:
 
 
 def test_answers_are_held_against_their_reference(tmp_path: Path) -> None:
-    kinds = {"n": "number", "c": "chart_line", "t": "text"}
+    kinds = {"n": "number", "c": "chart_line", "t": "text", "k": "kv"}
     spec = pixie(tmp_path, outputs=[{"key": key, "type": kind, "label": key} for key, kind in kinds.items()])
-    answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x"}
+    answer = {"n": {"value": 1.00001}, "c": {"x": [1.0005], "series": []}, "t": "x", "k": {"pairs": {"a": 1, "b": 2}}}
 
     def trouble(expected: Any, **tolerance: Any) -> list[str]:
         return compare(spec, {"expected_outputs": expected, "tolerance": tolerance}, answer)
 
     assert trouble({"n": 1, "c": {"x": [1.0], "series": []}, "t": "x"}) == []
-    assert trouble({"n": 1.1}, n={"abs": 0.2}) == []
+    assert trouble({"n": 1.1}, n={"abs": 0.2}) == trouble({"n": 1.1}, n={"rtol": 0.1}) == []
+    assert (
+        trouble({"k": {"a": 1, "b": 2}})
+        == trouble({"k": {"pairs": [{"key": "a", "value": 1}]}}, k={"allow_extra": True})
+        == []
+    )
+    assert (
+        compare(spec, {"expected_outputs": {"n": 1.1, "k": {"a": 1}}, "atol": 0.2, "allow_extra": True}, answer) == []
+    )
     assert trouble({"n": 1.1, "t": "y", "zz": 1}) == [
         "n/: expected 1.1, got 1.00001",
         "t/: expected 'y', got 'x'",
         "zz is missing in the answer",
     ]
     assert compare(spec, {"expected_outputs": {}}, [1]) == ["the answer is no object"]
-
-
-def test_differences_have_pointers_and_tolerances() -> None:
-    found = differences({"a": [1, {"b/c": True}], "x": 1}, {"a": [1, {"b/c": 1}, 3], "y": 2})
-    assert found == [
-        "/a: expected 2 items, got 3",
-        "/a/1/b~1c: expected True, got 1",
-        "/x: missing, expected 1",
-        "/y: not expected, got 2",
-    ]
-    assert differences(float("nan"), float("nan")) == []
-    assert differences(100, 101, Tolerance(relative=0.02)) == []
-    assert len(differences(list(range(100)), [0] * 100)) == 50
 
 
 def test_what_a_tool_is_started_with_is_looked_for(tmp_path: Path) -> None:
@@ -171,7 +159,6 @@ def test_what_a_tool_is_started_with_is_looked_for(tmp_path: Path) -> None:
     ("content", "status", "words"),
     [
         ("[[", "fail", "pyproject.toml"),
-        ("project = 5", "warn", "do not name fastapi"),
         ("[project]\ndependencies = 5", "fail", "array of strings"),
         ("[project]\ndependencies = ['FastAPI>=0.1']", "warn", "uvicorn, pydantic, python-dotenv"),
         ("[project]\ndependencies = ['fastapi', 'uvicorn[x]', 'pydantic', 'python_dotenv']", "pass", "4 dependencies"),
@@ -196,21 +183,18 @@ def test_dependencies_of_a_pixie_tool(tmp_path: Path, content: str, status: str,
         ({"examples": ["x"], "type": "string"}, "x"),
         ({"enum": [3, 4]}, 3),
         ({"type": "integer", "minimum": 5, "maximum": 9}, 5),
-        ({"type": "number", "exclusiveMinimum": 0}, 1),
         ({"type": "integer", "maximum": -2}, -2),
-        ({"type": "string", "minLength": 8, "maxLength": 8}, "samplexx"),
-        ({"type": "string", "format": "date"}, "2026-01-01"),
         ({"type": ["null", "boolean"]}, False),
         ({"type": "null"}, None),
         ({"type": "array", "minItems": 2, "items": {"type": "integer"}}, [0, 0]),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 0),
-        ({"$ref": "#/$defs/a~1b"}, "there"),
+        ({"$ref": "#/$defs/a"}, "there"),
         ({"properties": {"a": {"type": "integer"}, "b": {"default": 2}, "c": {}}, "required": ["a"]}, {"b": 2, "a": 0}),
         ({}, {}),
     ],
 )
 def test_a_sample_is_as_plain_as_can_be(tmp_path: Path, schema: dict[str, Any], sample: Any) -> None:
-    root = {"properties": {"k": schema}, "required": ["k"], "$defs": {"a/b": {"const": "there"}}}
+    root = {"properties": {"k": schema}, "required": ["k"], "$defs": {"a": {"const": "there"}}}
     found = sample_input(plain(tmp_path, input=root), NOW)
     assert (found.value, found.trouble) == ({"k": sample}, "")
 
@@ -229,17 +213,10 @@ def test_where_no_sample_is_found_the_author_is_asked_for_one(tmp_path: Path) ->
     assert "test-request.json" in sample_input(spec, NOW).trouble
 
 
-def test_every_type_of_pixie_gets_a_value_that_fits(tmp_path: Path) -> None:
-    inputs = [{**each, "required": True} for each in FULL_INPUTS if each["type"] != "hidden"]
-    for each in inputs:
-        each.pop("default", None)
+def test_pixies_inputs_get_values_that_fit_but_for_optional_and_hidden_ones(tmp_path: Path) -> None:
+    inputs = [{**each, "required": True, "default": None} for each in FULL_INPUTS if each["type"] != "hidden"]
     found = sample_input(pixie(tmp_path, inputs=inputs), NOW)
-    assert found.trouble == ""
-    assert set(found.value) == {each["key"] for each in inputs}
-    assert found.value["t_image"].startswith("data:image/png;base64,")
-
-
-def test_optional_and_hidden_inputs_of_pixie_are_left_out_and_a_chat_has_its_own_words(tmp_path: Path) -> None:
+    assert (found.trouble, set(found.value)) == ("", {each["key"] for each in inputs})
     inputs = [
         {"key": "mode", "type": "text", "label": "M", "default": "a"},
         {"key": "shown", "type": "text", "label": "S", "show_if": {"key": "mode", "equals": "a"}},

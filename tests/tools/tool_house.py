@@ -17,8 +17,8 @@ from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import read_note
 from supervisord_py.process.local import LocalPlacement
+from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
-from supervisord_py.tools.declaring.catalog import Catalog
 from supervisord_py.tools.proxy import RunRequest, start_run
 from supervisord_py.tools.readiness import ReadinessWatch, listening_of
 from supervisord_py.tools.service import Tools

@@ -283,6 +283,8 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
         return
     folder = answer.document.get("folder")
     invocation.say(f"tool:{found} added" + (f" in {folder}" if folder else ""))
+    if answer.document.get("needs_sync"):
+        invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {found}")
     invocation.notices(answer.document.get("warnings"))
 
 

@@ -10,59 +10,52 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import time
-import tomllib
 import uuid
-from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
+import msgspec
 
+from supervisord_py.config.documents import DocumentError, Problem, read_document
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
-from supervisord_py.process.bounded_file import read_bounded
 from supervisord_py.process.spec import Reason
 from supervisord_py.process.supervisor import stop_report
 from supervisord_py.tools import failures
-from supervisord_py.tools.checking.sample import Sample, sample_input
-from supervisord_py.tools.declaring.difference import Tolerance, differences
-from supervisord_py.tools.declaring.fingerprint import MANIFEST
-from supervisord_py.tools.declaring.interpreter import find_interpreter
-from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
-from supervisord_py.tools.declaring.manifest import load_tool
-from supervisord_py.tools.declaring.pixie_call import pixie_call
-from supervisord_py.tools.declaring.pixie_schema import incoherences
-from supervisord_py.tools.declaring.problems import clip
-from supervisord_py.tools.declaring.schema import compile_schema, violations
 from supervisord_py.tools.driver import ToolInstance
+from supervisord_py.tools.environment import find_interpreter
+from supervisord_py.tools.manifest import MANIFEST, load_tool
+from supervisord_py.tools.pixie import incoherences, pixie_call
 from supervisord_py.tools.proxy import is_json
+from supervisord_py.tools.sample import Sample, sample_input
+from supervisord_py.tools.schema import clip, compile_schema, differences, violations
 from supervisord_py.tools.upstream import Call, read_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from datetime import datetime
-    from pathlib import Path
 
     from supervisord_py.tools.config import ToolDefaults
+    from supervisord_py.tools.manifest import ToolSpec
     from supervisord_py.tools.service import Tools
-    from supervisord_py.tools.spec import ToolSpec
 
 NAMES = (
-    "folder_structure",
-    "tool_json_parses",
-    "schemas_coherent",
-    "pyproject_ok",
-    "venv_functional",
-    "tool_spawns",
-    "schema_matches_disk",
-    "sample_input_run",
-    "output_conforms",
-    "streaming_check",
-    "clean_shutdown",
-    "reference_fixtures_match",
+    STRUCTURE := "folder_structure",
+    PARSES := "tool_json_parses",
+    COHERENT := "schemas_coherent",
+    PYPROJECT := "pyproject_ok",
+    VENV_WORKS := "venv_functional",
+    SPAWNS := "tool_spawns",
+    SCHEMA := "schema_matches_disk",
+    SAMPLE_RUN := "sample_input_run",
+    CONFORMS := "output_conforms",
+    STREAMS := "streaming_check",
+    SHUTDOWN := "clean_shutdown",
+    FIXTURES := "reference_fixtures_match",
 )
 """The twelve checks in their order."""
 METHOD = "probe"
@@ -86,8 +79,7 @@ class Status(StrEnum):
     SKIP = "skip"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """One check: a line for people, and details of several lines where there are any."""
 
     name: str
@@ -116,14 +108,11 @@ async def validate_tool(launcher: Tools, folder: Path, now: datetime) -> dict[st
     found = {check.status for check in ordered}
     return {
         "schema": "px.validation/1",
-        "tool_id": folder.name,
+        "tool_id": folder.name if spec is None else spec.name,
         "tool_path": str(folder),
         "timestamp": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "overall": next((each for each in (Status.FAIL, Status.WARN) if each in found), Status.PASS).value,
-        "checks": [
-            {"name": each.name, "status": each.status.value, "message": each.message, "details": each.details}
-            for each in ordered
-        ],
+        "checks": msgspec.to_builtins(ordered),
         "sample_inputs": trial.sample.value if trial and trial.sample else None,
         "sample_output": trial.answer if trial else None,
         "spawn_log": (trial.stderr if trial else "") or None,
@@ -140,114 +129,97 @@ def check_files(folder: Path, defaults: ToolDefaults) -> tuple[ToolSpec | None, 
         spec = load_tool(folder, defaults)
     except ConfigError as error:
         return None, _broken(error.extra.get("errors", []))
-    checks = [_structure(spec), Check(NAMES[1], Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")]
-    return spec, [*checks, _coherent(spec), check_pyproject(spec), check_start(spec, defaults.python)]
+    if spec.pixie is not None and not (folder / "pyproject.toml").is_file():
+        message = "there is no pyproject.toml; Pixie itself would refuse the tool"
+        structure = Check(STRUCTURE, Status.WARN, message)
+    else:
+        started = " ".join(spec.command) if spec.command else spec.entrypoint
+        structure = Check(STRUCTURE, Status.PASS, f"tool.json and what it starts ({started}) are there")
+    parses = Check(PARSES, Status.PASS, f"tool.json is sound, dialect {spec.dialect.value}")
+    found = incoherences(spec.pixie) if spec.pixie is not None else []
+    if found or spec.warnings:
+        said = found or spec.warnings
+        coherent = Check(COHERENT, Status.FAIL if found else Status.WARN, said[0], "\n".join(said))
+    else:
+        coherent = Check(COHERENT, Status.PASS, "input and output are sound schemas")
+    return spec, [structure, parses, coherent, check_pyproject(spec), check_start(spec, defaults.python)]
 
 
 def _broken(errors: list[dict[str, Any]]) -> list[Check]:
     """Sort the problems of a tool that cannot be loaded to the checks that they belong to."""
-    sorted_to: dict[str, list[str]] = {name: [] for name in NAMES[:3]}
+    sorted_to: dict[str, list[str]] = {STRUCTURE: [], PARSES: [], COHERENT: []}
     for error in errors:
-        name, pointer = NAMES[1], error["pointer"]
-        if pointer == "/entrypoint" or (error["line"] is None and os.path.basename(error["file"]) == MANIFEST):
-            name = NAMES[0]
-        elif _COHERENCE.fullmatch(pointer):
-            name = NAMES[2]
-        line = f", line {error['line']}" if error["line"] is not None else ""
-        at = f", at {pointer}" if pointer else ""
-        sorted_to[name].append(f"{os.path.basename(error['file'])}{line}{at}: {error['message']}")
-    checks = []
-    for name, sentences in sorted_to.items():
-        if sentences:
-            checks.append(Check(name, Status.FAIL, sentences[0], "\n".join(sentences)))
-        elif name == NAMES[0] or (name == NAMES[1] and sorted_to[NAMES[2]]):
-            checks.append(Check(name, Status.PASS, "nothing to complain of"))
-    return checks
-
-
-def _structure(spec: ToolSpec) -> Check:
-    if spec.pixie is not None and not os.path.isfile(spec.folder / "pyproject.toml"):
-        return Check(NAMES[0], Status.WARN, "there is no pyproject.toml; Pixie itself would refuse the tool")
-    started = " ".join(spec.command) if spec.command else spec.entrypoint
-    return Check(NAMES[0], Status.PASS, f"tool.json and what it starts ({started}) are there")
-
-
-def _coherent(spec: ToolSpec) -> Check:
-    found = incoherences(spec.pixie.inputs, len(spec.pixie.outputs)) if spec.pixie is not None else []
-    if found:
-        return Check(NAMES[2], Status.FAIL, found[0], "\n".join(found))
-    if spec.warnings:
-        return Check(NAMES[2], Status.WARN, spec.warnings[0], "\n".join(spec.warnings))
-    return Check(NAMES[2], Status.PASS, "input and output are sound schemas")
+        pointer, file = error["pointer"], Path(error["file"]).name
+        name = COHERENT if _COHERENCE.fullmatch(pointer) else PARSES
+        if pointer == "/entrypoint" or (error["line"] is None and file == MANIFEST):
+            name = STRUCTURE
+        where = Problem(**{**error, "file": file}).where()
+        sorted_to[name].append(f"{where}: {error['message']}")
+    checks = [Check(name, Status.FAIL, said[0], "\n".join(said)) for name, said in sorted_to.items() if said]
+    sound = [name for name in (STRUCTURE, PARSES) if not sorted_to[name] and (name == STRUCTURE or sorted_to[COHERENT])]
+    return checks + [Check(name, Status.PASS, "nothing to complain of") for name in sound]
 
 
 def check_pyproject(spec: ToolSpec) -> Check:
     """Check 4: pyproject.toml parses and names what a tool of its dialect imports."""
-    name = NAMES[3]
+    path = spec.folder / "pyproject.toml"
+    if not path.exists():
+        return Check(PYPROJECT, Status.SKIP, "there is no pyproject.toml")
     try:
-        document = tomllib.loads(read_bounded(spec.folder / "pyproject.toml").decode("utf-8"))
-    except FileNotFoundError:
-        return Check(name, Status.SKIP, "there is no pyproject.toml")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        return Check(name, Status.FAIL, f"pyproject.toml: {error}")
-    project = document.get("project")
+        project = read_document(path).value.get("project")
+    except DocumentError as error:
+        return Check(PYPROJECT, Status.FAIL, f"pyproject.toml: {error.problem.message}", error.problem.where())
     listed = project.get("dependencies", []) if isinstance(project, dict) else []
     if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-        return Check(name, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
+        return Check(PYPROJECT, Status.FAIL, "pyproject.toml: [project] dependencies must be an array of strings")
     names = (_DISTRIBUTION.fullmatch(each) for each in listed)
     found = {re.sub(r"[-_.]+", "-", each[1]).lower() for each in names if each}
     missing = [each for each in PIXIE_NEEDS if each not in found] if spec.pixie is not None else []
     foreign = [each for each in listed if "@" in each or "://" in each]
     if missing:
-        return Check(name, Status.WARN, f"dependencies do not name {', '.join(missing)}", "\n".join(listed) or None)
+        message = f"dependencies do not name {', '.join(missing)}"
+        return Check(PYPROJECT, Status.WARN, message, "\n".join(listed) or None)
     if foreign:
-        return Check(name, Status.WARN, f"not from the package index: {foreign[0][:200]}", "\n".join(foreign))
-    return Check(name, Status.PASS, f"{len(listed)} dependencies")
+        message = f"not from the package index: {foreign[0][:200]}"
+        return Check(PYPROJECT, Status.WARN, message, "\n".join(foreign))
+    return Check(PYPROJECT, Status.PASS, f"{len(listed)} dependencies")
 
 
 def check_start(spec: ToolSpec, settings_python: str | None) -> Check:
     """Check 5: what the tool is started with is there."""
-    name = NAMES[4]
     if spec.command is None:
         try:
-            return Check(name, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
+            return Check(VENV_WORKS, Status.PASS, f"runs with {find_interpreter(spec, settings_python)}")
         except StartFailedError as error:
-            return Check(name, Status.FAIL, error.detail, error.hint)
+            return Check(VENV_WORKS, Status.FAIL, error.detail, error.hint)
     program = spec.command[0]
-    found = shutil.which(os.path.join(spec.folder, program) if "/" in program else program)
+    found = shutil.which(str(spec.folder / program) if "/" in program else program)
     if found is None:
-        return Check(name, Status.FAIL, f"the program {program!r} of the command is not there or not executable")
-    return Check(name, Status.PASS, f"runs with {found}")
+        message = f"the program {program!r} of the command is not there or not executable"
+        return Check(VENV_WORKS, Status.FAIL, message)
+    return Check(VENV_WORKS, Status.PASS, f"runs with {found}")
 
 
 # -- checks 6 to 12: on one instance -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """An HTTP answer; of a stream, its first chunk that is not empty."""
 
     status: int
     content_type: str
     body: bytes
 
+    def excerpt(self) -> str | None:
+        """Return the beginning of the body for people."""
+        return self.body[:2000].decode("utf-8", "replace") or None
+
     def value(self) -> Any:
-        """Return what the body says as JSON; what it is, where it is none."""
+        """Return what the body says as JSON; None where it is none."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            return _Opaque(f"no JSON: {clip(repr(self.body[:80]), 100)}")
-
-    def excerpt(self) -> str | None:
-        """Return the beginning of the body for people."""
-        return clip(self.body[:2000].decode("utf-8", "replace"), 2000) or None
-
-
-@dataclass(frozen=True, slots=True)
-class _Opaque:
-    """An answer that is no JSON, in words."""
-
-    words: str
+            return None
 
 
 class _Trial:
@@ -260,20 +232,29 @@ class _Trial:
         self.spec = spec
         self.sample: Sample | None = None
         self.answer: Any = None
+        self._is_json = True
         self.stderr = ""
         self._now = now
         override = spec.pixie.validator_timeout_override if spec.pixie is not None else None
         self._seconds = float(override or tools.config.validate_timeout_seconds)
-        key, trial = tools.supervisor.placement.new_key(), replace(spec, start_timeout_seconds=self._seconds)
+        key = tools.supervisor.placement.new_key()
+        trial = msgspec.structs.replace(spec, start_timeout_seconds=self._seconds)
         self._instance = ToolInstance(key, trial, extra_env=VALIDATING)
         self._instance.start_method = METHOD
 
     async def run(self) -> list[Check]:
         """Run the checks in their order until one fails; the shutdown is always checked once the start succeeded."""
-        steps = (self._spawns, self._schema, self._sample_run, self._conforms, self._streams)
+        steps: dict[str, Callable[[], Coroutine[Any, Any, Check]]] = {
+            SPAWNS: self._spawns,
+            SCHEMA: self._schema,
+            SAMPLE_RUN: self._sample_run,
+            CONFORMS: self._conforms,
+            STREAMS: self._streams,
+            FIXTURES: self._fixtures,
+        }
         checks: list[Check] = []
         try:
-            for name, step in (*zip(NAMES[5:10], steps, strict=True), (NAMES[11], self._fixtures)):
+            for name, step in steps.items():
                 checks.append(await self._guarded(name, step))
                 if checks[-1].status is Status.FAIL:
                     break
@@ -281,10 +262,10 @@ class _Trial:
             stopped = await asyncio.shield(self._stop())
         return checks if checks[0].status is Status.FAIL else [*checks, stopped]
 
-    async def _guarded(self, name: str, step: Callable[[str], Coroutine[Any, Any, Check]]) -> Check:
+    async def _guarded(self, name: str, step: Callable[[], Coroutine[Any, Any, Check]]) -> Check:
         """Run one check; an error of the tool is a failed check."""
         try:
-            return await step(name)
+            return await step()
         except PxError as error:
             tail = str(error.extra.get("stderr_tail") or "")
             self.stderr = tail or self.stderr
@@ -306,37 +287,38 @@ class _Trial:
             what = f"broke off its answer to {call.method} {call.path} ({type(error).__name__})"
             raise failures.bad_answer(self.spec, what, await self.supervisor.tail(self._instance)) from error
 
-    async def _spawns(self, name: str) -> Check:
+    async def _spawns(self) -> Check:
         begun = time.monotonic()
         await self.supervisor.start(self.driver, self._instance)
         milliseconds = (time.monotonic() - begun) * 1000
         health = await self._ask(Call("GET", "/healthz"), self._seconds)
         if health.status != 200:
-            return Check(name, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
+            return Check(SPAWNS, Status.FAIL, f"GET /healthz answers {health.status}, not 200", health.excerpt())
         said = health.value()
         if not (isinstance(said, dict) and said.get("ok") is True):
-            return Check(name, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
-        return Check(name, Status.PASS, f"ready after {milliseconds:.0f} ms")
+            return Check(SPAWNS, Status.WARN, 'GET /healthz does not answer {"ok": true}', health.excerpt())
+        return Check(SPAWNS, Status.PASS, f"ready after {milliseconds:.0f} ms")
 
-    async def _schema(self, name: str) -> Check:
+    async def _schema(self) -> Check:
         answer = await self._ask(Call("GET", "/schema"), self._seconds)
         if answer.status != 200:
-            return Check(name, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
+            return Check(SCHEMA, Status.WARN, f"GET /schema answers {answer.status}, not tool.json")
         drift = differences(self.spec.manifest, answer.value())
         if drift:
-            return Check(name, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
-        return Check(name, Status.PASS, "GET /schema is tool.json")
+            return Check(SCHEMA, Status.WARN, f"GET /schema differs from tool.json at {drift[0]}", "\n".join(drift))
+        return Check(SCHEMA, Status.PASS, "GET /schema is tool.json")
 
-    async def _sample_run(self, name: str) -> Check:
+    async def _sample_run(self) -> Check:
         self.sample = sample_input(self.spec, self._now)
         if self.sample.trouble:
-            return Check(name, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
+            return Check(SAMPLE_RUN, Status.FAIL, f"no input to try: {self.sample.trouble}", self.sample.origin)
         answer = await self._post(self.sample.value)
         if not 200 <= answer.status < 300:
-            return Check(name, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
-        opaque = _Opaque(f"{answer.content_type}, {len(answer.body)} bytes")
-        self.answer = answer.value() if is_json(answer.content_type) else opaque
-        return Check(name, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
+            return Check(SAMPLE_RUN, Status.FAIL, f"POST /run answers {answer.status}", answer.excerpt())
+        self.answer, self._is_json = answer.value(), is_json(answer.content_type)
+        if not self._is_json or (self.answer is None and answer.body.strip() != b"null"):
+            self.answer, self._is_json = f"{answer.content_type}, {len(answer.body)} bytes", False
+        return Check(SAMPLE_RUN, Status.PASS, f"POST /run answers {answer.status} to {self.sample.origin}")
 
     async def _post(self, value: Any) -> _Answer:
         body, headers, _ = self._request(value)
@@ -348,28 +330,27 @@ class _Trial:
         if self.spec.pixie is None:
             return json.dumps(value).encode(), {"Content-Type": "application/json"}, run_id
         call = pixie_call(self.spec, value, run_id, self.config.data_dir)
-        os.makedirs(call.artefacts_dir, mode=0o700, exist_ok=True)
+        call.artefacts_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return call.body, call.headers, run_id
 
-    async def _conforms(self, name: str) -> Check:
-        if isinstance(self.answer, _Opaque):
-            self.answer = self.answer.words
-            if self.spec.output_schema:
-                return Check(name, Status.WARN, f"the answer is no JSON but {self.answer}")
-            return Check(name, Status.PASS, f"the answer is {self.answer}; no output is declared")
-        found = violations(compile_schema(self.spec.output_schema), self.answer)
+    async def _conforms(self) -> Check:
+        if not self._is_json:
+            status = Status.WARN if self.spec.output_schema else Status.PASS
+            declared = "an output is declared" if self.spec.output_schema else "no output is declared"
+            return Check(CONFORMS, status, f"the answer is no JSON but {self.answer}; {declared}")
+        found = violations(compile_schema(self.spec.output_schema), self.answer, self.spec.output_schema)
         if found:
             lines = [f"{each.pointer or 'the answer'} {each.message}" for each in found]
-            return Check(name, Status.FAIL, lines[0], "\n".join(lines))
-        declared = self.spec.output_schema.get("properties", {})
-        extra = [key for key in self.answer if key not in declared] if isinstance(self.answer, dict) else []
+            return Check(CONFORMS, Status.FAIL, lines[0], "\n".join(lines))
+        members = self.spec.output_schema.get("properties", {})
+        extra = [key for key in self.answer if key not in members] if isinstance(self.answer, dict) else []
         if self.spec.pixie is not None and extra:
-            return Check(name, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
-        return Check(name, Status.PASS, "the answer fits what is declared")
+            return Check(CONFORMS, Status.WARN, f"the answer has outputs that are not declared: {', '.join(extra)}")
+        return Check(CONFORMS, Status.PASS, "the answer fits what is declared")
 
-    async def _streams(self, name: str) -> Check:
+    async def _streams(self) -> Check:
         if self.spec.pixie is not None and not self.spec.pixie.streams:
-            return Check(name, Status.SKIP, "no output streams")
+            return Check(STREAMS, Status.SKIP, "no output streams")
         body, headers, run_id = self._request(self.sample.value if self.sample else {})
         call = Call("POST", "/stream", body, headers)
         if self.spec.pixie is not None:
@@ -377,19 +358,19 @@ class _Trial:
             call = Call("GET", f"/stream?run_id={run_id}")
         first = await self._ask(call, STREAM_SECONDS, limit=0)
         if self.spec.pixie is None and first.status in _NO_STREAM:
-            return Check(name, Status.SKIP, "the tool has no /stream")
+            return Check(STREAMS, Status.SKIP, "the tool has no /stream")
         if first.status != 200 or not first.body.strip():
-            return Check(name, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
-        return Check(name, Status.PASS, "/stream sends events")
+            return Check(STREAMS, Status.FAIL, f"/stream answers {first.status} without an event", first.excerpt())
+        return Check(STREAMS, Status.PASS, "/stream sends events")
 
-    async def _fixtures(self, name: str) -> Check:
+    async def _fixtures(self) -> Check:
         """Hold answers to known inputs (`reference/fixture_*.json`) against what is expected."""
         troubles: list[str] = []
         paths = sorted((self.spec.folder / "reference").glob("fixture_*.json"))
         for path in paths:
             try:
-                fixture = parse_bytes(read_bounded(path)).value
-            except (OSError, JsonSyntaxError) as error:
+                fixture = read_document(path).value
+            except DocumentError as error:
                 troubles.append(f"{path.name}: {error}")
                 continue
             if not isinstance(fixture, dict) or not isinstance(fixture.get("expected_outputs"), dict):
@@ -401,14 +382,14 @@ class _Trial:
             else:
                 troubles += [f"{path.name}: {each}" for each in compare(self.spec, fixture, answer.value())]
         if troubles:
-            return Check(name, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
+            return Check(FIXTURES, Status.FAIL, clip(troubles[0]), "\n".join(troubles))
         if not paths:
-            return Check(name, Status.SKIP, "there is no reference/fixture_*.json")
-        return Check(name, Status.PASS, f"{len(paths)} fixtures match")
+            return Check(FIXTURES, Status.SKIP, "there is no reference/fixture_*.json")
+        return Check(FIXTURES, Status.PASS, f"{len(paths)} fixtures match")
 
     async def _stop(self) -> Check:
         """End the instance and what it held: TERM, `stop_timeout_seconds`, KILL to the whole tree."""
-        instance, name = self._instance, NAMES[10]
+        instance = self._instance
         begun, limit = time.monotonic(), self.spec.stop_timeout_seconds
         await self.supervisor.stop(self.driver, instance, Reason.STOPPED)
         report, seconds = stop_report(instance), time.monotonic() - begun
@@ -416,37 +397,53 @@ class _Trial:
         await self.driver.listeners.drop(self.spec.name)
         if report.survivors:
             names = ", ".join(f"{each.name} ({each.pid})" for each in report.survivors)
-            return Check(name, Status.FAIL, f"survived the stop: {names}")
+            return Check(SHUTDOWN, Status.FAIL, f"survived the stop: {names}")
         if report.killed:
-            return Check(name, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
-        return Check(name, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
+            return Check(SHUTDOWN, Status.WARN, f"did not end within {limit:g} s of SIGTERM and was killed")
+        return Check(SHUTDOWN, Status.PASS, f"ended {seconds:.1f} s after SIGTERM")
 
 
 def compare(spec: ToolSpec, fixture: Mapping[str, Any], answer: Any) -> list[str]:
-    """Return how an answer differs from what a fixture expects; empty when it does not."""
+    """Return how an answer differs from what a fixture expects; empty when it does not.
+
+    The fixture's `tolerance` gives for each output `atol` (`abs`), `rtol` (`rel`) and `allow_extra`; where these stand
+    at the top of the fixture they count for all outputs.
+    """
     if not isinstance(answer, dict):
         return ["the answer is no object"]
+    kinds = {each.key: each.type for each in spec.pixie.outputs} if spec.pixie is not None else {}
     found: list[str] = []
     for key, expected in fixture["expected_outputs"].items():
         if key not in answer:
             found.append(f"{key} is missing in the answer")
             continue
-        tolerance = _tolerance(spec, key, (fixture.get("tolerance") or {}).get(key))
-        found += [f"{key}{each}" for each in differences(_bare(expected), _bare(answer[key]), tolerance)]
+        kind = kinds.get(key, "number")
+        absolute, relative, extra = _tolerance(fixture, key, kind)
+        left, right = _bare(expected, kind), _bare(answer[key], kind)
+        found += [f"{key}{each}" for each in differences(left, right, absolute, relative, extra=extra)]
     return found
 
 
-def _bare(value: Any) -> Any:
-    """Unwrap the `{"value": …}` form that scalars may have."""
-    return value["value"] if isinstance(value, dict) and "value" in value else value
-
-
-def _tolerance(spec: ToolSpec, key: str, asked: Any) -> Tolerance:
-    if isinstance(asked, dict):
-        numbers = (value if isinstance(value, int | float) else 0.0 for value in (asked.get("abs"), asked.get("rel")))
-        return Tolerance(*map(float, numbers))
-    outputs = spec.pixie.outputs if spec.pixie is not None else ()
-    kind = next((each.type for each in outputs if each.key == key), "number")
+def _tolerance(fixture: Mapping[str, Any], key: str, kind: str) -> tuple[float, float, bool]:
+    """Return the tolerance of one output: absolute, relative, and whether more members than expected are welcome."""
+    for given in ((fixture.get("tolerance") or {}).get(key), fixture):
+        if isinstance(given, dict):
+            numbers = (given.get("atol", given.get("abs")), given.get("rtol", given.get("rel")))
+            if any(isinstance(each, (int, float)) for each in numbers) or given.get("allow_extra"):
+                absolute, relative = (float(each) if isinstance(each, (int, float)) else 0.0 for each in numbers)
+                return absolute, relative, given.get("allow_extra") is True
     if kind.startswith("chart_"):
-        return Tolerance(absolute=1e-9, relative=1e-3)
-    return Tolerance(absolute=1e-6, relative=1e-4 if kind == "number" else 0.0)
+        return 1e-9, 1e-3, False
+    return 1e-6, 1e-4 if kind == "number" else 0.0, False
+
+
+def _bare(value: Any, kind: str) -> Any:
+    """Unwrap the `{"value": …}` that scalars may have, and the `{"pairs": …}` of a kv."""
+    if kind == "kv" and isinstance(value, dict) and "pairs" in value:
+        value = value["pairs"]
+        if isinstance(value, list) and all(
+            isinstance(each, dict) and {"key", "value"} <= each.keys() for each in value
+        ):
+            return {str(each["key"]): each["value"] for each in value}
+        return value
+    return value["value"] if isinstance(value, dict) and "value" in value and kind != "kv" else value

@@ -6,20 +6,19 @@ the author is asked to write the test request. For Pixie tools the values are th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from supervisord_py.config.documents import DocumentError, read_document
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.process.bounded_file import read_bounded
-from supervisord_py.tools.declaring.input import check_input
-from supervisord_py.tools.declaring.json_positions import JsonSyntaxError, parse_bytes
-from supervisord_py.tools.declaring.pixie_schema import CHAT
+from supervisord_py.tools.pixie import Layout
+from supervisord_py.tools.schema import check_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from supervisord_py.tools.spec import PixieInput, PixieTraits, ToolSpec
+    from supervisord_py.tools.manifest import ToolSpec
+    from supervisord_py.tools.pixie import PixieInput, PixieTraits
 
 TEST_REQUEST = "test-request.json"
 PICTURE = (
@@ -29,8 +28,7 @@ SILENCE = "data:audio/wav;base64,UklGRigAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAg
 _MAX_DEPTH = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """An input to try, where it comes from, and why it does not fit (empty when it does)."""
 
     value: Any
@@ -40,16 +38,16 @@ class Sample:
 
 def sample_input(spec: ToolSpec, now: datetime) -> Sample:
     """Return an input for the tool: its test request, else a generated one. `now` is for inputs that are dates."""
-    origin = TEST_REQUEST
-    try:
-        value = parse_bytes(read_bounded(spec.folder / TEST_REQUEST)).value
-    except FileNotFoundError:
+    path, origin = spec.folder / TEST_REQUEST, TEST_REQUEST
+    if path.exists():
+        try:
+            value = read_document(path).value
+        except DocumentError as error:
+            line = f", line {error.problem.line}" if error.problem.line else ""
+            return Sample({}, origin, f"{origin}{line}: {error.problem.message}")
+    else:
         origin = "generated from the input's declaration"
         value = _plain(spec.input_schema, spec.input_schema) if spec.pixie is None else _pixie(spec.pixie, now)
-    except OSError as error:
-        return Sample({}, origin, f"{origin} {error.strerror or error}")
-    except JsonSyntaxError as error:
-        return Sample({}, origin, f"{origin}, line {error.place.line}: {error.message}")
     try:
         check_input(spec, value)
     except InvalidInputError as error:
@@ -68,12 +66,11 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     for key in ("examples", "enum"):
         if schema.get(key):
             return schema[key][0]
-    if "$ref" in schema:
-        return _plain(_target(schema["$ref"], root), root, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
+    if str(schema.get("$ref", "")).startswith("#/$defs/"):
+        return _plain(root.get("$defs", {}).get(schema["$ref"].removeprefix("#/$defs/")), root, depth + 1)
+    for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            rest = {name: value for name, value in schema.items() if name != key}
-            return _plain(rest | schema[key][0] if isinstance(schema[key][0], dict) else rest, root, depth + 1)
+            return _plain(schema[key][0], root, depth + 1)
     kinds = schema.get("type", "object")
     match kinds if isinstance(kinds, str) else next((kind for kind in kinds if kind != "null"), "null"):
         case "object":
@@ -83,80 +80,63 @@ def _plain(schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
         case "array":
             return [_plain(schema.get("items", {}), root, depth + 1)] * min(int(schema.get("minItems", 0)), 1000)
         case "string":
-            text = {"date": "2026-01-01", "date-time": "2026-01-01T00:00:00Z"}.get(schema.get("format", ""), "sample")
-            return text.ljust(min(int(schema.get("minLength", 0)), 1_000_000), "x")[: schema.get("maxLength")]
+            return "sample"[: schema.get("maxLength")]
         case "integer" | "number":
-            return _number(schema)
+            return schema["minimum"] if "minimum" in schema else min(0, schema.get("maximum", 0))
         case "boolean":
             return False
         case _:
             return None
 
 
-def _target(reference: str, root: Any) -> Any:
-    """Follow `#/…` within the root; anything else gives nothing to go by."""
-    for token in reference.removeprefix("#").split("/")[1:]:
-        key = token.replace("~1", "/").replace("~0", "~")
-        root = root.get(key, {}) if isinstance(root, dict) else {}
-    return root
-
-
-def _number(schema: Mapping[str, Any]) -> Any:
-    if "minimum" in schema:
-        return float(schema["minimum"]) if schema.get("type") == "number" else schema["minimum"]
-    if "exclusiveMinimum" in schema:
-        return schema["exclusiveMinimum"] + 1
-    return min(0, schema.get("maximum", 0), schema.get("exclusiveMaximum", 1) - 1)
-
-
 def _pixie(traits: PixieTraits, now: datetime) -> dict[str, Any]:
     """Return values for all inputs but those that are optional without default, or hidden by their `show_if`."""
-    if traits.layout == CHAT:
+    if traits.layout is Layout.CHAT:
         return {"messages": [{"role": "user", "content": "Validation probe"}], "history": []}
-    values = {each.key: each.defaults[0] for each in traits.inputs if each.defaults}
+    values = {each.key: each.default for each in traits.inputs if each.default is not None}
     for each in traits.inputs:
         hidden = each.show_if is not None and values.get(each.show_if.key) != each.show_if.equals
-        if not each.defaults and each.required and not hidden:
+        if each.default is None and each.required and not hidden:
             values[each.key] = _pixie_value(each, now)
     return values
 
 
 def _pixie_value(declared: PixieInput, now: datetime) -> Any:
-    settings, today = declared.settings, now.date().isoformat()
-    centre = settings.get("default_center") or [0, 0]
+    today, centre = now.date().isoformat(), declared.default_center or [0, 0]
     match declared.type:
-        case "slider" if settings.get("range"):
-            return [settings["min"], settings["max"]]
+        case "slider" if declared.range:
+            return [declared.min, declared.max]
         case "number" | "slider":
-            low, high = settings.get("min"), settings.get("max")
+            low, high = declared.min, declared.max
             if low is not None and high is not None:
                 return float(low / 2 + high / 2)
             return float(max(low, 0) if low is not None else min(high or 0, 0))
         case "file" | "image":
-            return [PICTURE] if settings.get("multiple") else PICTURE
+            return [PICTURE] if declared.multiple else PICTURE
         case "select" | "radio":
-            return declared.options[0]
+            return declared.options[0].value
         case "json":
-            schema = settings.get("schema") or {}
-            return _plain(schema, schema)
+            return _plain(declared.schema or {}, declared.schema or {})
         case "table":
-            columns = [each for each in settings.get("columns") or [] if isinstance(each, dict) and "key" in each]
+            columns = declared.columns if isinstance(declared.columns, list) else []
+            columns = [each for each in columns if isinstance(each, dict) and "key" in each]
             row = {each["key"]: 0 if each.get("type") == "number" else "" for each in columns}
-            return [row] * int(settings.get("min_rows") or 0)
+            return [row] * (declared.min_rows or 0)
+        case "map_bbox":
+            return [centre, [each + 0.01 for each in centre]]
         case _:
             return {
                 "multiselect": [],
                 "tags": [],
                 "checkbox": False,
                 "toggle": False,
+                "colour": "#000000",
                 "date": today,
                 "date_range": [today, today],
                 "time": "00:00",
-                "datetime": now.isoformat(timespec="seconds"),
                 "audio": SILENCE,
-                "colour": "#000000",
+                "datetime": now.isoformat(timespec="seconds"),
                 "map_point": centre,
-                "map_bbox": [centre, [each + 0.01 for each in centre]],
                 "map_polygon": [centre],
                 "map_multipoint": [centre],
             }.get(declared.type, "")

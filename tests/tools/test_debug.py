@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from supervisord_py.errors import PxError
-from supervisord_py.tools.checking.debug import diagnose
-from tools.tool_house import PATIENCE, eventually, listens_elsewhere, watched_until
+from supervisord_py.tools.debug import diagnose
+from tools.tool_house import eventually, listens_elsewhere, watched_until
 
 if TYPE_CHECKING:
-    from supervisord_py.ledger.store import Durability
     from tools.tool_house import ToolHouse
 
 SPOILT: dict[str, tuple[dict[str, Any], str]] = {
@@ -46,6 +44,7 @@ async def test_a_fault_is_found_with_evidence_and_next_step(
     case = fault.partition(" ")[0]
     assert case in found(diagnosis), diagnosis
     assert evidence in str(found(diagnosis)[case])
+    assert "tools debug" not in str(diagnosis)
     assert all(each["next_step"] for each in diagnosis["cases"] if each["found"])
     assert case in diagnosis["verdict"]
 
@@ -62,28 +61,15 @@ async def test_a_run_that_lost_its_instance_is_found_in_the_ledger(house: ToolHo
     assert "stopped" in str(found(diagnosis)["evicted_during_run"])
 
 
-async def test_refused_input_is_found_in_the_past_of_a_running_tool(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also when its row is not written yet as the diagnosis begins."""
-    house.add("shapes")
-    await house.launcher.warm("shapes")
-    await house.ledger.flush()
-    go_on, flush = threading.Event(), house.ledger.flush
-
-    async def flushed() -> Durability:
-        go_on.set()
-        return await flush()
-
-    monkeypatch.setattr(house.ledger, "flush", flushed)
-    house.ledger.post(lambda _: go_on.wait(PATIENCE))
-    try:
-        with suppress(PxError):
-            await house.ask("shapes", {"number": "many"})
-        diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
-    finally:
-        go_on.set()
-    assert "refused by the schema" in str(found(diagnosis)["invalid_input"])
+async def test_what_is_stopped_for_its_runtime_or_ignores_sigterm_is_found_in_the_past(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "ignores_term"}, max_runtime_seconds=0.3, stop_timeout_seconds=0.2)
+    with suppress(PxError):
+        await house.ask("shapes", {"do": "sleep", "number": 600})
+    await eventually(lambda: house.state("shapes").pid is None)
+    diagnosis = await diagnose(house.launcher, house.ledger, "shapes")
+    assert "longer than 0.3 s" in str(found(diagnosis)["runtime_limit"])
+    assert "SIGTERM" in str(found(diagnosis)["ignores_sigterm"])
+    assert "tools debug" not in str(diagnosis)
 
 
 async def test_a_sound_tool_has_no_fault(house: ToolHouse) -> None:

@@ -1,1 +1,0 @@
-"""Is a tool sound, and if not, why? `validate` and `debug`."""

@@ -1,1 +1,0 @@
-"""Tool folders come and go: new, added, synced, removed."""

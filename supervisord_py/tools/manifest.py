@@ -1,0 +1,445 @@
+"""From a tool's folder to its spec, or to one error that lists everything wrong with its files (CONTRACT §5).
+
+The two dialects of `tool.json` are told apart by their keys and end in the same `ToolSpec`. A key that neither has is
+an error with its nearest match; a key of the other dialect says so. Nothing of the tool is run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from supervisord_py.config.documents import (
+    DocumentError,
+    Problem,
+    config_error,
+    convert,
+    decode,
+    parse_json,
+    read_bounded,
+    type_name,
+)
+from supervisord_py.process.child_environment import ENV_NAME, MARKS
+from supervisord_py.tools.config import ToolDefaults
+from supervisord_py.tools.pixie import (
+    YEAR,
+    Megabytes,
+    PixieManifest,
+    PixieTraits,
+    Runtime,
+    WarmKeep,
+    Word,
+    answer_schema,
+    incoherences,
+    input_schema,
+    read_traits,
+    without_nulls,
+)
+from supervisord_py.tools.schema import schema_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from supervisord_py.config.documents import Document, Pointer
+
+MEBIBYTE = 1024 * 1024
+MANIFEST = "tool.json"
+SIDECAR = "pxd.json"
+DOTENV = ".env"
+VENV = ".venv"
+MAX_NAME = 64
+NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_LOADED_ONCE = (DOTENV, f"{VENV}/pyvenv.cfg")
+
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""(mtime in ns, size, inode) of a file; None where there is none or it cannot be looked at."""
+
+
+class Dialect(StrEnum):
+    """Which of the two forms of `tool.json` the tool is written in."""
+
+    PLAIN = "plain"
+    PIXIE = "pixie"
+
+
+class ListenMode(StrEnum):
+    """How the tool gets its listening socket."""
+
+    HANDOVER = "handover"
+    PORT = "port"
+    FD = "fd"
+
+
+class MemoryMode(StrEnum):
+    """What `max_memory_mb` bounds: resident memory of the tree, or the address space of each process."""
+
+    RESIDENT = "resident"
+    ADDRESS_SPACE = "address_space"
+
+
+class ToolLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Hard limits set in the child before exec, as rlimits; None leaves the daemon's own.
+
+    `cpu_seconds` counts over the life of one process, `processes` all of the user's.
+    """
+
+    open_files: Annotated[int, Meta(ge=16, le=1024 * 1024)] | None = None
+    processes: Annotated[int, Meta(ge=1, le=4 * 1024 * 1024)] | None = None
+    cpu_seconds: Annotated[int, Meta(ge=1, le=100 * YEAR)] | None = None
+    address_space_mb: Annotated[int, Meta(ge=16, le=16 * 1024 * 1024)] | None = None
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is ours alone: keys of a plain `tool.json`, or of `pxd.json` beside a Pixie tool.
+
+    The bare numbers get their defaults from the daemon's settings.
+    """
+
+    command: Annotated[tuple[Word, ...], Meta(min_length=1)] = ()
+    python: Word = ""
+    listen: ListenMode
+    memory_limit: MemoryMode = MemoryMode.RESIDENT
+    start_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)]
+    stop_timeout_seconds: Annotated[float, Meta(ge=0, le=3600)]
+    concurrency: Annotated[int, Meta(ge=1, le=10_000)]
+    preload: tuple[Word, ...] | bool = ()
+    env: dict[str, Any] = {}
+    pinned: bool = False
+    limits: ToolLimits = ToolLimits()
+
+
+class PlainManifest(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `tool.json` of the plain dialect."""
+
+    name: Word
+    version: str = ""
+    description: str = ""
+    input: Any = {}
+    output: Any = {}
+    warm_keep_seconds: WarmKeep
+    max_memory_mb: Megabytes
+    max_runtime_seconds: Runtime
+    entrypoint: str = "main.py"
+
+
+COMMON_KEYS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds", "entrypoint")
+OWN_KEYS = tuple(Settings.__struct_fields__)
+PLAIN_KEYS = ("name", "version", "description", "input", "output")
+PIXIE_KEYS = tuple(key for key in PixieManifest.__struct_fields__ if key not in COMMON_KEYS)
+_COMMON_DEFAULTS = ("warm_keep_seconds", "max_memory_mb", "max_runtime_seconds")
+_OWN_DEFAULTS = ("start_timeout_seconds", "stop_timeout_seconds", "concurrency")
+_NOT_PLAIN = dict.fromkeys(set(PIXIE_KEYS) - set(PLAIN_KEYS), "it belongs to Pixie's dialect")
+_NOT_PIXIE = dict.fromkeys(OWN_KEYS, "it belongs into pxd.json")
+_NOT_PIXIE |= dict.fromkeys(("input", "output"), "it belongs to the plain dialect")
+_NOT_BESIDE = dict.fromkeys((*PIXIE_KEYS, *COMMON_KEYS), "it belongs into tool.json")
+
+
+class ToolSpec(Struct, frozen=True, kw_only=True):
+    """One tool, whichever dialect it is written in: a value, made by `load_tool` and by nothing else.
+
+    Fields are those of `Settings` and of the manifests (CONTRACT §5). What differs or is added:
+
+    Attributes:
+        name: The unit is `tool:<name>`: the plain `name`, Pixie's `id`.
+        title: For people; the name where the manifest gives none.
+        folder: Absolute path; the working directory of an instance.
+        manifest: `tool.json` as parsed: what the tool's `GET /schema` must give.
+        input_schema: Of the input of a run; derived from `inputs` for Pixie tools. `{}` accepts everything.
+        digest: SHA-256 (hex) over everything that makes a running instance stale when it changes.
+        command: None for Python tools; `{port}` is to be replaced.
+        python: None leaves it to `environment.find_interpreter`.
+        concurrency: 1 for a Pixie tool with `concurrent: false`.
+        forkable: False when the tool must never be forked from a zygote (`preload: false`).
+        pixie: What only Pixie's dialect has; None for plain tools.
+        warnings: Sentences about what is doubtful but no error.
+    """
+
+    name: str
+    title: str
+    version: str
+    description: str
+    dialect: Dialect
+    folder: Path
+    manifest_path: Path
+    manifest: Mapping[str, Any]
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any]
+    digest: str
+    warm_keep_seconds: float
+    max_memory_mb: int
+    max_runtime_seconds: float
+    entrypoint: str
+    command: tuple[str, ...] | None
+    python: str | None
+    listen: ListenMode
+    memory_limit: MemoryMode
+    start_timeout_seconds: float
+    stop_timeout_seconds: float
+    concurrency: int
+    preload: tuple[str, ...]
+    forkable: bool
+    env: Mapping[str, str]
+    pinned: bool
+    limits: ToolLimits
+    pixie: PixieTraits | None
+    warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Name the tool; `env` may hold secrets."""
+        return f"ToolSpec({self.name!r}, {str(self.folder)!r}, digest={self.digest[:12]!r})"
+
+    @property
+    def unit(self) -> str:
+        """The unit's name, `tool:x`."""
+        return f"tool:{self.name}"
+
+    @property
+    def max_rss_bytes(self) -> int | None:
+        """Resident limit of the tree in bytes; None when there is none or the limit is one of address space."""
+        if self.max_memory_mb == 0 or self.memory_limit is MemoryMode.ADDRESS_SPACE:
+            return None
+        return self.max_memory_mb * MEBIBYTE
+
+    @property
+    def max_address_space_bytes(self) -> int | None:
+        """RLIMIT_AS in bytes: the smaller of `limits.address_space_mb` and, in that mode, `max_memory_mb`."""
+        asked = [self.limits.address_space_mb] if self.limits.address_space_mb is not None else []
+        if self.memory_limit is MemoryMode.ADDRESS_SPACE and self.max_memory_mb:
+            asked.append(self.max_memory_mb)
+        return min(asked) * MEBIBYTE if asked else None
+
+
+def load_tool(folder: Path, defaults: ToolDefaults | None = None) -> ToolSpec:
+    """Read the declaration of the tool in `folder`; `defaults` count where it says nothing.
+
+    Raises:
+        ConfigError: With `file`, `line`, `column`, `pointer` of the first problem and `errors` with all of them.
+    """
+    folder, defaults = folder.absolute(), defaults or ToolDefaults()
+    name = folder.name
+    try:
+        raw, manifest = _read(folder / MANIFEST)
+        is_pixie = dialect_of(manifest.value) is Dialect.PIXIE
+        declared = manifest.value.get("id")
+        if is_pixie and isinstance(declared, str) and not name_trouble(declared):
+            name = declared
+        beside, sidecar = _read_sidecar(folder, is_pixie)
+    except DocumentError as error:
+        raise _broken([error.problem], name) from None
+    common = {key: getattr(defaults, key) for key in _COMMON_DEFAULTS}
+    usual = {key: getattr(defaults, key) for key in _OWN_DEFAULTS}
+    if is_pixie:
+        value = common | without_nulls(manifest.value)
+        settings, asked = sidecar, usual | sidecar.value
+    else:
+        settings, value = manifest, usual | common | manifest.value
+        asked = value
+    asked.setdefault("listen", (ListenMode.PORT if asked.get("command") else ListenMode.HANDOVER).value)
+    problems = [settings.problem(path, message) for path, message in _settings_rules(asked)]
+    rules = (*_name_rules(value, "id" if is_pixie else "name", folder), *_entrypoint_rules(value, asked, folder))
+    problems += [manifest.problem(path, message) for path, message in rules]
+    fields, wrong = _read_pixie(manifest, value, settings, asked) if is_pixie else _read_plain(manifest, value)
+    if problems or wrong:
+        raise _broken([*wrong, *problems], name)
+    words = fields["command"] or ()
+    if words and fields["listen"] is ListenMode.PORT and not any("{port}" in each for each in words):
+        fields["warnings"] = (*fields["warnings"], "command has no {port}: the tool is not told where to listen")
+    sources = sources_of(folder, fields["entrypoint"], fields["command"])
+    return ToolSpec(
+        name=name,
+        folder=folder,
+        manifest_path=folder / MANIFEST,
+        manifest=manifest.value,
+        digest=digest(folder, (raw, beside), sources),
+        **{"title": name, **fields},
+    )
+
+
+def _broken(problems: list[Problem], name: str) -> Exception:
+    found = {(each.file, each.pointer): each for each in reversed(problems)}  # one for each key: the first
+    in_order = sorted(found.values(), key=lambda each: (each.file.endswith(SIDECAR), each.line or 0, each.column or 0))
+    return config_error(in_order, f"tool:{name}", f"mend the file, then: pxctl tools validate {name}")
+
+
+def _read(path: Path) -> tuple[bytes, Document]:
+    """Read one JSON object, as bytes and parsed."""
+    try:
+        raw = read_bounded(path)
+    except OSError as error:
+        raise DocumentError(Problem(message=error.strerror or str(error), file=str(path))) from None
+    document = parse_json(decode(raw, str(path)), str(path))
+    if not isinstance(document.value, dict):
+        raise DocumentError(document.problem((), f"must be a JSON object, not {type_name(document.value)}"))
+    return raw, document
+
+
+def _read_sidecar(folder: Path, is_pixie: bool) -> tuple[bytes, Document]:
+    path = folder / SIDECAR
+    if not os.path.lexists(path):
+        return b"", parse_json("{}", str(path))
+    if not is_pixie:
+        message = "stands beside a tool.json of the plain dialect; put its keys into tool.json"
+        raise DocumentError(Problem(message=message, file=str(path)))
+    return _read(path)
+
+
+def dialect_of(manifest: Mapping[str, Any]) -> Dialect:
+    """Tell the dialects apart by the keys that only one of them has; the ones that matter most decide a tie."""
+    keys, only_pixie = frozenset(manifest), frozenset(PIXIE_KEYS) - frozenset(PLAIN_KEYS)
+    if not keys & only_pixie:
+        return Dialect.PLAIN
+    only_plain = (frozenset(PLAIN_KEYS) - frozenset(PIXIE_KEYS)) | frozenset(OWN_KEYS)
+    telling = len(keys & {"id", "inputs", "outputs"}) - len(keys & {"input", "output"})
+    telling = telling or len(keys & only_pixie) - len(keys & only_plain)
+    return Dialect.PIXIE if telling >= 0 else Dialect.PLAIN
+
+
+def name_trouble(name: str) -> str | None:
+    """Say why a name cannot be a tool's, or None when it can."""
+    if len(name) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
+    if not NAME.fullmatch(name):
+        return "must be lower-case letters, digits and '-', beginning with a letter or digit"
+    return None
+
+
+def _read_plain(document: Document, value: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the fields of a plain tool's spec, or what is wrong."""
+    read, problems = convert(document, PlainManifest, value=value, elsewhere=_NOT_PLAIN)
+    for key in ("input", "output"):
+        for path, message in schema_problems(value.get(key, {})):
+            problems.append(document.problem((key, *path), f"JSON Schema: {message}"))
+    if read is None or problems:
+        return {}, problems
+    taken, given = [
+        ({} if each else {"not": {}}) if isinstance(each, bool) else each for each in (read.input, read.output)
+    ]
+    schemas = {"dialect": Dialect.PLAIN, "input_schema": taken, "output_schema": given}
+    return {**_fields(read, read), **schemas, "pixie": None, "warnings": ()}, []
+
+
+def _read_pixie(
+    document: Document, value: Mapping[str, Any], settings: Document, asked: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the fields of a Pixie tool's spec, or what is wrong with it or its side file."""
+    read, problems = convert(document, PixieManifest, value=value, elsewhere=_NOT_PIXIE)
+    traits, more = read_traits(document)
+    own, wrong = convert(settings, Settings, value=asked, elsewhere=_NOT_BESIDE)
+    problems += more + wrong
+    if read is None or traits is None or own is None or problems:
+        return {}, problems
+    kept = ("layout", "input_transport", "retain_runs", "validator_timeout_override")
+    traits = msgspec.structs.replace(traits, **{key: getattr(read, key) for key in kept})
+    warnings = incoherences(traits)
+    listed = [(f"/inputs/{index}", each.label) for index, each in enumerate(traits.inputs)]
+    listed += [(f"/outputs/{index}", each.label) for index, each in enumerate(traits.outputs)]
+    warnings += [f"{place}: no label; the key stands in for it" for place, label in listed if not label]
+    fields = _fields(read, own) | {"title": read.name, "pinned": own.pinned or read.pinned_warm}
+    if not read.concurrent:
+        fields["concurrency"] = 1
+        if settings.value.get("concurrency", 1) != 1:
+            warnings.append("concurrency in pxd.json is ignored: the tool says concurrent: false")
+    schemas = {"input_schema": input_schema(traits), "output_schema": answer_schema(traits.outputs)}
+    return {**fields, **schemas, "dialect": Dialect.PIXIE, "pixie": traits, "warnings": tuple(warnings)}, []
+
+
+def _fields(read: PlainManifest | PixieManifest, own: Settings) -> dict[str, Any]:
+    """Return what both dialects say in the same words."""
+    fields = {key: getattr(own, key) for key in OWN_KEYS} | {key: getattr(read, key) for key in COMMON_KEYS}
+    fields |= {"version": read.version, "description": read.description, "forkable": own.preload is not False}
+    return fields | {"command": own.command or None, "python": own.python or None, "preload": own.preload or ()}
+
+
+def _name_rules(value: Mapping[str, Any], key: str, folder: Path) -> Iterator[tuple[Pointer, str]]:
+    """Yield what is wrong with the name; only a plain one must be the folder's."""
+    name = value.get(key)
+    if isinstance(name, str) and (trouble := name_trouble(name)):
+        yield (key,), f"{name!r} {trouble}"
+    elif isinstance(name, str) and key == "name" and name != folder.name:
+        yield (key,), f"must equal the folder's name: {name!r} in the folder {folder.name!r}"
+
+
+def _settings_rules(value: Mapping[str, Any]) -> Iterator[tuple[Pointer, str]]:
+    """Yield what is wrong with our own settings beyond the types of their values."""
+    command, modules, env = value.get("command"), value.get("preload"), value.get("env")
+    if command and value.get("listen") == ListenMode.HANDOVER:
+        yield ("listen",), "handover needs python + entrypoint; with a command use 'port' or 'fd'"
+    words = {("command", index): word for index, word in enumerate(command if isinstance(command, list) else [])}
+    for at, word in (*words.items(), (("python",), value.get("python"))):
+        if isinstance(word, str) and "\0" in word:
+            yield at, "must be a text without NUL"
+    if modules is True:
+        yield ("preload",), "must be an array of module names or false"
+    for index, module in enumerate(modules if isinstance(modules, list) else []):
+        if isinstance(module, str) and not _MODULE_NAME.fullmatch(module):
+            yield ("preload", index), f"{module!r} is no module name"
+    for name, text in env.items() if isinstance(env, dict) else ():
+        if not ENV_NAME.fullmatch(name):
+            yield ("env", name), f"{name!r} is no name of an environment variable"
+        elif name in MARKS:
+            yield ("env", name), f"{name} is the daemon's own mark and cannot be set"
+        elif not isinstance(text, str) or "\0" in text:
+            yield ("env", name), f"must be a string without NUL, not {type_name(text)}"
+
+
+def _entrypoint_rules(value: Mapping[str, Any], own: Mapping[str, Any], folder: Path) -> Iterator[tuple[Pointer, str]]:
+    """Yield what is wrong with the entrypoint: it leaves the folder, by its words or by a link, or is no file."""
+    name = value.get("entrypoint", "main.py")
+    if not isinstance(name, str):
+        return
+    if not name or "\0" in name or name.startswith("/") or name.endswith("/") or ".." in name.split("/"):
+        yield ("entrypoint",), f"must be a file inside the tool's folder, as in 'main.py', not {name!r}"
+        return
+    if own.get("command"):
+        return
+    root, target = folder.resolve(), (folder / name).resolve()
+    if not target.is_relative_to(root):
+        yield ("entrypoint",), f"{name!r} leads out of the tool's folder, to {target}"
+    elif not target.is_file():
+        where = "is no file" if target.exists() else "is not there"
+        yield ("entrypoint",), f"the entrypoint {name!r} {where}; write it, or name another one or a command"
+
+
+def sources_of(folder: Path, entrypoint: str, command: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the files, relative to the folder, that an instance is started from."""
+    if command is None:
+        return (entrypoint,)
+    relative = (each for each in command if each and not each.startswith("/") and ".." not in each.split("/"))
+    return tuple(each for each in relative if "{port}" not in each and (folder / each).is_file())
+
+
+def stamp(path: str) -> Stamp:
+    """Take the stamp of one file, following links."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def signature(folder: Path, sources: Sequence[str]) -> tuple[Stamp, ...]:
+    """Stamp everything whose change means that the tool must be read again; `sources` are relative to the folder."""
+    return tuple(stamp(f"{folder}/{name}") for name in (MANIFEST, SIDECAR, *_LOADED_ONCE, *sources))
+
+
+def digest(folder: Path, declarations: Sequence[bytes], sources: Sequence[str]) -> str:
+    """Return the SHA-256 (hex) that changes when a running instance becomes stale.
+
+    It holds the bytes of the declarations and the stamps of what an instance loads once.
+    """
+    total = hashlib.sha256()
+    for raw in declarations:
+        total.update(f"{len(raw)}:".encode())
+        total.update(raw)
+    for name in (*_LOADED_ONCE, *sources):
+        total.update(f"{name}={stamp(f'{folder}/{name}')}\n".encode("utf-8", "surrogateescape"))
+    return total.hexdigest()

@@ -1,0 +1,485 @@
+"""Pixie's dialect of `tool.json`: typed inputs and outputs, from which one JSON Schema is made; and the body of a run.
+
+As lenient as the original: null stands for absent, dates and colours are any text, steps are for its form only. What it
+refuses is refused; what its validator only reports is a warning here and a failed check there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import mimetypes
+import re
+import secrets
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from msgspec import Meta, Struct
+
+from supervisord_py.config.documents import convert, did_you_mean, type_name
+from supervisord_py.errors import BadRequestError
+from supervisord_py.process.child_environment import ENV_NAME, MARKS
+from supervisord_py.tools.schema import compile_schema, fill_defaults, schema_problems, violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from supervisord_py.config.documents import Document, Pointer, Problem
+    from supervisord_py.tools.manifest import ToolSpec
+
+YEAR = 366 * 86400
+Word = Annotated[str, Meta(min_length=1, max_length=65536)]
+Count = Annotated[int, Meta(ge=0, le=10**9)]
+WarmKeep = Annotated[float, Meta(ge=0, le=YEAR)]
+Megabytes = Annotated[int, Meta(ge=0, le=16 * 1024 * 1024)]
+Runtime = Annotated[float, Meta(ge=0.001, le=YEAR)]
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+FILE_TYPES = frozenset({"file", "image", "audio"})
+_DATA_URL = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(?:;[^;,]*)*),(?P<content>.*)", re.DOTALL)
+
+
+class Layout(StrEnum):
+    """How the original shows the tool; `chat` also changes the body of a run."""
+
+    FORM = "form"
+    CHAT = "chat"
+    SPLIT = "split"
+
+
+class InputTransport(StrEnum):
+    """How a Pixie tool wants its inputs."""
+
+    JSON = "json"
+    MULTIPART = "multipart"
+
+
+class PixieSecret(Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of an environment variable whose value lives in `.env` only."""
+
+    key: Word
+    description: str = ""
+    required: bool = False
+
+
+class ShowIf(Struct, frozen=True, forbid_unknown_fields=True):
+    """An input is shown, and can be required, only while the input `key` equals `equals` (a JSON value)."""
+
+    key: Word
+    equals: Any
+
+
+class PixieOption(Struct, frozen=True, forbid_unknown_fields=True):
+    """One choice of a select, multiselect or radio."""
+
+    value: str | float | int | bool
+    label: str | None = None
+
+
+class PixieInput(Struct, frozen=True, kw_only=True):
+    """One declared input, with what the schema of its value is made of. A default of None is none."""
+
+    key: Word
+    type: Word
+    label: str = ""
+    description: str = ""
+    group: str = ""
+    required: bool = True
+    default: Any = None
+    show_if: ShowIf | None = None
+    options: Annotated[tuple[PixieOption, ...], Meta(min_length=1)] = ()
+    max_length: Count | None = None
+    min: Any = None
+    max: Any = None
+    range: bool = False
+    multiple: bool = False
+    min_rows: Count | None = None
+    max_rows: Count | None = None
+    schema: dict[str, Any] | None = None
+    columns: Any = None
+    default_center: Any = None
+
+
+class PixieOutput(Struct, frozen=True):
+    """One declared output; `streaming` ones arrive over `GET /stream?run_id=`."""
+
+    key: Word
+    type: Word
+    label: str = ""
+    streaming: bool = False
+
+
+class PixieManifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `tool.json` of this dialect; its inputs, outputs and secrets are read one by one."""
+
+    id: Word
+    name: str
+    inputs: list[Any]
+    outputs: list[Any]
+    warm_keep_seconds: WarmKeep
+    max_memory_mb: Megabytes
+    max_runtime_seconds: Runtime
+    entrypoint: str = "main.py"
+    description: str = ""
+    version: str = ""
+    category: str = ""
+    icon: str = ""
+    layout: Layout = Layout.FORM
+    secrets: list[Any] = []
+    schema_version: str = ""
+    concurrent: bool = True
+    validator_timeout_override: Annotated[int, Meta(ge=1, le=86400)] | None = None
+    requires_data_persistence: bool = False
+    input_transport: InputTransport = InputTransport.JSON
+    provides_file_endpoint: bool = False
+    provides_autocomplete: bool = False
+    retain_runs: Annotated[int, Meta(ge=0, le=1_000_000)] = 100
+    tags: list[str] = []
+    archived: bool = False
+    pinned_warm: bool = False
+    package: str = ""
+    workspace_default: str = ""
+
+
+class PixieTraits(Struct, frozen=True):
+    """What only this dialect knows of a tool. Unit of `validator_timeout_override`: seconds."""
+
+    inputs: tuple[PixieInput, ...]
+    outputs: tuple[PixieOutput, ...]
+    secrets: tuple[PixieSecret, ...] = ()
+    layout: Layout = Layout.FORM
+    input_transport: InputTransport = InputTransport.JSON
+    retain_runs: int = 100
+    validator_timeout_override: int | None = None
+
+    @property
+    def streams(self) -> bool:
+        """True when an output is declared as streaming."""
+        return any(output.streaming for output in self.outputs)
+
+
+# -- the types of inputs and outputs -----------------------------------------------------------------------------
+
+INPUT_KEYS = frozenset({"key", "label", "type", "description", "default", "required", "group", "show_if"})
+_MAP = "default_center default_zoom"
+_INPUTS = {
+    "text": "placeholder max_length", "textarea": "placeholder max_length monospace", "number": "min max step unit",
+    "slider": "min max step range", "select": "options searchable", "multiselect": "options", "radio": "options",
+    "checkbox": "", "toggle": "", "date": "min max", "time": "", "datetime": "", "date_range": "", "colour": "",
+    "file": "accept max_size_mb multiple", "image": "max_size_mb multiple", "audio": "max_size_mb", "json": "schema",
+    "code": "language", "markdown": "", "tags": "suggestions", "autocomplete": "endpoint", "hidden": "",
+    "table": "columns min_rows max_rows", "map_point": _MAP, "map_bbox": _MAP, "map_polygon": _MAP,
+    "map_multipoint": _MAP,
+}  # fmt: skip
+INPUT_TYPES = {kind: frozenset(keys.split()) for kind, keys in _INPUTS.items()}
+"""Every input type with the keys that only it has."""
+REQUIRED_KEYS = {
+    "slider": ("min", "max"), "select": ("options",), "multiselect": ("options",), "radio": ("options",),
+    "autocomplete": ("endpoint",), "table": ("columns",),
+}  # fmt: skip
+
+OUTPUT_KEYS = frozenset({
+    "key", "label", "type", "description", "caption", "unit", "streaming", "layout", "default_export_format",
+    "supported_export_formats",
+})  # fmt: skip
+_AXES = "x_label y_label log_x log_y"
+_OUTPUT_EXTRAS = {
+    "number": "format precision", "boolean": "true_label false_label", "table": "columns downloadable",
+    "chart_line": _AXES, "chart_area": _AXES, "map_points": _MAP, "code": "language",
+}  # fmt: skip
+_SCALARS = {
+    "text": ["string", "number", "boolean", "null"], "markdown": ["string"], "latex": ["string"], "code": ["string"],
+    "number": ["number", "null"], "progress": ["number", "null"], "boolean": ["boolean"], "image": ["string", "null"],
+    "audio": ["string", "null"], "video": ["string", "null"], "stream_text": ["string", "null"],
+}  # fmt: skip
+"""Outputs whose value may be given raw or as `{"value": …}`."""
+_MEMBERS = {
+    "table": "columns rows", "kv": "pairs", "log": "lines", "diff": "before after", "tree": "root",
+    "timeline": "events", "gantt": "tasks", "image_grid": "images", "image_compare": "before after",
+    "file": "filename data mime_type", "chart_line": "x series", "chart_area": "x series", "chart_bar": "x series",
+    "chart_scatter": "series", "chart_pie": "slices", "chart_histogram": "values", "chart_boxplot": "series",
+    "chart_heatmap": "z", "chart_candlestick": "points", "chart_radar": "axes series", "chart_sankey": "nodes links",
+    "chart_treemap": "nodes", "chart_network": "nodes edges", "map_points": "points", "map_heatmap": "points",
+    "map_choropleth": "geojson values", "map_polygons": "polygons", "map_route": "points",
+}  # fmt: skip
+"""Outputs that are objects, with the members that they must have."""
+OUTPUT_TYPES = {kind: frozenset(_OUTPUT_EXTRAS.get(kind, "").split()) for kind in (*_SCALARS, *_MEMBERS)}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
+def without_nulls(value: Any) -> Any:
+    """Return an object without members that are null; anything else as it is."""
+    return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
+
+
+def read_traits(document: Document) -> tuple[PixieTraits | None, list[Problem]]:
+    """Read inputs, outputs and secrets of a manifest; the other members are read by `PixieManifest`."""
+    problems: list[Problem] = []
+
+    def read(key: str, kind: Any, elsewhere: Mapping[str, str] | None = None) -> Iterator[Any]:
+        listed = document.value.get(key)
+        names: set[str] = set()
+        for index, raw in enumerate(listed if isinstance(listed, list) else []):
+            at: Pointer = (key, index)
+            one, wrong = convert(document, kind, at, value=without_nulls(raw), elsewhere=elsewhere)
+            if isinstance(raw, dict) and kind is not PixieSecret:
+                wrong += _wrong_for_its_type(document, at, without_nulls(raw))
+            problems.extend(wrong)
+            if one is not None and one.key in names:
+                problems.append(document.problem((*at, "key"), f"the key {one.key!r} stands twice in {key}"))
+            if one is not None:
+                names.add(one.key)
+                yield one
+
+    inputs, outputs = tuple(read("inputs", PixieInput)), tuple(read("outputs", PixieOutput))
+    secrets = tuple(read("secrets", PixieSecret, {"label": "a secret has a description instead"}))
+    for index, secret in enumerate(secrets):
+        if not ENV_NAME.fullmatch(secret.key) or secret.key in MARKS:
+            message = f"{secret.key!r} is no name of an environment variable of a tool"
+            problems.append(document.problem(("secrets", index, "key"), message))
+    return (None if problems else PixieTraits(inputs, outputs, secrets)), problems
+
+
+def _wrong_for_its_type(document: Document, at: Pointer, value: Mapping[str, Any]) -> Iterator[Problem]:
+    """Say what an input or output has that its type does not know, or lacks."""
+    types, common = (INPUT_TYPES, INPUT_KEYS) if at[0] == "inputs" else (OUTPUT_TYPES, OUTPUT_KEYS)
+    kind = value.get("type")
+    if not isinstance(kind, str) or not kind:
+        return
+    if kind not in types:
+        yield document.problem((*at, "type"), f"unknown type {kind!r}{did_you_mean(kind, types)}")
+        return
+    known = common | types[kind]
+    for key in value.keys() - known:
+        yield document.problem((*at, key), f"unknown key {key!r}{did_you_mean(key, known)}", key=True)
+    for key in REQUIRED_KEYS.get(kind, ()) if types is INPUT_TYPES else ():
+        if key not in value:
+            yield document.problem(at, f"the key {key!r} is missing")
+    if types is INPUT_TYPES and kind in {"number", "slider"}:
+        ends = [(key, value[key]) for key in ("min", "max") if key in value]
+        odd = [(key, each) for key, each in ends if isinstance(each, bool) or not isinstance(each, (int, float))]
+        for key, each in odd:
+            yield document.problem((*at, key), f"must be a number, not {type_name(each)}")
+        if len(ends) == 2 and not odd and value["min"] > value["max"]:
+            yield document.problem((*at, "max"), f"max {value['max']:g} is below min {value['min']:g}")
+    if isinstance(value.get("schema"), dict) and "schema" in known:
+        for path, message in schema_problems(value["schema"]):
+            yield document.problem((*at, "schema", *path), f"JSON Schema: {message}")
+
+
+# -- schemas -----------------------------------------------------------------------------------------------------
+
+
+def input_schema(traits: PixieTraits) -> dict[str, Any]:
+    """Return the schema that the filled-in inputs of a run must fit.
+
+    An input is required unless it says `required: false`, has a default, is hidden by its `show_if`, or is a file,
+    image or audio, which its own fixtures leave out. The
+    default of an input always fits, even where its own bounds say otherwise: Pixie would send it.
+    """
+    schema: dict[str, Any] = {"type": "object", "properties": {each.key: _member(each) for each in traits.inputs}}
+    if traits.layout is Layout.CHAT:
+        return schema
+    must = [each for each in traits.inputs if each.required and each.default is None and each.type not in FILE_TYPES]
+    schema |= {"additionalProperties": False, "required": [each.key for each in must if each.show_if is None]}
+    conditions = [
+        {
+            "if": {"properties": {shown.key: {"const": shown.equals}}, "required": [shown.key]},
+            "then": {"required": [each.key]},
+        }
+        for each in must
+        if (shown := each.show_if) is not None
+    ]
+    return schema | ({"allOf": conditions} if conditions else {})
+
+
+def _member(declared: PixieInput) -> dict[str, Any]:
+    notes: dict[str, Any] = {"title": declared.label or declared.key}
+    if declared.description:
+        notes["description"] = declared.description
+    schema = value_schema(declared)
+    if declared.default is not None:
+        notes["default"] = declared.default
+        fits = default_fits(declared)
+        return notes | (schema if fits else {"anyOf": [schema, {"const": declared.default}]})
+    if declared.required and declared.type not in FILE_TYPES:
+        return notes | schema
+    if "type" not in schema:
+        return notes | {"anyOf": [schema, {"type": "null"}]}
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return notes | schema | {"type": [*kinds, "null"]} | enum
+
+
+def value_schema(declared: PixieInput) -> dict[str, Any]:
+    """Return the JSON Schema of one input's value, without regard to whether it may be left out."""
+    match declared.type:
+        case "text" | "textarea" | "code" | "markdown" | "autocomplete" | "colour" | "date" | "time" | "datetime":
+            return _bounded({"type": "string"}, maxLength=declared.max_length)
+        case "number" | "slider":
+            one = _bounded({"type": "number"}, minimum=declared.min, maximum=declared.max)
+            return {"type": "array", "items": one, "minItems": 2, "maxItems": 2} if declared.range else one
+        case "select" | "radio":
+            return _one_of(declared.options)
+        case "multiselect":
+            return {"type": "array", "items": _one_of(declared.options)}
+        case "checkbox" | "toggle":
+            return {"type": "boolean"}
+        case "file" | "image" | "audio":  # `format` tells a client how a file is to be given: one, or each of several
+            one = {"type": "string", "format": "data-url"}
+            several: dict[str, Any] = {"type": ["string", "array"], "items": one}
+            return several if declared.multiple else several | {"format": "data-url"}
+        case "tags":
+            return {"type": "array", "items": {"type": "string"}}
+        case "table":
+            rows = {"type": "array", "items": {"type": "object"}}
+            return _bounded(rows, minItems=declared.min_rows, maxItems=declared.max_rows)
+        case "date_range" | "map_point" | "map_bbox" | "map_polygon" | "map_multipoint":
+            return {"type": ["array", "object"]}
+        case "json":
+            return dict(declared.schema or {})
+        case _:
+            return {}
+
+
+def _bounded(schema: dict[str, Any], **keywords: Any) -> dict[str, Any]:
+    return schema | {keyword: value for keyword, value in keywords.items() if value is not None}
+
+
+def _one_of(options: tuple[PixieOption, ...]) -> dict[str, Any]:
+    """Return an enum, with its type where all options have the same (a client coerces words by it)."""
+    names = {bool: "boolean", int: "number", float: "number"}
+    kinds = {names.get(type(each.value), "string") for each in options}
+    return ({"type": kinds.pop()} if len(kinds) == 1 else {}) | {"enum": [each.value for each in options]}
+
+
+def default_fits(declared: PixieInput) -> bool:
+    """Say whether the default of an input fits the input's own type and bounds."""
+    return not violations(compile_schema(value_schema(declared)), declared.default)
+
+
+def answer_schema(outputs: tuple[PixieOutput, ...]) -> dict[str, Any]:
+    """Return the JSON Schema of an answer: an object with every output that does not stream."""
+    members: dict[str, Any] = {}
+    for each in outputs:
+        if each.type in _MEMBERS:
+            shape: dict[str, Any] = {"type": "object", "required": _MEMBERS[each.type].split()}
+        else:
+            raw = _SCALARS[each.type]
+            shape = {"type": [*raw, "object"], "properties": {"value": {"type": raw}}, "required": ["value"]}
+        members[each.key] = {"title": each.label or each.key} | shape
+    return {"type": "object", "properties": members, "required": [each.key for each in outputs if not each.streaming]}
+
+
+def incoherences(traits: PixieTraits) -> list[str]:
+    """Say what does not fit together although every part is sound; for check 3 of the validator."""
+    keys = {each.key for each in traits.inputs}
+    found = [] if traits.inputs else ["there are no inputs"]
+    found += [] if traits.outputs else ["there are no outputs"]
+    for each in traits.inputs:
+        if each.show_if is not None and each.show_if.key not in keys:
+            found.append(f"input {each.key!r}: show_if names {each.show_if.key!r}, which is no input")
+        if each.type == "hidden" and each.default is None:
+            found.append(f"input {each.key!r}: a hidden input needs a default")
+        if each.default is not None and not default_fits(each):
+            found.append(f"input {each.key!r}: the default does not fit its own type or bounds")
+    return found
+
+
+# -- a run -------------------------------------------------------------------------------------------------------
+
+
+class PixieCall(NamedTuple):
+    """One request to a Pixie tool: bytes to POST to `/run`, its headers, and where its artefacts may go.
+
+    The directory is not made here.
+    """
+
+    body: bytes
+    headers: Mapping[str, str]
+    artefacts_dir: Path
+
+
+def pixie_call(spec: ToolSpec, inputs: Mapping[str, Any], run_id: str, artefacts_root: Path) -> PixieCall:
+    """Build the request of one run: `{run_id, inputs, <each input again>, _pixie}`, or a form.
+
+    The flat copy of the inputs serves older tools. With `input_transport: multipart` every input becomes a form field;
+    files, images and audio, which come as data URLs, become file parts.
+
+    Args:
+        spec: A tool of this dialect.
+        inputs: The inputs as the caller gave them, already checked; defaults are filled in here.
+        run_id: Letters, digits, `-`, `_`; at most 64.
+        artefacts_root: `artefacts_root/<tool>/<run_id>` becomes the run's directory.
+
+    Raises:
+        BadRequestError: The run id cannot be one, or the inputs cannot be told as JSON.
+    """
+    if not RUN_ID.fullmatch(run_id):
+        raise BadRequestError(f"{run_id[:80]!r} is no run id: letters, digits, '-' and '_', at most 64", unit=spec.unit)
+    directory = artefacts_root / spec.name / run_id
+    filled = fill_defaults(spec, inputs)
+    own = {"run_id": run_id, "_pixie": {"run_id": run_id, "artefacts_dir": str(directory)}}
+    try:
+        if spec.pixie is not None and spec.pixie.input_transport is InputTransport.MULTIPART:
+            files = {each.key for each in spec.pixie.inputs if each.type in FILE_TYPES}
+            body, content_type = _multipart({**filled, **own}, files)
+        else:
+            body, content_type = _json({**filled, "inputs": filled, **own}), "application/json"
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadRequestError(f"The input for {spec.unit} cannot be passed on: {why}.", unit=spec.unit) from error
+    headers = {"Content-Type": content_type, "X-Pixie-Run-Id": run_id, "X-Pixie-Artefacts-Dir": str(directory)}
+    return PixieCall(body, headers, directory)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode("utf-8", "replace")
+
+
+def _multipart(fields: Mapping[str, Any], files: set[str]) -> tuple[bytes, str]:
+    """Encode form fields as RFC 7578 asks: none for null, one each for several files, JSON for what is composed.
+
+    The boundary is random, so no content can contain it.
+    """
+    boundary = secrets.token_hex(16)
+    lines: list[bytes] = []
+    for key, value in fields.items():
+        for index, each in enumerate(value if key in files and isinstance(value, list) else [value]):
+            if each is None:
+                continue
+            disposition, kind = f'form-data; name="{_quoted(key)}"', ""
+            content = each.encode("utf-8", "replace") if isinstance(each, str) else _json(each)
+            if key in files:
+                content, kind = _decoded(key, each)
+                suffix = "" if kind == "application/octet-stream" else mimetypes.guess_extension(kind) or ""
+                disposition += f'; filename="{_quoted(f"{key}-{index}{suffix}")}"'
+            lines += [f"--{boundary}".encode(), f"Content-Disposition: {disposition}".encode("utf-8", "replace")]
+            lines += [f"Content-Type: {_quoted(kind)}".encode("utf-8", "replace")] if kind else []
+            lines += [b"", content]
+    lines += [f"--{boundary}--".encode(), b""]
+    return b"\r\n".join(lines), f"multipart/form-data; boundary={boundary}"
+
+
+def _decoded(key: str, value: Any) -> tuple[bytes, str]:
+    """Decode a data URL; what is none goes as it is, so that the tool can say what it thinks of it."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    url = _DATA_URL.fullmatch(text)
+    if url is None:
+        return text.encode("utf-8", "replace"), "application/octet-stream"
+    content = unquote_to_bytes(url["content"])
+    if url["parameters"].endswith(";base64"):
+        try:
+            content = base64.b64decode(content)
+        except binascii.Error as error:
+            raise BadRequestError(f"input {key!r} is a data URL with broken base64: {error}") from None
+    return content, url["type"] or "text/plain"
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")

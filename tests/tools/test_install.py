@@ -1,0 +1,153 @@
+"""New, added and removed tools: whole or not at all, and never over something that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, PxError, UnknownUnitError
+from supervisord_py.tools.catalog import EXAMPLES, Catalog
+from supervisord_py.tools.install import (
+    REQUEST,
+    Added,
+    DiskError,
+    RemovalScope,
+    Template,
+    add_tool,
+    new_tool,
+    placed,
+    remove_tool,
+)
+from supervisord_py.tools.validate import validate_tool
+from tool_folders import pixie_manifest, write_tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tools.tool_house import ToolHouse
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder)) if folder.exists() else []
+
+
+def add(tmp_path: Path, source: Path | str, name: str | None = None) -> Added:
+    return add_tool(str(source), tmp_path / "tools", examples_dir=EXAMPLES, name=name)
+
+
+@pytest.mark.parametrize("template", list(Template))
+async def test_a_new_tool_works_at_once(house: ToolHouse, template: Template, request: pytest.FixtureRequest) -> None:
+    if template is Template.NODE:
+        request.getfixturevalue("require")(shutil.which("node") is not None, "node is not installed")
+    folder = await asyncio.to_thread(new_tool, house.tools, "my-tool", template)
+    assert left_in(house.tools) == ["my-tool"]
+    assert (folder.stat().st_mode & 0o777) == 0o700
+    report = await validate_tool(house.launcher, folder, datetime.now(UTC))
+    assert {check["status"] for check in report["checks"]} <= {"pass", "skip"}, report
+    assert {check["name"]: check["status"] for check in report["checks"]}["streaming_check"] == "pass"
+    assert report["sample_output"] == {"result": "hello" * REQUEST["times"], "length": 15}
+    assert template is Template.FASTAPI or not report["spawn_log"], "nothing is said of probes"
+
+
+def test_what_is_there_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to("/nowhere")
+    with pytest.raises(ConflictError):
+        new_tool(tmp_path, "x")
+    with pytest.raises(BadRequestError):
+        new_tool(tmp_path, "../x")
+    with pytest.raises(ConflictError), placed(tmp_path / "y") as draft:
+        draft.mkdir()
+        (tmp_path / "y").mkdir()
+    assert left_in(tmp_path) == ["x", "y"]
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match="cannot write"):
+        new_tool(tmp_path / "file" / "tools", "x")
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in EXAMPLES.glob("*/tool.json")))
+def test_examples_can_be_added(tmp_path: Path, name: str) -> None:
+    added = add(tmp_path, f"example:{name}")
+    assert (added.spec.name, added.spec.folder) == (name, tmp_path / "tools" / name)
+    assert added.needs_sync == (EXAMPLES / name / "requirements.txt").exists()
+    assert left_in(tmp_path / "tools") == [name]
+
+
+def test_a_folder_is_copied_without_what_is_no_part_of_the_tool(tmp_path: Path) -> None:
+    source = write_tool(tmp_path / "src", "x", extra__txt="1", requirements__txt="demo")
+    for name in ("__pycache__", ".git", ".venv.old", "data/__pycache__", ".venv/lib/python3.11/site-packages/demo"):
+        (source / name).mkdir(parents=True)
+    (source / ".venv/lib/python3.11/site-packages/demo/__init__.py").touch()
+    (source / "link").symlink_to("extra.txt")
+    os.mkfifo(source / "pipe")
+    added = add(tmp_path, source)
+    copy = tmp_path / "tools" / "x"
+    assert left_in(copy) == [".venv", "data", "extra.txt", "link", "main.py", "requirements.txt", "tool.json"]
+    assert (left_in(copy / "data"), os.readlink(copy / "link")) == (["__pycache__"], "extra.txt")
+    assert (added.needs_sync, added.needs_compile) == (False, True)
+
+
+def test_a_copy_declares_the_name_it_was_given_and_is_else_as_it_was(tmp_path: Path) -> None:
+    declared = {"version": "1.0", "description": "naïve", "name": "x", "env": {"name": "x"}}
+    source = write_tool(tmp_path / "src", "x", declared)
+    original = tmp_path / "elsewhere.json"
+    (source / "tool.json").rename(original)
+    (source / "tool.json").symlink_to(original)
+    assert add(tmp_path, source, "other-one").spec.name == "other-one"
+    copied = json.loads((tmp_path / "tools" / "other-one" / "tool.json").read_text())
+    assert list(copied.items()) == list((declared | {"name": "other-one"}).items())
+    assert json.loads(original.read_text()) == declared
+    pixie = write_tool(tmp_path / "src", "My Tool", pixie_manifest("by-id"))
+    assert add(tmp_path, pixie, "other").spec.manifest == pixie_manifest("other")
+    assert add(tmp_path, pixie).spec.folder.name == "by-id"
+
+
+def test_what_cannot_be_added(tmp_path: Path) -> None:
+    good = write_tool(tmp_path / "src", "good")
+    write_tool(tmp_path / "tools", "good")
+    (tmp_path / "empty").mkdir()
+    cases: list[tuple[Any, str | None, type[PxError], str]] = [
+        (good, None, ConflictError, "is there already"),
+        (good, "Good One", BadRequestError, "lower-case"),
+        (tmp_path / "nowhere", None, BadRequestError, "is no folder"),
+        (tmp_path / "empty", None, BadRequestError, r"holds no tool\.json"),
+        (tmp_path, None, BadRequestError, r"holds no tool\.json"),
+        ("", None, BadRequestError, "a folder or example:NAME"),
+        ("a\0b", None, BadRequestError, "a folder or example:NAME"),
+        ("example:compound-intrest", None, UnknownUnitError, "did you mean 'compound-interest'"),
+        ("example:../x", None, UnknownUnitError, r"no example '\.\./x'"),
+    ]
+    for source, name, kind, words in cases:
+        with pytest.raises(kind, match=words):
+            add(tmp_path, source, name)
+    for manifest in ("{", "[]", {"name": 5}, {"name": "bad", "concurrency": 0}):
+        with pytest.raises(ConfigError) as broken:
+            add(tmp_path, write_tool(tmp_path / "src", "bad", manifest))
+        assert broken.value.extra["file"] == str(tmp_path / "tools" / "bad" / "tool.json")
+        assert ".adding-" not in json.dumps(broken.value.problem())
+    with pytest.raises(BadRequestError, match="contains the tools directory"):
+        add_tool(str(good), good / "tools", examples_dir=EXAMPLES)
+    assert left_in(tmp_path / "tools") == ["good"]
+
+
+def test_a_tool_is_removed_and_of_a_link_the_link_only(tmp_path: Path) -> None:
+    tools, real = tmp_path / "tools", write_tool(tmp_path / "real", "x")
+    (write_tool(tools, "y") / "out").symlink_to(tmp_path / "real")
+    write_tool(tools, "broken", "{")
+    (tools / "x").symlink_to(real)
+    catalog = Catalog([tools])
+    for name in ("x", "y", "broken"):
+        assert remove_tool(catalog, name, tools) == tools / name
+    assert (left_in(tools), left_in(real)) == ([], ["main.py", "tool.json"])
+    with pytest.raises(UnknownUnitError):
+        remove_tool(catalog, "x", tools)
+    elsewhere = Catalog([tmp_path / "real"])
+    with pytest.raises(ConflictError, match="lies outside"):
+        remove_tool(elsewhere, "x", tools)
+    remove_tool(elsewhere, "x", tools, RemovalScope.ANYWHERE)
+    assert left_in(tmp_path / "real") == []

@@ -1,0 +1,292 @@
+"""Pixie's dialect: existing tools load unchanged, and their inputs become one schema, lenient as the original."""
+
+from __future__ import annotations
+
+import base64
+import json
+from email.parser import BytesParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisord_py.errors import BadRequestError, ConfigError, InvalidInputError
+from supervisord_py.tools.manifest import PIXIE_KEYS, Dialect, ListenMode, ToolSpec, dialect_of, load_tool
+from supervisord_py.tools.pixie import INPUT_TYPES, OUTPUT_TYPES, InputTransport, PixieSecret, pixie_call
+from supervisord_py.tools.schema import check_input, compile_schema, fill_defaults, violations
+from tool_folders import FULL_INPUTS, OPTIONS, pixie, pixie_manifest, write_tool
+
+URL = "data:audio/wav;base64,AAAA"
+GIVEN: dict[str, Any] = {
+    "t_slider": 7,
+    "t_range": [1, 2],
+    "t_select": "b",
+    "t_toggle": False,
+    "t_radio": 12,
+    "t_date": "2026-01-01",
+    "t_time": "00:00",
+    "t_datetime": "2026-01-01T00:00",
+    "t_date_range": ["2026-01-01", "2026-01-02"],
+    "t_image": URL,
+    "t_audio": URL,
+    "t_json": {},
+    "t_code": "",
+    "t_markdown": "",
+    "t_tags": [],
+    "t_auto": "x",
+    "t_table": [{"n": "x"}],
+    "t_point": [1, 2],
+    "t_bbox": [[1, 2], [3, 4]],
+    "t_polygon": [[1, 2]],
+    "t_points": [[1, 2]],
+}
+KEYS = {
+    "description": "d",
+    "version": "0.1.0",
+    "category": "science/dynamics",
+    "icon": None,
+    "layout": "split",
+    "warm_keep_seconds": 60,
+    "max_memory_mb": 256,
+    "max_runtime_seconds": 10,
+    "schema_version": "1.0",
+    "secrets": [{"key": "API_KEY", "description": "k", "required": True}],
+    "concurrent": False,
+    "tags": ["a"],
+    "validator_timeout_override": 90,
+    "requires_data_persistence": True,
+    "input_transport": "multipart",
+    "provides_file_endpoint": False,
+    "provides_autocomplete": True,
+    "retain_runs": 5,
+    "archived": False,
+    "pinned_warm": True,
+    "entrypoint": "main.py",
+    "package": None,
+    "workspace_default": "a",
+}
+
+
+def pointers(spec: ToolSpec, value: Any) -> dict[str, str]:
+    with pytest.raises(InvalidInputError) as caught:
+        check_input(spec, value)
+    return {each["pointer"]: each["message"] for each in caught.value.extra["errors"]}
+
+
+def full(tmp_path: Path, **keys: Any) -> ToolSpec:
+    outputs = [{"key": f"o_{kind}", "type": kind, "label": kind} for kind in OUTPUT_TYPES]
+    return pixie(tmp_path, inputs=FULL_INPUTS, outputs=outputs, **keys)
+
+
+def test_a_tool_with_every_type_loads_and_takes_a_full_input(tmp_path: Path) -> None:
+    assert (len(INPUT_TYPES), len(OUTPUT_TYPES)) == (28, 39)
+    assert {each["type"] for each in FULL_INPUTS} == set(INPUT_TYPES)
+    spec = full(tmp_path)
+    assert (spec.dialect, spec.warnings) == (Dialect.PIXIE, ())
+    check_input(spec, GIVEN)
+    check_input(spec, {"run_id": "r", "inputs": GIVEN})
+    assert fill_defaults(spec, GIVEN)["t_hidden"] == "secret-value"
+
+
+def test_every_key_of_the_original_is_honoured(tmp_path: Path) -> None:
+    assert set(KEYS) >= set(PIXIE_KEYS) - {"id", "name", "inputs", "outputs"}
+    spec = pixie(tmp_path, sidecar={"listen": "port", "stop_timeout_seconds": 1, "pinned": False}, **KEYS)
+    assert (spec.title, spec.description, spec.version) == ("A title", "d", "0.1.0")
+    assert (spec.warm_keep_seconds, spec.max_memory_mb, spec.max_runtime_seconds) == (60, 256, 10)
+    assert (spec.concurrency, spec.pinned, spec.listen, spec.stop_timeout_seconds) == (1, True, ListenMode.PORT, 1)
+    traits = spec.pixie
+    assert traits is not None
+    assert traits.secrets == (PixieSecret("API_KEY", "k", True),)
+    assert (traits.input_transport, traits.streams) == (InputTransport.MULTIPART, False)
+    assert (traits.retain_runs, traits.validator_timeout_override, traits.layout) == (5, 90, "split")
+
+
+def test_the_id_is_the_name_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    spec = load_tool(write_tool(tmp_path, "My Folder_2", pixie_manifest("curve-fit")))
+    assert (spec.name, spec.unit, spec.folder) == ("curve-fit", "tool:curve-fit", tmp_path / "My Folder_2")
+    with pytest.raises(ConfigError) as caught:
+        load_tool(write_tool(tmp_path, "My Folder_2", pixie_manifest("curve-fit", layout="round")))
+    assert caught.value.unit == "tool:curve-fit"
+
+
+def test_dialects_are_told_apart_by_their_keys() -> None:
+    assert dialect_of({"name": "x"}) is Dialect.PLAIN
+    assert dialect_of({"name": "x", "input": {}, "tags": []}) is Dialect.PLAIN
+    assert dialect_of({"id": "x"}) is Dialect.PIXIE
+    assert dialect_of({"name": "x", "inputs": []}) is Dialect.PIXIE
+    assert dialect_of({"name": "x", "input": {}, "output": {}, "icon": ""}) is Dialect.PLAIN
+    assert dialect_of({"tags": [], "icon": "", "env": {}}) is Dialect.PIXIE
+
+
+def one(**keys: Any) -> dict[str, Any]:
+    return {"inputs": [{"key": "a", "type": "text", "label": "A", **keys}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "words"),
+    [
+        ({"listen": "port"}, "/listen", "it belongs into pxd.json"),
+        ({"iconn": "x"}, "/iconn", "did you mean 'icon'?"),
+        ({"id": "Other"}, "/id", "lower-case"),
+        ({"layout": "chatt"}, "/layout", "did you mean 'chat'?"),
+        ({"secrets": [{"key": "A", "label": "x"}]}, "/secrets/0/label", "a secret has a description instead"),
+        ({"secrets": [{"key": "A-B"}]}, "/secrets/0/key", "no name of an environment variable"),
+        ({"inputs": {}}, "/inputs", "must be an array"),
+        ({"inputs": [{"key": "a", "label": "x"}]}, "/inputs/0", "'type' is missing"),
+        (one(type="slidr"), "/inputs/0/type", "did you mean 'slider'?"),
+        (one(minn=1), "/inputs/0/minn", "unknown key"),
+        (one(type="slider", min=1), "/inputs/0", "'max' is missing"),
+        (one(type="slider", min=5, max=1), "/inputs/0/max", "below min"),
+        (one(type="number", min="x"), "/inputs/0/min", "must be a number"),
+        (one(type="select", options=[{"value": []}]), "/inputs/0/options/0/value", "not an array"),
+        (one(type="json", schema={"type": "x"}), "/inputs/0/schema/type", "JSON Schema"),
+        (one(show_if={"key": "b"}), "/inputs/0/show_if", "'equals' is missing"),
+        ({"inputs": [*one()["inputs"], *one()["inputs"]]}, "/inputs/1/key", "stands twice"),
+        ({"outputs": [{"key": "a", "type": "chart_lin"}]}, "/outputs/0/type", "did you mean 'chart_line'?"),
+    ],
+)
+def test_what_the_original_refuses_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, Any], pointer: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_tool(write_tool(tmp_path, "tool", pixie_manifest(**change)))
+    found = {each["pointer"]: each["message"] for each in caught.value.extra["errors"]}
+    assert words in found[pointer]
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "words"),
+    [
+        ({"lissten": "port"}, "did you mean 'listen'?"),
+        ({"warm_keep_seconds": 5}, "it belongs into tool.json"),
+        ([], "must be a JSON object"),
+    ],
+)
+def test_a_broken_side_file_is_an_error_of_its_own(tmp_path: Path, sidecar: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=r"pxd\.json") as caught:
+        pixie(tmp_path, sidecar=sidecar)
+    assert words in caught.value.detail
+
+
+def test_what_only_the_originals_validator_reports_is_a_warning(tmp_path: Path) -> None:
+    inputs = [
+        {"key": "h", "type": "hidden", "label": "H"},
+        {"key": "s", "type": "text", "label": "S", "show_if": {"key": "nope", "equals": None}},
+        {"key": "n", "type": "number", "label": "N", "max": 5, "default": 9},
+        {"key": "l", "type": "text"},
+    ]
+    spec = pixie(tmp_path, inputs=inputs, outputs=[], concurrent=False, sidecar={"concurrency": 8})
+    said, words = " ".join(spec.warnings), ["hidden input needs a default", "'nope', which is no input", "no outputs"]
+    assert all(
+        each in said for each in [*words, "does not fit its own", "/inputs/3: no label", "concurrency in pxd.json"]
+    )
+    assert spec.concurrency == 1
+
+
+def test_inputs_are_required_unless_defaulted_optional_hidden_or_a_file(tmp_path: Path) -> None:
+    assert pointers(full(tmp_path), {}) == {f"/{key}": "is required" for key in GIVEN if GIVEN[key] is not URL}
+    inputs = [
+        {"key": "mode", "type": "select", "label": "M", "options": OPTIONS, "default": "a"},
+        {"key": "extra", "type": "number", "label": "E", "show_if": {"key": "mode", "equals": "b"}},
+        {"key": "csv", "type": "file", "label": "C"},
+        {"key": "s", "type": "select", "label": "S", "options": OPTIONS, "required": False},
+        {"key": "h", "type": "hidden", "label": "H", "required": False},
+    ]
+    spec = pixie(tmp_path, inputs=inputs)
+    check_input(spec, {})
+    check_input(spec, {"mode": "b", "extra": 1, "csv": None, "s": None, "h": None})
+    assert pointers(spec, {"mode": "b"}) == {"/extra": "is required"}
+
+
+@pytest.mark.parametrize(
+    ("value", "pointer", "words"),
+    [
+        ({"t_number": 101}, "/t_number", "maximum"),
+        ({"t_number": True}, "/t_number", "must be of type number, not a boolean"),
+        ({"t_text": "x" * 21}, "/t_text", "longer than 20"),
+        ({"t_select": "c"}, "/t_select", "must be one of 'a', 'b'"),
+        ({"t_radio": "1"}, "/t_radio", "must be one of 1, 12"),
+        ({"t_multi": ["a", "z"]}, "/t_multi/1", "must be one of"),
+        ({"t_texxt": 1}, "/t_texxt", "did you mean 't_text'?"),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, value: dict[str, Any], pointer: str, words: str) -> None:
+    assert words in pointers(full(tmp_path), {**GIVEN, **value})[pointer]
+
+
+def test_a_default_out_of_its_own_bounds_still_runs(tmp_path: Path) -> None:
+    spec = pixie(tmp_path, inputs=[{"key": "n", "type": "number", "label": "N", "max": 5, "default": 9}])
+    check_input(spec, {})
+    check_input(spec, {"n": 4})
+    assert set(pointers(spec, {"n": 8})) == {"/n"}
+
+
+def test_descriptions_and_types_of_options_reach_the_schema(tmp_path: Path) -> None:
+    def choice(key: str, *values: Any) -> dict[str, Any]:
+        options = [{"value": value, "label": str(value)} for value in values]
+        return {"key": key, "type": "select", "label": "L", "description": "D", "options": options}
+
+    spec = pixie(tmp_path, inputs=[choice("n", 1, 2.5), choice("b", *(True, False)), choice("m", 1, "x")])
+    members = spec.input_schema["properties"]
+    assert members["n"] == {"title": "L", "description": "D", "type": "number", "enum": [1, 2.5]}
+    assert members["b"]["type"] == "boolean"
+    assert "type" not in members["m"]
+    chat = pixie(tmp_path, layout="chat", inputs=[{"key": "messages", "type": "json", "label": "M"}])
+    check_input(chat, {"messages": [], "history": []})
+
+
+def test_the_answer_schema_knows_both_forms_of_a_scalar(tmp_path: Path) -> None:
+    kinds = {"n": "number", "t": "table", "h": "chart_heatmap"}
+    outputs = [{"key": key, "type": kind, "label": key} for key, kind in kinds.items()]
+    spec = pixie(tmp_path, outputs=[*outputs, {"key": "s", "type": "stream_text", "label": "S", "streaming": True}])
+    assert spec.pixie is not None
+    assert spec.pixie.streams
+    ask = compile_schema(spec.output_schema)
+    rest = {"t": {"columns": [], "rows": []}, "h": {"z": [[1]]}}
+    assert violations(ask, {"n": 1, "more": 1, **rest}) == []
+    assert violations(ask, {"n": {"value": 1, "format": "currency"}, **rest}) == []
+    wrong = violations(ask, {"n": {"valu": 1}, "t": {"rows": []}, "h": {}})
+    assert [each.pointer for each in wrong] == ["/h/z", "/n/value", "/t/columns"]
+
+
+def test_the_body_repeats_the_inputs_and_names_the_run(tmp_path: Path) -> None:
+    spec = pixie(tmp_path)
+    call = pixie_call(spec, {}, "run-1", Path("/artefacts"))
+    names = {"run_id": "run-1", "_pixie": {"run_id": "run-1", "artefacts_dir": "/artefacts/tool/run-1"}}
+    assert json.loads(call.body) == {"inputs": {"a": 1}, "a": 1, **names}
+    assert call.headers == {
+        "Content-Type": "application/json",
+        "X-Pixie-Run-Id": "run-1",
+        "X-Pixie-Artefacts-Dir": "/artefacts/tool/run-1",
+    }
+    assert call.artefacts_dir == Path("/artefacts/tool/run-1")
+    assert json.loads(pixie_call(spec, {"run_id": "x", "inputs": {"a": 2}}, "r", tmp_path).body)["inputs"] == {"a": 2}
+    for run_id in ("", "../x", "a/b", "x" * 65, "a\n", "-a"):
+        with pytest.raises(BadRequestError):
+            pixie_call(spec, {}, run_id, tmp_path)
+
+
+def test_multipart_sends_files_as_files(tmp_path: Path) -> None:
+    kinds = {"pic": "image", "files": "file", "words": "text", "list": "tags", "none": "text"}
+    inputs: list[dict[str, Any]] = [{"key": key, "type": kind, "label": key} for key, kind in kinds.items()]
+    inputs[1]["multiple"], inputs[4]["required"] = True, False
+    spec = pixie(tmp_path, inputs=inputs, input_transport="multipart")
+    several = ["data:,a%20b", "no url"]
+    value = {"pic": "data:image/png;base64,iVBO", "files": several, "words": "grüße", "list": ["a"], "none": None}
+    call = pixie_call(spec, value, "r", tmp_path)
+    head = b"Content-Type: " + call.headers["Content-Type"].encode() + b"\r\n\r\n"
+    parts = [
+        (part.get_param("name", header="content-disposition"), part.get_filename(), part.get_payload(decode=True))
+        for part in BytesParser().parsebytes(head + call.body).walk()
+        if not part.is_multipart()
+    ]
+    assert parts[:5] == [
+        ("pic", "pic-0.png", base64.b64decode("iVBO")),
+        ("files", "files-0.txt", b"a b"),
+        ("files", "files-1", b"no url"),
+        ("words", None, "grüße".encode()),
+        ("list", None, b'["a"]'),
+    ]
+    assert [name for name, _, _ in parts[5:]] == ["run_id", "_pixie"]
+    with pytest.raises(BadRequestError, match="broken base64"):
+        pixie_call(spec, {"pic": "data:image/png;base64,x"}, "r", tmp_path)

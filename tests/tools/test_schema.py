@@ -1,0 +1,129 @@
+"""Input is judged before anything is spawned, each place by its pointer; a schema is judged when it is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.errors import InvalidInputError
+from supervisord_py.tools import schema as schema_module
+from supervisord_py.tools.schema import (
+    MAX_VIOLATIONS,
+    check_input,
+    compile_schema,
+    differences,
+    schema_problems,
+    violations,
+)
+from tool_folders import plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "rho": {"type": "number", "minimum": 0},
+        "name": {"type": "string", "pattern": "^[a-z]+$"},
+        "kind": {"enum": ["summary", "points"]},
+        "steps": {"type": "array", "items": {"type": "integer"}},
+        "either": {"anyOf": [{"properties": {"x": {"type": "integer"}}, "required": ["x"]}, {"const": 5}]},
+        "deep": {"$ref": "#/$defs/point"},
+    },
+    "required": ["rho"],
+    "additionalProperties": False,
+    "patternProperties": {"^x-": {}},
+    "$defs": {"point": {"type": "object", "required": ["x", "y"]}},
+}
+
+
+def found(value: Any, schema: Any = SCHEMA) -> dict[str, str]:
+    return {each.pointer: each.message for each in violations(compile_schema(schema), value, schema)}
+
+
+def test_every_place_is_named_in_order() -> None:
+    assert found({"rho": 28, "x-note": 1, "steps": [1], "either": 5, "deep": {"x": 1, "y": 2}}) == {}
+    value = {"roh": 1, "name": "A1", "kind": "point", "steps": [1, "2", 3.5], "deep": {"x": 1}, "either": {"x": "1"}}
+    assert list(found(value).items()) == [
+        ("/deep/y", "is required"),
+        ("/either/x", "must be of type integer, not a string"),
+        ("/kind", "must be one of 'summary', 'points'; did you mean 'points'?"),
+        ("/name", '"A1" does not match "^[a-z]+$"'),
+        ("/rho", "is required"),
+        ("/roh", "is not known here; did you mean 'rho'?"),
+        ("/steps/1", "must be of type integer, not a string"),
+        ("/steps/2", "must be of type integer, not a number"),
+    ]
+
+
+def test_the_error_is_a_whole_problem(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_input(plain(tmp_path, input=SCHEMA), {"a": 1, "b": 2})
+    problem = caught.value.problem()
+    assert (problem["status"], problem["kind"], problem["unit"]) == (422, "invalid_input", "tool:tool")
+    assert problem["hint"] == "pxctl tools show tool"
+    assert problem["detail"] == "input of tool:tool: /a is not known here (and 2 more)"
+
+
+def test_many_errors_and_long_values_stay_short() -> None:
+    errors = violations(compile_schema({"items": {"maxLength": 1}}), ["x" * 10000] * 500)
+    assert len(errors) == MAX_VIOLATIONS
+    assert all(len(each.message) <= 400 and "is longer than 1 character" in each.message for each in errors)
+
+
+def test_odd_values_are_no_crash() -> None:
+    value: Any = 0
+    for _ in range(5000):
+        value = [value]
+    endless = {"$defs": {"a": {"items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"}
+    for each in (value, "\ud800", 10**400, -(2**70), 1e300):
+        found(each, endless)
+        assert found(each, False)
+
+
+def test_compiled_schemas_are_kept_by_digest_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_module, "MAX_COMPILED", 2)
+    monkeypatch.setattr(schema_module, "_compiled", type(schema_module._compiled)())
+    specs = [plain(tmp_path, f"tool{index}", input={"type": "object"}) for index in range(3)]
+    for spec in specs:
+        check_input(spec, {})
+    assert list(schema_module._compiled) == [specs[1].digest, specs[2].digest]
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer", "words"),
+    [
+        ({"$ref": "https://example.org/x.json"}, "/$ref", "nothing is fetched"),
+        ({"$ref": "#/minLength/x", "minLength": 1}, "/$ref", "leads nowhere"),
+        ({"allOf": [{"$ref": "#/allOf/9"}]}, "/allOf/0/$ref", "leads nowhere"),
+        ({"$schema": "http://json-schema.org/draft-07/schema#"}, "/$schema", "another dialect"),
+        ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern", "regex"),
+        ({"type": "objekt", "minimum": "5"}, "/minimum", "number"),
+        ({"$id": "http://[", "$defs": {"a": {"$id": "x"}}}, "", "http://["),
+        (5, "", "must be a JSON Schema"),
+    ],
+)
+def test_a_schema_that_cannot_be_asked_is_refused(schema: Any, pointer: str, words: str) -> None:
+    problems = {each.pointer: each.message for each in schema_problems(schema)}
+    assert words in problems[pointer]
+
+
+def test_sound_schemas_with_references_pass() -> None:
+    tree = {"$defs": {"n": {"type": "object", "properties": {"next": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema#"}
+    for schema in (tree, dialect, {"$defs": {"a": {"$anchor": "here"}}, "$ref": "#here"}, {"$ref": "#"}, False):
+        assert schema_problems(schema) == []
+
+
+def test_differences_have_pointers_and_tolerances() -> None:
+    assert differences({"a": [1, {"b/c": True}], "x": 1}, {"a": [1, {"b/c": 1}, 3], "y": 2}) == [
+        "/a: expected 2 items, got 3",
+        "/a/1/b~1c: expected True, got 1",
+        "/x: missing, expected 1",
+        "/y: not expected, got 2",
+    ]
+    assert differences(float("nan"), float("nan")) == []
+    assert differences(100, 101, relative=0.02) == []
+    assert differences({"a": 1}, {"a": 1, "b": 2}, extra=True) == []
+    assert len(differences(list(range(100)), [0] * 100)) == 50
