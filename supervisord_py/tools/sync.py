@@ -32,10 +32,10 @@ from supervisord_py.config.documents import (
 )
 from supervisord_py.errors import ConflictError, PxError
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed
+from supervisord_py.process.program import Completed
 from supervisord_py.tools.manifest import VENV
 
 if TYPE_CHECKING:
-    from supervisord_py.process.program import Completed
     from supervisord_py.tools.config import ToolDefaults
     from supervisord_py.tools.manifest import ToolSpec
 
