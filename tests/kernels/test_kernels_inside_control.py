@@ -120,15 +120,6 @@ def test_an_interrupt_alone_ends_an_asynchronous_cell(rig: InsideRig, whose: str
     rig.good("1")
 
 
-def printed(rig: InsideRig, cell: str) -> bytes:
-    """Return stdout alone: Python tells on stderr of interrupts that hit a finalizer."""
-    out = rig.out(cell)
-    turns = rig.records(cell, "stream")
-    ends = [turn["at"] for turn in turns[1:]] + [len(out)] * bool(turns)
-    pieces = [out[turn["at"] : end] for turn, end in zip(turns, ends, strict=True) if turn["stream"] == "stdout"]
-    return b"".join(pieces)
-
-
 def test_whenever_an_interrupt_hits_the_request_is_answered_and_ended(rig: InsideRig) -> None:
     """Also before the code begins, after it ended, and while records are written."""
     rig.good("1")  # what was asked before is answered to its end: in that, SIGINT is ipykernel's own affair
@@ -145,7 +136,7 @@ def test_whenever_an_interrupt_hits_the_request_is_answered_and_ended(rig: Insid
         assert end["status"] == ran.reply["status"], seed
         assert ran.reply["status"] == "ok" or ran.reply["ename"] == "KeyboardInterrupt", seed
         whole = "".join(f"{number}\n" for number in range(300)).encode() + b"done\n"
-        assert whole.startswith(printed(rig, cell)), seed
+        assert whole.startswith(rig.out(cell)), seed
         assert end["at"] == len(rig.out(cell)), seed
     rig.good("1")
 
@@ -313,7 +304,7 @@ def test_a_completion_does_not_take_the_output_of_threads_away(rig: InsideRig) -
     rig.message("shell", rig.ask("shell", "complete_request", {"code": "pri", "cursor_pos": 3}))
     rig.good("pass")
     last = rig.good("free.set(); done.wait(60)")
-    assert rig.out(first.id) == b""  # a descriptor has no parent: the cell that runs has it
+    assert rig.out(first.id) == b""  # a descriptor has no thread: the cell that runs has it
     assert rig.out(last.id) == b"fd"
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
+from supervisord_py.kernels import render
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output import render
-from supervisord_py.kernels.output.render import (
+from supervisord_py.kernels.render import (
     NEAR_BYTES,
     CellOutput,
     as_on_a_terminal,

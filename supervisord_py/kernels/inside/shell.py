@@ -17,7 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from .told import clipped, tell  # noqa: TID252
+from .status import clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

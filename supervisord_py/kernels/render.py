@@ -1,8 +1,7 @@
 """What is shown of a cell, made from its files: one text, and outputs as notebooks have them.
 
 Text and outputs tell the same in the same order. Memory is bounded by the limits, not by what the cell printed: the
-stream is read at its two ends, its line ends are counted block by block, large rich outputs become files as they are
-met. Blocking file I/O: call it in a thread.
+streams are read at their two ends, large rich outputs become files as they are met. Blocking: call it in a thread.
 """
 
 from __future__ import annotations
@@ -11,33 +10,22 @@ import codecs
 import importlib
 import re
 from collections import deque
-from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct, field
+
+from supervisord_py.kernels.artifacts import joined, spill, weight
 from supervisord_py.kernels.cell import CellResult, CellStatus
-from supervisord_py.kernels.output.artifacts import joined, spill, weight
-from supervisord_py.kernels.output.cell_log import OutputGoneError
-from supervisord_py.kernels.output.records import (
-    STATUS_MIME,
-    Capped,
-    Clear,
-    Display,
-    End,
-    Raised,
-    Result,
-    Status,
-    StreamChange,
-    capped_words,
-)
+from supervisord_py.kernels.cell_files import OutputGoneError, capped_words, end_of, error_in
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from supervisord_py.kernels.cell import CellError, Step
+    from supervisord_py.kernels.cell_files import CellLog, End, Record
     from supervisord_py.kernels.config import OutputLimits
-    from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.records import Record
 
 Output = dict[str, Any]
 FIRST_OUTPUTS = 100
@@ -51,11 +39,11 @@ NEAR_BYTES = 1024
 MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
 _CHARACTER_BYTES = 4
 _NAMELESS = "NoneType"
+_RICH = ("display", "result", "error", "status")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
-@dataclass(frozen=True, slots=True)
-class CellOutput:
+class CellOutput(Struct, frozen=True):
     """What a cell gave, as far as its files tell.
 
     Attributes:
@@ -96,135 +84,131 @@ def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS +
 
 
 def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
-    total = log.size()
+    sizes = {stream: log.size(stream) for stream in log.paths}
+    total = sum(sizes.values())
     found = _survey(log.records(), total)
-    collected = _Collector(log, limits, found, most_outputs)
-    collected.collect(total)
-    text, outputs, shown_bytes, is_cut = _compose(collected, limits)
-    missing = max(0, found.end.at - log.size()) if found.end else 0
-    open_end = total > 0 and log.read(total - 1, 1) != b"\n"
+    parts = _Parts(log, limits, found, most_outputs, sizes)
+    text, outputs, shown_bytes, is_cut = _compose(parts, limits)
+    capped, missing = found.capped, max(0, found.end.size - total) if found.end else 0
+    unkept, notices = None, []
+    if missing and capped is None:
+        unkept = f"{missing} bytes of output are lost: they were removed from disk while the cell ran"
+    elif capped is not None and capped.said.get("disk"):
+        unkept = capped_words(capped)
+    elif capped is not None:
+        notices.append(capped_words(capped))
+    if parts.count > len(parts.rich):
+        dropped = parts.count - len(parts.rich)
+        notices.append(f"{dropped} of {parts.count} rich outputs are not listed: only the first and the last are")
     return CellOutput(
         text,
         outputs,
-        is_cut or found.capped is not None,
+        is_cut or capped is not None,
         log.cell_id if total else None,
         total,
-        _count_lines(log, 0, total) + open_end,
+        _count_lines(log, log.pieces()) + (total > 0 and log.page(total - 1, 1).data != b"\n"),
         shown_bytes,
         what_was_raised(found.end.error if found.end else None, found.error),
         found.end,
-        _unkept(found, missing),
-        tuple(_notices(found, collected)),
+        unkept,
+        tuple(notices),
     )
 
 
-def _unkept(found: _Survey, missing: int) -> str | None:
-    if missing:
-        return f"{missing} bytes of output are lost: they were removed from disk while the cell ran"
-    return capped_words(found.capped) if found.capped is not None and found.capped.by_disk else None
-
-
-def _notices(found: _Survey, collected: _Collector) -> Iterator[str]:
-    if found.capped is not None and not found.capped.by_disk:
-        yield capped_words(found.capped)
-    if collected.count > len(collected.rich):
-        dropped = collected.count - len(collected.rich)
-        yield f"{dropped} of {collected.count} rich outputs are not listed: only the first and the last are"
-
-
-def _count_lines(log: CellLog, start: int, end: int) -> int:
+def _count_lines(log: CellLog, pieces: Iterable[tuple[str, int, int]]) -> int:
+    """Return how many line ends lie in a stretch of each stream that all these pieces are of."""
+    ends: dict[str, tuple[int, int]] = {}
+    for stream, start, end in pieces:
+        first, last = ends.get(stream, (start, end))
+        ends[stream] = min(first, start), max(last, end)
     count = 0
-    while start < end and (block := log.read(start, min(BLOCK_BYTES, end - start))):
-        count += block.count(b"\n")
-        start += len(block)
+    for stream, (at, last) in ends.items():
+        for start in range(at, last, BLOCK_BYTES):
+            count += log.read(stream, start, min(BLOCK_BYTES, last - start)).count(b"\n")
     return count
 
 
 # -- the first look over the records: what was cleared, which displays were written over, how it ended ---------------
 
 
-@dataclass(slots=True)
-class _Survey:
+class _Survey(Struct):
     """What must be known before the records are shown in order.
 
     Attributes:
-        visible_from: Byte of the stream at which what was not cleared begins.
-        visible_after: Offset of the record that cleared; -1 where nothing was.
-        latest: `{display_id: offset of its last update}`.
+        cleared: The record that cleared last.
+        latest: `{display_id: its last update}`.
         displayed: Ids that were displayed, cleared ones included.
         error: What was raised last.
-        end, capped: As the records say.
     """
 
-    visible_from: int = 0
-    visible_after: int = -1
-    latest: dict[str, int] = field(default_factory=dict)
+    cleared: Record | None = None
+    latest: dict[str, Record] = field(default_factory=dict)
     displayed: set[str] = field(default_factory=set)
     error: CellError | None = None
     end: End | None = None
-    capped: Capped | None = None
+    capped: Record | None = None
 
-    def is_shown(self, record: Display) -> bool:
+    def is_shown(self, record: Record) -> bool:
         """Say whether a display has a place of its own; an update only has where its id was never displayed here."""
-        name = record.display_id
-        if not record.update:
+        name = record.said.get("display_id")
+        if not record.said.get("update"):
             return True
-        return name is not None and name not in self.displayed and self.latest[name] == record.place.offset
+        return name is not None and name not in self.displayed and self.latest[name].offset == record.offset
 
 
 def _survey(records: Iterable[Record], total_bytes: int) -> _Survey:
-    """Look over all records of a cell whose stream has `total_bytes` now."""
+    """Look over all records of a cell whose streams have `total_bytes` now."""
     found = _Survey()
-    pending: Clear | None = None
+    pending: Record | None = None
     for record in records:
-        if isinstance(record, Clear):
+        if record.kind == "clear":
             pending = record
-        if pending is not None and (
-            not pending.wait or record.at > pending.at or isinstance(record, Display | Result | Raised)
-        ):
-            found.visible_from, found.visible_after, pending = pending.at, pending.place.offset, None
-        match record:
-            case Display(update=True, display_id=str() as name):
-                found.latest[name] = record.place.offset
-            case Display(display_id=str() as name):
+        grew = pending is not None and record.at + record.err_at > pending.at + pending.err_at
+        is_new = grew or record.kind in {"display", "result", "error"}
+        if pending is not None and (is_new or not pending.said.get("wait")):
+            found.cleared, pending = pending, None
+        name = record.said.get("display_id")
+        if record.kind == "display" and name is not None:
+            if record.said.get("update"):
+                found.latest[name] = record
+            else:
                 found.displayed.add(name)
-            case Raised(error=error):
-                found.error = error
-            case Capped():
-                found.capped = record
-            case End():
-                found.end = record
-            case _:
-                pass
-    if pending is not None and total_bytes > pending.at:
-        found.visible_from, found.visible_after = pending.at, pending.place.offset
+        elif record.kind == "error":
+            found.error = error_in(record.said)
+        elif record.kind == "capped":
+            found.capped = record
+        elif record.kind == "end":
+            found.end = end_of(record)
+    if pending is not None and total_bytes > pending.at + pending.err_at:
+        found.cleared = pending
     return found
 
 
 # -- the second look: parts in order -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A stretch of the stream file, from `start` on, or the words of the rich output number `ordinal`."""
+class _Part(NamedTuple):
+    """A stretch of a stream, from `start` on, or the words of the rich output number `ordinal`."""
 
     size: int
-    start: int = 0
     stream: str = ""
+    start: int = 0
     ordinal: int = -1
 
 
-class _Collector:
-    """Goes over the records in order.
+class _Parts:
+    """Everything that is shown, in order.
 
     Attributes:
-        parts: What is shown, in order; of the middle of a long stream only its size.
+        all: In order.
         rich: The first and the last rich outputs by number, each with its words. `count`: of all there were.
     """
 
-    def __init__(self, log: CellLog, limits: OutputLimits, found: _Survey, most_outputs: int) -> None:
+    def __init__(
+        self, log: CellLog, limits: OutputLimits, found: _Survey, most_outputs: int, sizes: dict[str, int]
+    ) -> None:
         self.log = log
-        self.parts: list[_Part] = []
+        self.all: list[_Part] = []
         self.rich: dict[int, tuple[Output, bytes]] = {}
         self.count = 0
         self._limits = limits
@@ -232,90 +216,89 @@ class _Collector:
         self._first = min(FIRST_OUTPUTS, most_outputs)
         self._last: deque[int] = deque()
         self._most_last = most_outputs - self._first
-        self._stream = "stdout"
-        self._position = found.visible_from
         self._inline = 0
+        cleared, self._sizes = found.cleared, sizes
+        self._at = {"stderr": cleared.err_at if cleared else 0, "stdout": cleared.at if cleared else 0}
+        for record in log.records():
+            if cleared is None or record.offset > cleared.offset:
+                self._streams_up_to(record.at, record.err_at)
+                self._take(record)
+        self._streams_up_to(sizes["stdout"], sizes["stderr"])
+        self.all = [part for part in self.all if part.ordinal < 0 or part.ordinal in self.rich]
 
-    def collect(self, total: int) -> None:
-        """Fill `parts` and `rich` for a cell whose stream has `total` bytes."""
-        for record in self.log.records():
-            if isinstance(record, StreamChange):
-                self._stream_up_to(min(record.at, total), total)
-                self._stream = record.stream
-            elif record.place.offset > self._found.visible_after:
-                self._take(record, total)
-        self._stream_up_to(total, total)
-        self.parts = [part for part in self.parts if part.ordinal < 0 or part.ordinal in self.rich]
+    def _streams_up_to(self, out: int, err: int) -> None:
+        for stream, end in (("stderr", min(err, self._sizes["stderr"])), ("stdout", min(out, self._sizes["stdout"]))):
+            start = self._at[stream]
+            if end > start:
+                self._at[stream] = end
+                if self.all and self.all[-1].stream == stream:
+                    start = self.all.pop().start
+                self.all.append(_Part(end - start, stream, start))
 
-    def _stream_up_to(self, end: int, total: int) -> None:
-        start, self._position = self._position, max(self._position, end)
-        if start >= end:
-            return
-        last = self.parts[-1] if self.parts else None
-        is_joined = last is not None and last.ordinal < 0 and last.start + last.size == start
-        # What lies so far from both ends is never shown: who wrote it does not matter.
-        is_far = start - self._found.visible_from > self._limits.preview_bytes < total - end
-        if last is not None and is_joined and (last.stream == self._stream or (is_far and not last.stream)):
-            self.parts[-1] = replace(last, size=end - last.start)
-        else:
-            self.parts.append(_Part(end - start, start, "" if is_far else self._stream))
+    def _take(self, record: Record) -> None:
+        said = record.said
+        if record.kind == "error":
+            error = error_in(said)
+            members = {"ename": error.name, "evalue": error.value, "traceback": list(error.traceback)}
+            self._add({"output_type": "error", **members}, traceback_text(error))
+        elif record.kind == "status":
+            self._add({"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: said.get("event")}}, "")
+        elif record.kind == "result":
+            self._add_bundle(record, said, {"output_type": "execute_result"})
+        elif record.kind == "display" and self._found.is_shown(record):
+            update = self._found.latest.get(said.get("display_id", ""))
+            latest = update.said if update is not None and update.offset > record.offset else said
+            self._add_bundle(record, latest, {"output_type": "display_data"})
 
-    def _take(self, record: Record, total: int) -> None:
-        output: Output
-        match record:
-            case Display() if self._found.is_shown(record):
-                shown = self._latest(record)
-                output = {"output_type": "display_data", "metadata": dict(shown.metadata)}
-                self._add_bundle(record, shown.data, output, total)
-            case Result():
-                count = record.execution_count
-                output = {"output_type": "execute_result", "metadata": dict(record.metadata), "execution_count": count}
-                self._add_bundle(record, record.data, output, total)
-            case Status():
-                output = {"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: dict(record.event)}}
-                self._add(record, output, "", total)
-            case Raised(error=error):
-                lines = list(error.traceback)
-                output = {"output_type": "error", "ename": error.name, "evalue": error.value, "traceback": lines}
-                self._add(record, output, traceback_text(error), total)
-            case _:
-                pass
-
-    def _latest(self, record: Display) -> Display:
-        """Return the display as its last update left it."""
-        offset = self._found.latest.get(record.display_id) if record.display_id is not None else None
-        if offset is None or offset <= record.place.offset:
-            return record
-        updates, _ = self.log.records_from(offset, limit=1)
-        return updates[0] if updates and isinstance(updates[0], Display) else record
-
-    def _add_bundle(self, record: Record, data: Any, output: Output, total: int) -> None:
-        allowed = self._limits.inline_bytes
+    def _add_bundle(self, record: Record, said: Mapping[str, Any], output: Output) -> None:
+        data, allowed = said.get("data") or {}, self._limits.inline_bytes
         if self._inline > INLINE_OUTPUTS * allowed:
             allowed = min(allowed, INLINE_LATER_BYTES)
-        output["data"] = spill(self.log.folder, self.log.cell_id, record.place.offset, data, allowed)
+        output["metadata"] = dict(said.get("metadata") or {})
+        if record.kind == "result":
+            output["execution_count"] = said.get("execution_count")
+        output["data"] = spill(self.log.folder, self.log.cell_id, record.offset, data, allowed)
         self._inline += sum(map(weight, output["data"].values()))
-        self._add(record, output, text_of(data, html_to_markdown), total)
+        self._add(output, text_of(data))
 
-    def _add(self, record: Record, output: Output, text: str, total: int) -> None:
-        self._stream_up_to(min(record.at, total), total)
+    def _add(self, output: Output, text: str) -> None:
         words = text.encode("utf-8", "replace")
         if len(words) > 2 * self._limits.preview_bytes:  # of its middle nothing can be shown
             words = words[: self._limits.preview_bytes] + words[-self._limits.preview_bytes :]
         self.rich[self.count] = (output, words)
-        self.parts.append(_Part(len(words), ordinal=self.count))
+        self.all.append(_Part(len(words), ordinal=self.count))
         if self.count >= self._first:
             self._last.append(self.count)
             if len(self._last) > self._most_last:
                 del self.rich[self._last.popleft()]
         self.count += 1
 
+    def between(self, start: int, end: int) -> list[_Piece]:
+        """Return what lies between two places of all parts; the stretches of a stream are read at once."""
+        chosen: list[tuple[_Part, int, int]] = []
+        at = 0
+        for part in self.all:
+            low, high = max(start - at, 0), min(end - at, part.size)
+            if low < high or (not part.size and start <= at <= end):
+                chosen.append((part, low, high))
+            at += part.size
+        blocks: dict[str, tuple[int, bytes]] = {}
+        for stream in self._at:
+            spans = [(part.start + low, part.start + high) for part, low, high in chosen if part.stream == stream]
+            if spans:
+                blocks[stream] = spans[0][0], self.log.read(stream, spans[0][0], spans[-1][1] - spans[0][0])
+        found = []
+        for part, low, high in chosen:
+            first, block = blocks.get(part.stream) or (0, self.rich[part.ordinal][1])
+            begin = part.start - first
+            found.append(_Piece(part, block[begin + low : begin + high]))
+        return found
+
 
 # -- text and outputs --------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Piece:
+class _Piece(Struct):
     """What is shown of a part: `part` is None for the marker of what is left out."""
 
     part: _Part | None
@@ -332,53 +315,33 @@ class _Piece:
         return self.data.decode("utf-8", "replace")
 
 
-def _compose(collected: _Collector, limits: OutputLimits) -> tuple[str, tuple[Output, ...], int, bool]:
+def _compose(parts: _Parts, limits: OutputLimits) -> tuple[str, tuple[Output, ...], int, bool]:
     """Return text, outputs, how many bytes of the stream are in the text, and whether something is left out."""
-    whole = sum(part.size for part in collected.parts)
+    whole = sum(part.size for part in parts.all)
     if whole <= limits.preview_bytes:
-        shown = _between(collected, 0, whole)
-        return _text(shown), tuple(_outputs(shown, {}, collected)), _streamed(shown), False
-    head = _between(collected, 0, limits.head_bytes)
-    tail = _between(collected, whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
+        shown = parts.between(0, whole)
+        return _text(shown), tuple(_outputs(shown, {}, parts)), _streamed(shown), False
+    head = parts.between(0, limits.head_bytes)
+    tail = parts.between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
     for last in [piece for piece in head if piece.data][-1:]:
         last.data = last.data[: cut_end(last.data)]
     for first in [piece for piece in tail if piece.data][:1]:
         first.data = first.data[cut_start(first.data) :]
-    marker = _Piece(None, _marker(collected, whole, [*head, *tail]).encode())
+    marker = _Piece(None, _marker(parts, whole, [*head, *tail]).encode())
     shown = [*head, marker, *tail]
     placed = {piece.part.ordinal for piece in shown if piece.part is not None}
-    left_out = {ordinal: output for ordinal, (output, _) in collected.rich.items() if ordinal not in placed}
-    return _text(shown), tuple(_outputs(shown, left_out, collected)), _streamed(shown), True
+    left_out = {ordinal: output for ordinal, (output, _) in parts.rich.items() if ordinal not in placed}
+    return _text(shown), tuple(_outputs(shown, left_out, parts)), _streamed(shown), True
 
 
-def _between(collected: _Collector, start: int, end: int) -> list[_Piece]:
-    """Return what lies between two places of all parts; the stretches of the stream are read at once."""
-    chosen: list[tuple[_Part, int, int]] = []
-    at = 0
-    for part in collected.parts:
-        low, high = max(start - at, 0), min(end - at, part.size)
-        if low < high or (not part.size and start <= at <= end):
-            chosen.append((part, low, high))
-        at += part.size
-    spans = [(part.start + low, part.start + high) for part, low, high in chosen if part.ordinal < 0]
-    first = spans[0][0] if spans else 0
-    block = collected.log.read(first, spans[-1][1] - first) if spans else b""
-    return [
-        _Piece(part, block[part.start + low - first : part.start + high - first])
-        if part.ordinal < 0
-        else _Piece(part, collected.rich[part.ordinal][1][low:high])
-        for part, low, high in chosen
-    ]
-
-
-def _marker(collected: _Collector, whole: int, shown: Sequence[_Piece]) -> str:
-    log, spans = collected.log, [part for part in collected.parts if part.ordinal < 0]
-    lines = _count_lines(log, spans[0].start, spans[-1].start + spans[-1].size) if spans else 0
-    lines += sum(words.count(b"\n") for _, words in collected.rich.values())
+def _marker(parts: _Parts, whole: int, shown: Sequence[_Piece]) -> str:
+    streams = [part for part in parts.all if part.stream]
+    lines = _count_lines(parts.log, ((part.stream, part.start, part.start + part.size) for part in streams))
+    lines += sum(words.count(b"\n") for _, words in parts.rich.values())
     lines -= sum(piece.data.count(b"\n") for piece in shown)
     size = whole - sum(len(piece.data) for piece in shown)
-    is_stream = sum(part.size for part in spans) > _streamed(shown)
-    where = f"artifact {log.cell_id}" if is_stream else "see the outputs"
+    is_stream = sum(part.size for part in streams) > _streamed(shown)
+    where = f"artifact {parts.log.cell_id}" if is_stream else "see the outputs"
     return f"… [{size} bytes, {lines} lines omitted; {where}] …\n"
 
 
@@ -398,7 +361,7 @@ def _text(shown: Iterable[_Piece]) -> str:
     return text
 
 
-def _outputs(shown: Iterable[_Piece], left_out: Mapping[int, Output], collected: _Collector) -> Iterator[Output]:
+def _outputs(shown: Iterable[_Piece], left_out: Mapping[int, Output], parts: _Parts) -> Iterator[Output]:
     """Yield the outputs in order; those whose words are left out stand at the marker, which is in the stream there."""
     told: set[int] = set()
     streamed: list[tuple[str, str]] = []
@@ -409,7 +372,7 @@ def _outputs(shown: Iterable[_Piece], left_out: Mapping[int, Output], collected:
         if piece.part is None and "artifact" in piece.text:
             stream, before = streamed[-1] if streamed else ("stdout", "\n")
             streamed.append((stream, piece.text if before.endswith("\n") else f"\n{piece.text}"))
-        due = left_out if piece.part is None else {piece.part.ordinal: collected.rich[piece.part.ordinal][0]}
+        due = left_out if piece.part is None else {piece.part.ordinal: parts.rich[piece.part.ordinal][0]}
         if new := [output for ordinal, output in due.items() if ordinal not in told]:
             yield from _streams(streamed)
             streamed.clear()
@@ -462,14 +425,14 @@ def _line(line: str) -> str:
     return seen
 
 
-def text_of(data: Mapping[str, Any], to_markdown: Callable[[str], str]) -> str:
+def text_of(data: Mapping[str, Any]) -> str:
     """Return the words that stand for a bundle, ending with a line end: markdown, else plain text, else HTML; or ""."""
     for mime in (MARKDOWN, PLAIN, HTML):
         if mime not in data:
             continue
         text = joined(data[mime])
         if mime == HTML:
-            text = to_markdown(text).strip("\n")
+            text = html_to_markdown(text).strip("\n")
         return text if not text or text.endswith("\n") else f"{text}\n"
     return ""
 

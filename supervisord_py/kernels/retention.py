@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.kernels.output.cell_log import RECORDS
+from supervisord_py.kernels.inside.cell_writer import RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
