@@ -100,16 +100,6 @@ def test_words_of_a_rich_output_are_markdown_then_plain_then_html() -> None:
     assert text_of({"text/html": ""}) == text_of({"image/png": "x"}) == ""
 
 
-def test_html_alone_becomes_markdown(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"text/html": "<h1>Head</h1><p>a <b>bold</b> word</p><table><tr><th>x</th></tr></table>"})
-    finish(writer)
-    text = show(log_of(tmp_path), LIMITS).text
-    assert "# Head" in text
-    assert "**bold**" in text
-    assert "<b>" not in text
-
-
 def test_an_update_is_shown_in_the_place_of_its_display(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.display({"text/plain": "0 %"}, {"v": 1}, "bar")
@@ -147,16 +137,6 @@ def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, 
     found = show(log_of(tmp_path), LIMITS)
     assert (found.text, found.truncated) == (text, False)
     assert found.total_bytes == (8 if after else 4)
-
-
-def test_a_clear_just_before_bytes_of_the_same_stream_counts(tmp_path: Path) -> None:
-    """Nothing but the size of the file tells that something came after the clear."""
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"old")
-    writer.clear(wait=True)
-    writer.write("stdout", b"new")
-    assert show(log_of(tmp_path), LIMITS).text == "new"
-    writer.close()
 
 
 def test_output_beyond_the_cap_is_told(tmp_path: Path) -> None:

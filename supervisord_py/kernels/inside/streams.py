@@ -10,6 +10,7 @@ from __future__ import annotations
 # mypy: allow-untyped-calls
 # ipykernel and IPython are typed in parts only.
 import codecs
+import contextlib
 import functools
 import io
 import os
@@ -123,13 +124,12 @@ class Cells:
         """
         for name, stream in self.streams.items():
             stream.set_parent(request)
-            found = getattr(sys, name, None)
+            found: Any = getattr(sys, name, None)
             try:
-                found.flush()  # type: ignore[union-attr]
-                is_usable = callable(found.write) and not getattr(found, "closed", False)  # type: ignore[union-attr]
-            except Exception:
-                is_usable = False  # it is whatever user code made of it
-            if not is_usable:
+                found.flush()
+                if getattr(found, "closed", False) or not callable(found.write):
+                    setattr(sys, name, stream)
+            except Exception:  # it is whatever user code made of it
                 setattr(sys, name, stream)
 
     def _note_fork(self) -> None:
@@ -162,11 +162,8 @@ class OutStream(Stock):
         cell = self.cell()
         if cell is None or not isinstance(string, str):
             return super().write(string)
-        if len(string) <= SLICE:
-            self.put(cell, _encoded(string))
-        else:
-            for start in range(0, len(string), SLICE):
-                self.put(cell, _encoded(string[start : start + SLICE]))
+        for start in range(0, len(string) or 1, SLICE):
+            self.put(cell, _encoded(string[start : start + SLICE]))
         return len(string)
 
     def put(self, cell: Cell, data: bytes) -> None:
@@ -247,13 +244,10 @@ class OutStream(Stock):
                 self._let_go()
 
     def _let_go(self) -> None:
-        with self._lock:
+        with self._lock, contextlib.suppress(BrokenPipeError):  # the kernel may be gone
             data, self._held = self._held, b""
-            try:
-                while data:
-                    data = data[os.write(NUMBERS[self.name], data) :]
-            except BrokenPipeError:
-                pass  # the kernel is gone
+            while data:
+                data = data[os.write(NUMBERS[self.name], data) :]
 
 
 # Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
@@ -312,11 +306,8 @@ def _c_stdout() -> Any:
 def _flush_native() -> None:
     """Have the C library and Python's original streams write out what they hold back for descriptors 1 and 2."""
     for stream in (sys.__stdout__, sys.__stderr__):
-        try:
-            if stream is not None:
-                stream.flush()
-        except (OSError, ValueError):
-            pass
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     if _FLUSH_C_STDOUT is not None:
         _FLUSH_C_STDOUT()
 
