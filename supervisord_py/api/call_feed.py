@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisord_py.api.call import cancel_and_wait
 from supervisord_py.api.kernel_documents import event_document
 from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews, CellStarted
-from supervisord_py.kernels.cell_files import Bell, CellLog, OutputGoneError, Piece, Position, Record, as_event, follow
+from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Record, as_event
+from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

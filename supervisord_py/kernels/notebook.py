@@ -18,8 +18,9 @@ from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.artifacts import joined
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError, error_in
+from supervisord_py.kernels.cell_text import PLAIN
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.render import PLAIN, show
+from supervisord_py.kernels.render import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -22,17 +22,14 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import (
-    Bell,
     CellLog,
     CellRecorder,
     OutputGoneError,
     Page,
-    Piece,
-    Position,
     Record,
     as_event,
-    follow,
 )
+from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 from supervisord_py.kernels.inside import cell_writer
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
 

@@ -305,7 +305,8 @@ def _c_stdout() -> Any:
 
 def _flush_native() -> None:
     """Have the C library and Python's original streams write out what they hold back for descriptors 1 and 2."""
-    for stream in (sys.__stdout__, sys.__stderr__):
+    originals: tuple[Any, ...] = (sys.__stdout__, sys.__stderr__)
+    for stream in originals:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     if _FLUSH_C_STDOUT is not None:
