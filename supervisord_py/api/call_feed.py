@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from supervisord_py.api.call import cancel_and_wait
 from supervisord_py.api.kernel_documents import event_document
 from supervisord_py.kernels.cell import CallEvent, CellDone, CellNews, CellStarted
-from supervisord_py.kernels.output.cell_log import CellLog, OutputGoneError
-from supervisord_py.kernels.output.follow import Bell, Piece, follow
-from supervisord_py.kernels.output.records import Record, as_event
+from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Record, as_event
+from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
     from pathlib import Path
 
-_PLACE = re.compile("([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18})")
+_PLACE = re.compile("([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,18})-(-1|[0-9]{1,18})")
 
 
 class StreamPlace(NamedTuple):
@@ -33,12 +32,13 @@ class StreamPlace(NamedTuple):
 
     Attributes:
         events: How many of the call's events were told.
-        offset: Of the cell that runs: how many bytes of its output were told.
+        out, err: Of the cell that runs: how many bytes of its streams were told.
         record: Which of its records was told last: where its line begins; -1 for none.
     """
 
     events: int = 0
-    offset: int = 0
+    out: int = 0
+    err: int = 0
     record: int = -1
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ class CallFeed:
         """Return what rings when a cell has put something into its files."""
         bell = self._bells.get(cell_id)
         if bell is None:
-            bell = self._bells[cell_id] = Bell.closed() if self.news.is_closed else Bell()
+            bell = self._bells[cell_id] = Bell(is_closed=self.news.is_closed)
         return bell
 
     def log(self, started: CellStarted) -> CellLog:
@@ -136,13 +136,13 @@ class _Follower:
     def __init__(self, feed: CallFeed, place: StreamPlace) -> None:
         self._feed = feed
         self._events = place.events
-        self._offset = place.offset
+        self._told = {"stdout": place.out, "stderr": place.err}
         self._record = place.record
         self._held: Piece | None = None
 
     @property
     def _place(self) -> StreamPlace:
-        return StreamPlace(self._events, self._offset, self._record)
+        return StreamPlace(self._events, self._told["stdout"], self._told["stderr"], self._record)
 
     async def documents(self) -> AsyncGenerator[Told, None]:
         started = self._feed.running_after(self._events)
@@ -160,14 +160,15 @@ class _Follower:
                 continue
             self._events += 1
             if isinstance(event, CellStarted):
-                started, self._offset, self._record = event, 0, -1
+                started, self._told, self._record = event, {"stdout": 0, "stderr": 0}, -1
             document = event_document(event)
             if document is not None:
                 yield document, self._place
 
     async def _cell(self, started: CellStarted) -> AsyncGenerator[Document, None]:
         """Yield what a cell gives up to its end, and between that what else happens to it."""
-        items = follow(self._feed.log(started), self._feed.bell(started.id), self._offset, told=self._record)
+        begin = Position(self._told["stdout"], self._told["stderr"], self._record)
+        items = follow(self._feed.log(started), self._feed.bell(started.id), begin)
         async with aclosing(self._with_events(items)) as found:
             async for item in found:
                 if isinstance(item, dict):
@@ -176,7 +177,7 @@ class _Follower:
                     for document in self._output(item):
                         yield document
                 else:
-                    self._record = max(self._record, item.place.offset)
+                    self._record = max(self._record, item.offset)
                     if (told := as_event(item)) is not None:
                         yield told
         for document in self._rest():
@@ -195,7 +196,7 @@ class _Follower:
         whole = len(piece.data) - len(decoder.getstate()[0])
         if whole < len(piece.data):
             self._held = Piece(piece.stream, piece.offset + whole, piece.data[whole:])
-        self._offset = piece.offset + whole
+        self._told[piece.stream] += whole
         if whole:
             yield _output_event(Piece(piece.stream, piece.offset, piece.data[:whole]))
 
@@ -203,7 +204,7 @@ class _Follower:
         """Tell the beginning of a character whose end did not come."""
         held, self._held = self._held, None
         if held is not None:
-            self._offset = held.offset + len(held.data)
+            self._told[held.stream] += len(held.data)
             yield _output_event(held)
 
     async def _with_events(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.members import Members, refuse
 from supervisord_py.kernels.cell import CallRequest, Cell
-from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.script import cells_of_script
+from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.notebook import cells_of_script
 from supervisord_py.kernels.room_requests import Owner, StartRequest
 from supervisord_py.kernels.session import BackendName
 
@@ -226,4 +226,4 @@ def _missed(spec: str, result: CallResult) -> str:
 
 async def _notebook_module() -> Any:
     """Return the module that knows notebooks; its library is slow to import and seldom needed."""
-    return await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.output.notebook")
+    return await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.notebook")

@@ -19,8 +19,8 @@ from supervisord_py.api.negotiation import JSON, NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.status import measure, unit_documents
 from supervisord_py.errors import InterruptedRunError, SurvivorsError, TimedOutError
-from supervisord_py.kernels.output.artifacts import find_artifact
-from supervisord_py.kernels.output.cell_log import CellLog
+from supervisord_py.kernels.artifacts import find_artifact
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.room_requests import StartRequest
 
 if TYPE_CHECKING:

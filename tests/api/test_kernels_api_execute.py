@@ -30,7 +30,7 @@ from supervisord_py.kernels.cell import (
     Step,
     Variables,
 )
-from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ async def two_cells(rig: Rig, tell: Tell) -> CallResult:
     first.write("stdout", "grüß".encode()[3:])
     first.write("stderr", b"\xff\xfe")
     first.display({"text/plain": "fig"}, {}, "d1")
-    first.status({"op": "read"})
+    first.display({STATUS_MIME: {"op": "read"}})
     tell(CellNews("c1"))
     tell(RungClimbed("c1", Step("sigint", 0.0)))
     first.result({"text/plain": "2"}, {}, 1)

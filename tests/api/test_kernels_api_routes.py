@@ -221,10 +221,11 @@ async def test_output_is_paged_as_raw_bytes(rig: Rig) -> None:
     write_cell(
         rig.kernels.cells_dir / view.id,
         "c1",
-        b"out\xffERR",
+        b"out\xff",
         '{"kind":"begin","at":0,"t":1,"code":"x","pid":1}',
-        '{"kind":"stream","at":4,"t":1,"stream":"stderr"}',
+        '{"kind":"err","at":4,"err_at":0}',
     )
+    (rig.kernels.cells_dir / view.id / "c1.err").write_bytes(b"ERR")
     path = "/api/kernels/work/cells/c1/output"
     status, body, headers = await rig.get(f"{path}?offset=2&limit=3")
     assert (status, body, headers["Content-Type"]) == (200, b"t\xffE", "application/octet-stream")
@@ -232,7 +233,7 @@ async def test_output_is_paged_as_raw_bytes(rig: Rig) -> None:
     assert (await rig.get(f"{path}?stream=stderr"))[1] == b"ERR"
     assert (await rig.get(f"{path}?offset=7"))[1] == b""
     with (rig.kernels.cells_dir / view.id / "c1.jsonl").open("a") as file:
-        file.write('{"kind":"end","at":7,"t":2,"status":"ok","execution_count":1,"duration":1.0}\n')
+        file.write('{"kind":"end","at":4,"err_at":3,"t":2,"status":"ok","execution_count":1,"duration":1.0}\n')
     assert (await rig.get(path))[2]["X-Complete"] == "true"
 
 

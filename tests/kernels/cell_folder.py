@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.output.cell_log import CellLog
 
 if TYPE_CHECKING:
     from pathlib import Path

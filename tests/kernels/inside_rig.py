@@ -198,6 +198,9 @@ class InsideRig:
         path = self.cells / f"{cell}.out"
         return path.read_bytes() if path.exists() else b""
 
+    def err(self, cell: str) -> bytes:
+        return (self.cells / f"{cell}.err").read_bytes()
+
     def records(self, cell: str, kind: str | None = None) -> list[dict[str, Any]]:
         path = self.cells / f"{cell}.jsonl"
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []

@@ -20,9 +20,9 @@ from supervisord_py.kernels.bash import session, shell_cell
 from supervisord_py.kernels.bash.backend import BashBackend, find_shell
 from supervisord_py.kernels.bash.shell_cell import outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.render import show
+from supervisord_py.kernels.render import show
 from supervisord_py.process.spec import ExitRecord, Identity, Reason, ResourceLimit, StopReport, Survivor, Verdict
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_a_cell_runs_in_its_directory_and_environment_with_both_streams_in
     end = shell.log(request).ended()
     assert end is not None
     assert end.status is CellStatus.OK
-    assert end.at == len(shell.rig.out(request))
+    assert end.size == len(shell.rig.out(request))
 
 
 async def test_each_cell_is_a_process_of_its_own_and_keeps_nothing(shell: Shell) -> None:
@@ -159,39 +159,27 @@ async def test_fifty_megabytes_arrive_to_the_last_byte(shell: Shell) -> None:
     assert (shown.total_bytes, shown.truncated) == (len(expected), True)
 
 
-async def test_output_beyond_the_cap_is_cut_and_counted(shell: Shell) -> None:
+async def test_output_beyond_the_cap_is_cut_and_told(shell: Shell) -> None:
     request, reply = await shell.run("head -c 5000000 /dev/zero; echo; printf end", cell_bytes=1000)
     assert reply.status is CellStatus.OK
     assert shell.rig.out(request) == b"\0" * 1000
     (capped,) = shell.rig.records(request, "capped")
-    # What comes between a look and its cut is cut with the rest, and not counted.
-    assert capped["at"] == 1000
-    assert 0 < capped["lost_bytes"] <= 5000004 - 1000
+    assert (capped["at"], capped["cap"]) == (1000, 1000)
     assert shell.log(request).ended() is not None
 
 
-async def test_output_is_cut_while_the_cell_runs_and_what_rests_is_counted_to_the_byte(shell: Shell) -> None:
-    """Each piece is one write of less than a page, and the next one comes when it has been cut."""
-    # Two, as a reader that comes before the last writer has closed would find the end of input.
-    for lost in (2000, 4500):
-        os.mkfifo(f"{shell.launch.cwd}/after-{lost}")
-    code = "head -c 3000 /dev/zero; read -r _ <after-2000; head -c 2500 /dev/zero; read -r _ <after-4500; printf end"
+async def test_output_is_cut_while_the_cell_runs(shell: Shell) -> None:
+    os.mkfifo(f"{shell.launch.cwd}/cut")
+    code = "head -c 3000 /dev/zero; read -r _ <cut; head -c 2500 /dev/zero"
     request = shell.rig.request(shell.launch, code, cell_bytes=1000)
     running = asyncio.ensure_future(shell.handle.execute(request, no_news))
-    for lost in (2000, 4500):
-        await eventually(lambda lost=lost: _lost(shell) == lost, "the cut")
-        assert shell.rig.out(request) == b"\0" * 1000
-        await asyncio.to_thread((shell.rig.folder / "cwd" / f"after-{lost}").write_text, "\n")
+    await eventually(lambda: shell.rig.records(request, "capped"), "the cut")
+    assert shell.rig.out(request) == b"\0" * 1000
+    await asyncio.to_thread((shell.rig.folder / "cwd" / "cut").write_text, "\n")
     async with asyncio.timeout(PATIENCE):
         assert (await running).status is CellStatus.OK
-    (capped,) = shell.rig.records(request, "capped")
-    assert (capped["at"], capped["lost_bytes"]) == (1000, 4503)
-
-
-def _lost(shell: Shell) -> int:
-    """Return how much of the running cell was cut so far."""
-    running = shell.handle._running
-    return 0 if running is None else running.files._lost
+    assert shell.rig.out(request) == b"\0" * 1000
+    assert len(shell.rig.records(request, "capped")) == 1
 
 
 async def test_followers_are_woken_while_the_cell_runs(shell: Shell) -> None:

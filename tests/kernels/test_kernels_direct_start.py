@@ -91,17 +91,6 @@ async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: Kern
     assert (error.extra["reason"], error.extra["code"]) == ("early_exit", 78)
 
 
-async def test_a_broken_module_is_named_with_its_line(rig: KernelRig) -> None:
-    folder = rig.folder / "modules"
-    folder.mkdir()
-    (folder / "bad.py").write_text("x = 1\nimport no_such_module\n")
-    error = await failing(rig, rig.launch(modules=(str(folder),)))
-    assert isinstance(error, ConfigError)
-    assert f"{folder}/bad.py:2" in error.detail
-    assert "no_such_module" in error.detail
-    assert (error.extra["file"], error.extra["line"]) == (str(folder / "bad.py"), 2)
-
-
 async def test_a_program_that_ends_before_it_answers_tells_its_last_words(rig: KernelRig) -> None:
     argv = (program(rig, "dies", "echo one >&2; echo two >&2; exit 3"), "{connection_file}")
     error = await failing(rig, rig.stock(kernelspec_argv=argv))

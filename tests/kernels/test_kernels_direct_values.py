@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import string
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,13 +16,13 @@ from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import launch_command, start_failure
-from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.direct import channels, message
 from supervisord_py.kernels.direct.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.direct.message import Message
 from supervisord_py.kernels.kernel_endings import KernelEnd
-from supervisord_py.kernels.output import end_record, replies
 from supervisord_py.process.spec import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
@@ -43,7 +42,7 @@ def made(kind: str = "stream", parent: str = "p", size: int = 0) -> Message:
 def test_importing_the_backend_is_cheap() -> None:
     """The control plane imports it at its start: zmq and jupyter_client come with the first kernel."""
     code = (
-        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.output.recorder; "
+        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.cell_files; "
         "print(*sorted({'zmq', 'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -185,48 +184,34 @@ def test_a_start_that_took_too_long_says_what_was_seen() -> None:
 # -- replies and end records ----------------------------------------------------------------------------------------
 
 
-def test_a_reply_and_an_end_record_say_the_same() -> None:
+def end_in(folder: Path, *lines: str) -> Reply | None:
+    (folder / "c.jsonl").write_text("".join(lines))
+    return CellLog(folder, "c").reply()
+
+
+def test_a_reply_and_an_end_record_say_the_same(tmp_path: Path) -> None:
     told = {"ename": "E", "evalue": "v", "traceback": ["a", "b"]}
-    reply = replies.reply_of({"status": "error", "execution_count": 3, **told})
-    error = {"name": "E", "value": "v", "traceback": ["a", "b"]}
-    assert reply == replies.reply_of_end({"status": "error", "execution_count": 3, "ask_exit": False, "error": error})
+    reply = reply_of({"status": "error", "execution_count": 3, **told})
+    error = '{"name":"E","value":"v","traceback":["a","b"]}'
+    line = '{"kind":"end","at":0,"status":"error","execution_count":3,"ask_exit":false,"error":%s}\n'
+    assert reply == end_in(tmp_path, line % error)
     assert (reply.status, reply.execution_count) == (CellStatus.ERROR, 3)
     leave = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": False}]}
-    assert replies.reply_of(leave).asked_exit
-    assert replies.reply_of_end({"status": "ok", "ask_exit": True}).asked_exit
+    assert reply_of(leave).asked_exit
+    found = end_in(tmp_path, '{"kind":"end","at":0,"status":"ok","ask_exit":true}\n')
+    assert found is not None
+    assert found.asked_exit
     stay = {"status": "ok", "payload": [{"source": "ask_exit", "keepkernel": True}, {"source": "page"}, 3]}
-    assert not replies.reply_of(stay).asked_exit
-    assert replies.reply_of({"status": "aborted"}).status is CellStatus.ABORTED
+    assert not reply_of(stay).asked_exit
+    assert reply_of({"status": "aborted"}).status is CellStatus.ABORTED
 
 
-LINES = st.lists(
-    st.one_of(
-        st.sampled_from(["begin", "stream", "late", "end"]).map(lambda kind: json.dumps({"kind": kind})),
-        st.sampled_from(['{"kind": "end"', '["end"]', '{"kind": "x", "y": "end"}']),
-        st.integers(0, 10**6).map(lambda number: json.dumps({"kind": "end", "n": number})),
-        st.text(string.ascii_letters + '"{}', max_size=30),
-        st.integers(1, 300).map(lambda size: json.dumps({"kind": "display", "data": "end" * size})),
-    ),
-    max_size=30,
-)
-
-
-@given(lines=LINES, torn=st.text(string.ascii_letters, max_size=40), block=st.integers(1, 200))
-def test_the_last_whole_end_is_found_from_behind(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], torn: str, block: int
-) -> None:
-    folder = tmp_path_factory.mktemp("cells")
-    (folder / "c.jsonl").write_text("".join(f"{line}\n" for line in lines) + torn)
-    expected = None
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and record.get("kind") == "end":
-            expected = record
-    before, end_record.BLOCK_BYTES = end_record.BLOCK_BYTES, block
-    try:
-        assert end_record.find(folder, "c") == expected
-    finally:
-        end_record.BLOCK_BYTES = before
+@pytest.mark.parametrize("much", [0, 200_000])
+def test_the_last_whole_end_is_found_from_behind(tmp_path: Path, much: int) -> None:
+    ends = [f'{{"kind":"end","at":0,"status":"{status}"}}\n' for status in ("error", "ok")]
+    long = '{"kind":"x","at":0,"x":"' + "e" * much + '"}\n'
+    others = ['["end"]\n', '{"kind":"x","y":"end"}\n', "nonsense end\n", long]
+    found = end_in(tmp_path, *ends, *others, '{"kind":"end","at":0,"sta')
+    assert found is not None
+    assert found.status is CellStatus.OK
+    assert end_in(tmp_path, *others, ends[0].rstrip()) is None

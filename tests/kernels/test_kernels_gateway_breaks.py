@@ -17,10 +17,10 @@ from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import StartFailedError, TimedOutError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell_files import CellRecorder
 from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.gateway import handle
 from supervisord_py.kernels.gateway.external import GatewayExternal
-from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,6 +13,7 @@ from kernels.gateway_peers import TOKEN
 from kernels.kernel_rig import eventually
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.cell_files import CellLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +66,9 @@ async def _state_is_kept(house: House) -> None:
 async def _streams_in_order(house: House) -> None:
     ran = await house.run(SCRIPT)
     assert ran.out == b"out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
-    changes = [(each["stream"], each["at"]) for each in ran.records if each["kind"] == "stream"]
-    assert changes == [("stdout", 0), ("stderr", 6), ("stdout", 12), ("stderr", 18), ("stdout", 24), ("stderr", 30)]
+    assert list(CellLog(ran.request.cells_dir, ran.request.cell_id).pieces()) == [
+        (stream, start, start + 6) for start in (0, 6, 12) for stream in ("stdout", "stderr")
+    ]
     assert not ran.reply.lossy
     assert (await house.run("print('ü\\ud800'.encode('utf-8', 'ignore').decode(), end='')")).out == "ü".encode()
 

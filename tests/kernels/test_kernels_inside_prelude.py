@@ -7,17 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kernels.inside_rig import InsideRig, kernel, ours
-from supervisord_py.kernels.inside import files, outputs, prelude, search, told
+from supervisord_py.kernels.inside import prelude, search, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,12 +59,6 @@ def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[d
     assert [event["op"] for event in events] == ["write", "append", "read", "read", "read", "read"]
     assert events[0] == {"op": "write", "path": "new/folder/a.txt", "bytes": 8, "preview": "one\ntwo\n"}
     assert events[3]["lines"] == 1
-
-
-def test_the_home_directory_has_its_sign(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(here))
-    prelude.write("~/x", "home")
-    assert prelude.read("~/x") == (here / "x").read_text() == "home"
 
 
 @pytest.mark.parametrize(("offset", "limit"), [(0, None), (-1, 5), (1, -1)])
@@ -231,34 +222,16 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
         assert rig.run(wrong).reply["ename"] in {"FileNotFoundError", "ValueError"}
 
 
-def test_output_outside_of_a_kernel_says_that_there_is_none() -> None:
-    with pytest.raises(FileNotFoundError, match="has not run a cell"):
-        outputs.output("abc")
-
-
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
-@given(
-    st.dictionaries(st.text(min_size=1), st.text() | st.lists(st.text() | st.integers()) | st.integers() | st.none())
-)
-def test_a_status_event_is_small_whatever_it_is_about(fields: dict[str, Any]) -> None:
-    published: list[dict[str, Any]] = []
-    fields.pop("op", None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("IPython.display.publish_display_data", lambda data: published.append(data[told.STATUS_MIME]))
-        told.tell("test", **fields)
-    (event,) = published
-    assert event["op"] == "test"
-    assert set(event) == {"op", *fields}
-    for entry in event.values():
-        assert not isinstance(entry, str) or len(entry) <= 500
-        assert not isinstance(entry, list) or (len(entry) <= 20 and all(len(each) <= 500 for each in entry))
-
-
-def test_what_is_long_is_clipped() -> None:
-    assert told.clipped("x" * 501) == "x" * 499 + "…"
-    assert len(told.listed(range(100))) == 20
+def test_what_is_long_is_clipped(events: list[dict[str, Any]]) -> None:
+    status.tell("test", text="x" * 600, entries=["y" * 600] * 30, number=1, other=object, nothing=None)
+    (event,) = events
+    assert (len(event["text"]), len(event["entries"]), len(event["entries"][0])) == (500, 20, 500)
+    assert (event["op"], event["number"], event["nothing"]) == ("test", 1, None)
+    assert status.clipped("x" * 501) == "x" * 499 + "…"
+    assert len(status.listed(range(100))) == 20
 
 
 # -- names and documentation -----------------------------------------------------------------------------------------
@@ -295,9 +268,3 @@ def _shown(default: object) -> str:
 def test_no_function_is_documented_that_is_not_there() -> None:
     documented = re.findall(r"^\\fB(\w+)\(", MAN.read_text(), re.MULTILINE)
     assert sorted(documented) == sorted(set(prelude.__all__) - {"display"})
-
-
-def test_files_are_read_as_they_are_on_disk(here: Path) -> None:
-    (here / "dos").write_bytes(b"a\r\nb\r\n")
-    assert files.read("dos", 2) == "b\r\n"
-    assert sys.getdefaultencoding() == "utf-8"

@@ -170,28 +170,6 @@ def test_an_interrupt_while_the_command_is_started_ends_it(here: Path, monkeypat
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_an_interrupt_while_a_command_cannot_be_started_is_raised_too(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Fails(subprocess.Popen[bytes]):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-            super().__init__(*args, **options)
-
-    monkeypatch.setattr(subprocess, "Popen", Fails)
-    with pytest.raises(KeyboardInterrupt):
-        shell.run("true", cwd=here / "none")
-
-
-def test_a_command_runs_in_any_thread(here: Path) -> None:
-    """Only the main one is interrupted, and only it may say what an interrupt does."""
-    done: list[shell.Completed] = []
-    thread = threading.Thread(target=lambda: done.append(shell.run("echo here")))
-    thread.start()
-    thread.join()
-    assert done[0].stdout == "here\n"
-
-
 @pytest.mark.parametrize("code", ["run('echo $$ > command; exec sleep 600')", "!echo $$ > command; exec sleep 600"])
 def test_an_interrupt_of_the_cell_while_a_command_is_started_leaves_nothing(rig: InsideRig, code: str) -> None:
     written = rig.cwd / "command"
@@ -228,14 +206,3 @@ def _interrupt_twice(waits: threading.Event, begun: Path, asked: Path) -> None:
     for sign in (begun, asked):
         until(sign.exists, sign.name)
         os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_without_waitid_the_whole_grace_is_given(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS with an older Python."""
-    monkeypatch.delattr(os, "waitid")
-    monkeypatch.setattr(shell, "GRACE", 600.0)
-    monkeypatch.setattr(shell, "time", Clock(here / "tidy"))
-    wait_first(monkeypatch, here / "begun")
-    with pytest.raises(subprocess.TimeoutExpired) as late:
-        shell.run("trap 'echo tidied; touch tidy; exit' INT; touch begun; while :; do sleep 0.01; done", timeout=0.5)
-    assert late.value.stdout == "tidied\n"

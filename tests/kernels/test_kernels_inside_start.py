@@ -15,14 +15,17 @@ import pytest
 
 from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, InsideRig, kernel, ours, refused, stock
 from supervisord_py.kernels import inside
-from supervisord_py.kernels.inside import names
 from supervisord_py.kernels.inside.launch import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SOURCES = sorted(Path(inside.__file__).parent.glob("*.py"))
-PATHS = "import json, os, sys; print(json.dumps([sys.path, sys.argv[1:], sys.flags.safe_path, os.getcwd()]))"
+PATHS = (
+    "import json, os, sys; here = os.getcwd()\n"
+    "paths = [path for path in sys.path if path != here]\n"
+    "print(json.dumps([paths, sys.argv[1:], sys.flags.safe_path, here]))"
+)
 
 
 @pytest.fixture(params=["ipykernel 7", pytest.param("ipykernel 6", marks=pytest.mark.deep)])
@@ -61,6 +64,9 @@ def test_a_file_beside_the_launcher_hides_no_module_of_the_users(short_tmp: Path
     with kernel(short_tmp, ours()) as rig:
         (rig.cwd / "search.py").write_text("mine = 1\n")
         assert value(rig, "import search; search.mine") == "1"
+        rig.good("import os; assert os.getcwd() in sys.path if (sys := __import__('sys')) else None; os.chdir('/')")
+        (rig.cwd / "found_later.py").write_text("")
+        rig.good("import found_later")
         assert value(rig, "'supervisord_py' in sys.modules if (sys := __import__('sys')) else None") == "False"
 
 
@@ -110,27 +116,28 @@ def test_modules_offer_their_public_names_and_the_projects_replaces_the_users(sh
 
 
 @pytest.mark.parametrize(
-    ("source", "line", "detail"),
+    ("source", "told"),
     [
-        ("x = 1\ny = = 2\n", 2, "SyntaxError"),
-        ("def f():\n    raise ValueError('bad')\n\nf()\n", 2, "ValueError: bad"),
-        ("import json\njson.loads('{')\n", 2, "JSONDecodeError"),
-        ("raise SystemExit(0)\n", 1, "SystemExit: 0"),
-        ("import not_installed_anywhere\n", 1, "ModuleNotFoundError"),
-        ("__all__ = ['nothing']\n", None, "AttributeError"),
-        ("x = 1\0\n", None, ""),
+        ("x = 1\ny = = 2\n", ":2: SyntaxError"),
+        ("def f():\n    raise ValueError('bad')\n\nf()\n", ":2: ValueError: bad"),
+        ("import json\njson.loads('{')\n", ":2: JSONDecodeError"),
+        ("raise SystemExit(0)\n", ":1: SystemExit: 0"),
+        ("__all__ = ['nothing']\n", ": AttributeError"),
     ],
 )
-def test_a_broken_module_is_told_of_with_its_file_and_line(
-    source: str, line: int | None, detail: str, short_tmp: Path
+def test_a_broken_module_is_told_of_once_and_imported_when_it_is_mended(
+    source: str, told: str, short_tmp: Path
 ) -> None:
-    folder = modules(short_tmp / "m", broken=source)
-    code, told, _ = refused(ours(sys.executable, "--px-modules", folder), short_tmp)
-    assert code == 78
-    assert told["error"] == "module"
-    assert told["file"] == f"{folder}/broken.py"
-    assert detail in told["detail"]
-    assert told["line"] == line or line is None
+    folder = modules(short_tmp / "m", broken=source, good="fine = 1\n")
+    with kernel(short_tmp, ours(sys.executable, "--px-modules", folder)) as rig:
+        first = rig.good("fine")
+        assert f"px: {folder}/broken.py{told}" in rig.err(first.id).decode()
+        assert rig.err(rig.good("fine").id) == b""
+        if told != ": AttributeError":
+            assert rig.run("import px_module_broken").reply["ename"] == told.split(": ")[1]
+        (Path(folder) / "broken.py").write_text("__all__ = ['mended']\nmended = 'it is'\n")
+        mended = rig.good("mended")
+        assert (rig.records(mended.id, "result")[0]["data"]["text/plain"], rig.err(mended.id)) == ("'it is'", b"")
 
 
 # -- what is missing -------------------------------------------------------------------------------------------------
@@ -164,23 +171,6 @@ def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: st
     assert "not_there" in told["detail"]
 
 
-@pytest.mark.parametrize("options", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"]], ids=repr)
-def test_an_option_of_ours_that_is_none_is_told_of(options: list[str], short_tmp: Path) -> None:
-    argv = [sys.executable, LAUNCHER, *options] if options != ["--px-modules"] else [sys.executable, LAUNCHER]
-    done = subprocess.run(
-        [*argv, *(options if options == ["--px-modules"] else [])],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        cwd=short_tmp,
-    )
-    assert done.returncode == 78
-    told = json.loads(done.stderr.removeprefix("px-launch: "))
-    assert told["error"] == "usage"
-    assert options[0].partition("=")[0] in told["detail"]
-
-
 def test_the_command_line_is_taken_apart() -> None:
     options = Options(["-f", "k.json", "--px-modules", "a", "--px-modules=b", "--px-overlay", "o", "--debug"])
     assert (options.modules, options.overlay, options.prelude) == (["a", "b"], "o", True)
@@ -188,23 +178,15 @@ def test_the_command_line_is_taken_apart() -> None:
     assert Options(["--px-no-prelude"]).prelude is False
 
 
-@pytest.mark.parametrize("words", [["--px-overlay"], ["--px-modules="], ["--px-"], ["--px-no-prelude=1"]])
-def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        Options(words)
-    assert ended.value.code == 78
-    line = capsys.readouterr().err
-    assert json.loads(line.removeprefix("px-launch: "))["error"] == "usage"
-
-
-def test_a_folder_of_modules_that_cannot_be_listed_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def listdir(path: str) -> list[str]:
-        raise PermissionError(13, "Permission denied", path)
-
-    monkeypatch.setattr(names.os, "listdir", listdir)
-    with pytest.raises(names.BrokenModuleError, match="Permission denied") as broken:
-        names.find_modules([str(tmp_path)])
-    assert (broken.value.file, broken.value.line) == (str(tmp_path), None)
+@pytest.mark.parametrize(
+    "words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-no-prelude=1"], ["--px-spare=x"]]
+)
+def test_what_is_wrong_with_the_command_line_is_one_line(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, LAUNCHER, *words], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 78
+    told = json.loads(done.stderr.removeprefix("px-launch: "))
+    assert told["error"] == "usage"
+    assert words[0].partition("=")[0] in told["detail"]
 
 
 # -- what the sources may be -----------------------------------------------------------------------------------------

@@ -13,15 +13,16 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import Cell, CellError, CellResult, CellStatus
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output.notebook import (
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
+from supervisord_py.kernels.notebook import (
     cells_of_notebook,
+    cells_of_script,
     executed,
     export,
     notebook_outputs,
     with_failure,
 )
-from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.render import cell_result, show
+from supervisord_py.kernels.render import cell_result, show
 from supervisord_py.ledger.kernels import KernelCellRow
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_pat
     )  # fmt: skip
     writer = writer_of(tmp_path)
     writer.write("stdout", b"hi\nthere\n")
-    writer.status({"op": "read"})
+    writer.display({STATUS_MIME: {"op": "read"}})
     writer.result({"text/plain": "2", "application/json": {"a": [1]}}, {}, 7)
     finish(writer, count=7)
     result = cell_result(CELL, None, show(log_of(tmp_path), LIMITS))
@@ -256,3 +257,43 @@ def test_files_that_cannot_be_read_do_not_spoil_the_rest(tmp_path: Path) -> None
 
     made = valid(json.dumps(export([row(1, total_bytes=5)], log, LIMITS, session_id="s")))
     assert "removed" in made.cells[0].outputs[0].text
+
+
+# -- scripts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_script_is_split_at_its_markers_with_their_titles() -> None:
+    script = (
+        'import os\n\n# %% Load the data\nx = 1\n#%%\ny = 2\n# %% [markdown] About\n# words\n# %% Last tags=["a"]\nz'
+    )
+    assert cells_of_script(script) == (
+        Cell("import os\n\n"),
+        Cell("# %% Load the data\nx = 1\n", "Load the data"),
+        Cell("#%%\ny = 2\n"),
+        Cell('# %% Last tags=["a"]\nz', "Last"),
+    )
+    assert cells_of_script("\n\n# %% nothing\n\n# %%\n  \n# %% [markdown]\n# text\n") == cells_of_script("") == ()
+    assert [cell.code for cell in cells_of_script("a\r# %% x\r\nb\x0c# %% no\n# %%")] == [
+        "a\r",
+        "# %% x\r\nb\x0c# %% no\n",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("marker", "title"),
+    [
+        ("# %%   ", None),
+        ("# %% A title\t", "A title"),
+        ('# %% Title {"tags": ["x"]}', "Title"),
+        ("# %% name='a b' Title", "Title"),
+        ("# %% a=b c", "c"),
+    ],
+)
+def test_what_a_marker_says(marker: str, title: str | None) -> None:
+    assert cells_of_script(f"{marker}\nx") == (Cell(f"{marker}\nx", title),)
+    assert cells_of_script("# %% Title [Raw]\nx") == cells_of_script("# %% [md]\nx") == ()
+
+
+@pytest.mark.parametrize("line", ["# %%time", "x # %%", " # %%", "## %%", "#  %%", "'# %%'"])
+def test_what_is_no_marker_does_not_split(line: str) -> None:
+    assert len(cells_of_script(f"a\n{line}\nb")) == 1

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import stat
-import subprocess
-import sys
 import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -16,12 +13,11 @@ import pytest
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.artifacts import content, extension, find_artifact, joined, spill, weight
 from supervisord_py.kernels.cell import CellError, CellStatus, Step
+from supervisord_py.kernels.cell_text import text_of, traceback_text
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output import artifacts
-from supervisord_py.kernels.output.artifacts import content, extension, find_artifact, joined, spill, weight
-from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.render import CellOutput, cell_result, show, text_of, traceback_text, what_was_raised
+from supervisord_py.kernels.render import CellOutput, cell_result, show, what_was_raised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,13 +40,6 @@ def test_a_small_cell_is_shown_whole(tmp_path: Path) -> None:
     assert (found.truncated, found.artifact, found.total_bytes, found.total_lines) == (False, CELL, 11, 2)
     assert (found.shown_bytes, found.error, found.notices) == (11, None, ())
     assert found.end is not None
-
-
-def test_a_cell_that_gave_nothing_has_no_artifact_and_no_words(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    finish(writer)
-    found = show(log_of(tmp_path), LIMITS)
-    assert (found.text, found.outputs, found.artifact, found.total_lines) == ("", (), None, 0)
 
 
 def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +86,6 @@ def test_an_exception_is_in_the_text_without_its_colours_and_among_the_outputs_w
     assert traceback_text(CellError("E", "v")) == "E: v\n"
 
 
-def test_the_error_of_a_killed_cell_is_the_one_that_it_raised_last(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.error("E", "v", [])
-    found = show(log_of(tmp_path), LIMITS)
-    assert (found.error, found.end) == (CellError("E", "v"), None)
-
-
 def test_an_error_without_a_name_gives_way_to_the_one_that_has_it() -> None:
     nameless, named = CellError("NoneType", "None"), CellError("ValueError", "no")
     assert what_was_raised(nameless, named) is named
@@ -113,51 +95,10 @@ def test_an_error_without_a_name_gives_way_to_the_one_that_has_it() -> None:
 
 
 def test_words_of_a_rich_output_are_markdown_then_plain_then_html() -> None:
-    def never(_: str) -> str:
-        raise AssertionError
-
-    assert text_of({"text/html": "<b>h</b>", "text/plain": "p", "text/markdown": "m"}, never) == "m\n"
-    assert text_of({"text/html": "<b>h</b>", "text/plain": "p\n"}, never) == "p\n"
-    assert text_of({"text/html": ["<b>", "h"]}, str.upper) == "<B>H\n"
-    assert text_of({"text/html": ""}, str) == ""
-    assert text_of({"image/png": "x"}, never) == ""
-
-
-def test_html_alone_becomes_markdown(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"text/html": "<h1>Head</h1><p>a <b>bold</b> word</p><table><tr><th>x</th></tr></table>"})
-    finish(writer)
-    text = show(log_of(tmp_path), LIMITS).text
-    assert "# Head" in text
-    assert "**bold**" in text
-    assert "<b>" not in text
-
-
-def test_importing_the_room_costs_no_library() -> None:
-    code = (
-        "import sys, supervisord_py.kernels.output.render, supervisord_py.kernels.output.notebook,"
-        "supervisord_py.kernels.output.follow, supervisord_py.kernels.output.sweep,"
-        "supervisord_py.kernels.bash.backend;"
-        "print([name for name in ('nbformat','markdownify','bs4','traitlets','zmq','jupyter_client')"
-        " if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-def test_status_events_come_alone_whichever_way_they_were_recorded(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.status({"op": "read"})
-    writer.close()
-    line = {"kind": "display", "at": 0, "data": {STATUS_MIME: {"op": "find"}, "text/plain": "x"}}
-    with log_of(tmp_path).records_path.open("ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")
-    found = show(log_of(tmp_path), LIMITS)
-    assert [output["data"] for output in found.outputs] == [
-        {STATUS_MIME: {"op": "read"}},
-        {STATUS_MIME: {"op": "find"}},
-    ]
-    assert found.text == ""
+    assert text_of({"text/html": "<b>h</b>", "text/plain": "p", "text/markdown": "m"}) == "m\n"
+    assert text_of({"text/html": "<b>h</b>", "text/plain": "p\n"}) == "p\n"
+    assert text_of({"text/html": ["<b>", "h</b>"]}) == "**h**\n"
+    assert text_of({"text/html": ""}) == text_of({"image/png": "x"}) == ""
 
 
 def test_an_update_is_shown_in_the_place_of_its_display(tmp_path: Path) -> None:
@@ -199,35 +140,13 @@ def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, 
     assert found.total_bytes == (8 if after else 4)
 
 
-def test_a_waiting_clear_is_done_by_a_display_and_by_bytes_of_a_cell_that_runs(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    for number in range(3):
-        writer.clear(wait=True)
-        writer.display({"text/plain": f"frame {number}"})
-    assert show(log_of(tmp_path), LIMITS).text == "frame 2\n"
-    writer.clear(wait=True)
-    writer.write("stdout", b"by bytes")
-    assert show(log_of(tmp_path), LIMITS).text == "by bytes"
-    writer.close()
-
-
-def test_a_clear_just_before_bytes_of_the_same_stream_counts(tmp_path: Path) -> None:
-    """Nothing but the size of the file tells that something came after the clear."""
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"old")
-    writer.clear(wait=True)
-    writer.write("stdout", b"new")
-    assert show(log_of(tmp_path), LIMITS).text == "new"
-    writer.close()
-
-
 def test_output_beyond_the_cap_is_told(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, cap=4)
     writer.write("stdout", b"0123456789")
     finish(writer)
     found = show(log_of(tmp_path), LIMITS)
     assert (found.text, found.truncated, found.total_bytes) == ("0123", True, 4)
-    assert "6 bytes" in found.notices[0]
+    assert found.notices == ("the complete output is cut at its cap of 4 bytes",)
 
 
 def test_a_large_rich_output_is_a_file_and_a_reference(tmp_path: Path) -> None:
@@ -240,7 +159,7 @@ def test_a_large_rich_output_is_a_file_and_a_reference(tmp_path: Path) -> None:
         reference = output["data"]["image/png"]
         assert output["data"]["text/plain"] == "<Figure>"
         kept = find_artifact(tmp_path, reference["artifact"])
-        assert (kept.mime, kept.size, reference["bytes"]) == ("image/png", 512_004, 512_004)
+        assert (kept.mime, reference["bytes"]) == ("image/png", 512_004)
         assert kept.path.read_bytes() == base64.b64decode(PNG)
         assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
     assert found.text == "<Figure>\n"
@@ -284,40 +203,21 @@ def test_a_value_becomes_the_file_that_it_means(mime: str, value: Any, data: byt
     assert weight(value) > 0
 
 
-def test_the_largest_values_of_a_bundle_go_first(tmp_path: Path) -> None:
-    data = {"text/plain": "p" * 10, "text/html": "h" * 1000, "application/json": ["j" * 500]}
-    kept = spill(tmp_path, CELL, 70, data, 600)
-    assert kept == {**data, "text/html": {"artifact": f"{CELL}.71.html", "bytes": 1000}}
-    assert spill(tmp_path, CELL, 70, data, 5000) == data
-
-
 def test_a_disk_that_takes_no_file_leaves_a_reference_that_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(artifacts, "_write_whole", full)
+    monkeypatch.setattr(type(tmp_path), "replace", full)
     kept = spill(tmp_path, CELL, 0, {"text/html": "h" * 1000}, 10)
     error = "not kept: No space left on device"
     assert kept == {"text/html": {"artifact": None, "bytes": 1000, "error": error}}
-
-
-def test_an_artifact_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(type(tmp_path), "replace", full)
-    assert spill(tmp_path, CELL, 0, {"text/html": "h" * 1000}, 10)["text/html"]["artifact"] is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_stream_is_an_artifact_by_the_cells_own_id(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"abc")
-    writer.close()
-    found = find_artifact(tmp_path, CELL)
-    assert (found.path.read_bytes(), found.mime, found.size) == (b"abc", "application/octet-stream", 3)
+    assert list(tmp_path.iterdir()) == [], "whole or not at all"
+    data = {"text/plain": "p" * 10, "text/html": "h" * 1000, "application/json": ["j" * 500]}
+    assert spill(tmp_path, CELL, 70, data, 5000) == data
+    largest = spill(tmp_path, CELL, 70, data, 600)["text/html"]
+    assert largest["bytes"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -331,7 +231,12 @@ def test_no_id_leads_out_of_the_folder_or_to_the_records(tmp_path: Path, artifac
         find_artifact(tmp_path / "session", artifact_id)
 
 
-def test_links_are_no_artifacts(tmp_path: Path) -> None:
+def test_the_complete_output_is_an_artifact_by_the_cells_own_id_and_links_are_none(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    for stream, expected in (("stdout", b"abc"), ("stderr", b"abcabc"), ("stdout", b"abcabcabc")):
+        writer.write(stream, b"abc")
+        found = find_artifact(tmp_path, CELL)
+        assert (found.path.read_bytes(), found.mime) == (expected, "application/octet-stream")
     (tmp_path / "secret").write_text("s")
     os.symlink(tmp_path / "secret", tmp_path / f"{CELL}.1.png")
     with pytest.raises(UnknownUnitError, match="there is no artifact"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,8 +11,7 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output import sweep as sweeping
-from supervisord_py.kernels.output.sweep import DAY_SECONDS, FORGOTTEN_SECONDS, KeptCell, Swept, doomed, sweep
+from supervisord_py.kernels.retention import DAY_SECONDS, FORGOTTEN_SECONDS, KeptCell, Swept, doomed, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -165,31 +163,5 @@ async def test_links_are_removed_and_what_they_lead_to_stays(tmp_path: Path) -> 
     assert (precious / "file").read_text() == "p"
 
 
-async def test_many_cells_go_in_batches_and_the_loop_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "BATCH", 3)
-    for number in range(8):
-        cell(tmp_path, "s", f"c{number}", 1, age=8 * DAY_SECONDS)
-    asked: list[None] = []
-    await sweep(tmp_path, OutputLimits(), now=NOW, running=lambda: asked.append(None) or (), known={"s"})  # type: ignore[func-returns-value]
-    assert left(tmp_path) == set()
-    assert len(asked) == 4
-
-
 async def test_a_folder_that_is_not_there_is_swept(tmp_path: Path) -> None:
     assert await swept(tmp_path / "nowhere") == Swept()
-
-
-async def test_files_that_vanish_meanwhile_are_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell(tmp_path, "s", "old", 10, age=8 * DAY_SECONDS)
-    kept = sweeping._kept
-
-    def then_gone(*args: object) -> list[KeptCell]:
-        found = kept(*args)  # type: ignore[arg-type]
-        for path in (tmp_path / "s").iterdir():
-            path.unlink()
-        return found
-
-    monkeypatch.setattr(sweeping, "_kept", then_gone)
-    assert (await swept(tmp_path)).cells == 1
-    await asyncio.sleep(0)
-    assert left(tmp_path) == set()

@@ -11,17 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
+from supervisord_py.kernels import render
+from supervisord_py.kernels.cell_text import NEAR_BYTES, as_on_a_terminal, cut_end, cut_start, whole_characters
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.output import render
-from supervisord_py.kernels.output.render import (
-    NEAR_BYTES,
-    CellOutput,
-    as_on_a_terminal,
-    cut_end,
-    cut_start,
-    show,
-    whole_characters,
-)
+from supervisord_py.kernels.render import CellOutput, show
 
 PICTURE = {"image/png": "AAAA"}
 

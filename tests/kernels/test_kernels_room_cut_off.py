@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernels.cell_folder import log_of, writer_of
 from supervisord_py.kernels.calls import cut_off_cells
 from supervisord_py.kernels.calls.cut_off_cells import Seen, closing
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import End
 from supervisord_py.kernels.kernel_endings import KernelEnd
-from supervisord_py.kernels.output.records import End, Place
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ROW = KernelCellRow("c0", "s-1", "call", 0, "1+1", "running", 90.0, 100.0, instance="k1")
-END = End(Place(10, 5, 103.0), CellStatus.OK, 4, 2.5, asked_exit=False, error=None)
+END = End(CellStatus.OK, 5, 103.0, 4, 2.5)
 RECORD = ExitRecord("k1", "kernel:s-1", Identity(7, 1, "b"), 50.0, 104.0, None, 11, 0.0, 0.0, 0, 0, 0)
 CRASH = KernelEnd(Reason.SIGNAL, RECORD)
 

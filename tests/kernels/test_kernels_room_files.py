@@ -18,7 +18,7 @@ from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.hosting.launching import folder_of_cells
-from supervisord_py.kernels.output.render import show
+from supervisord_py.kernels.render import show
 from supervisord_py.kernels.room_requests import StartRequest
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_bytes_that_the_end_counts_and_that_are_not_there_are_told(tmp_path: Pat
     writer.write("stdout", b"0123456789")
     finish(writer)
     assert show(log_of(tmp_path), OutputLimits()).unkept is None
-    os.truncate(log_of(tmp_path).out_path, 4)
+    os.truncate(log_of(tmp_path).paths["stdout"], 4)
     shown = show(log_of(tmp_path), OutputLimits())
     assert shown.unkept is not None
     assert "6 bytes of output are lost" in shown.unkept

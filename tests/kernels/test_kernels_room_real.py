@@ -260,7 +260,7 @@ async def test_a_cell_in_flight_is_followed_to_its_end_and_written_down(house: R
     assert [row.status for row in rows] == ["ok", "ok"]
     assert rows[0].duration_seconds > at_least, "its own time, not that of the following"
     assert rows[0].ended_at <= rows[1].started_at
-    assert house.room.cells_house.log(view.id, rows[0].id).read(0, 100) == b"before\nafter\n"
+    assert house.room.cells_house.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 
 
 async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing: PassingTime) -> None:
@@ -385,7 +385,7 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
     await house.ledger.flush()
     rows = await house.room.cells(view.id)
     assert [row.status for row in rows] == ["ok", "ok"]
-    assert house.room.cells_house.log(view.id, rows[0].id).read(0, 100) == b"before\nafter\n"
+    assert house.room.cells_house.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 
 
 async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:

@@ -14,10 +14,8 @@ from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import TimedOutError
-from supervisord_py.kernels.calls.cut_off_cells import seal
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.output.records import End, Unreadable
 from supervisord_py.kernels.session import SessionState
 
 if TYPE_CHECKING:
@@ -100,35 +98,22 @@ def test_an_end_is_written_once_after_the_last_whole_line(tmp_path: Path) -> Non
     with log.records_path.open("ab") as file:
         file.write(b'{"kind":"result","data":{"text/plain":"' + b"x" * 100_000)
     at = time.time() + 5
-    assert seal(log, ERROR, at)
-    assert not seal(log, None, at), "it has an end"
-    records = list(log.records())
-    assert not [it for it in records if isinstance(it, Unreadable)]
-    end = records[-1]
-    assert isinstance(end, End)
-    assert (end.status, end.at, end.asked_exit) == (CellStatus.ERROR, 6, False)
+    assert log.seal(ERROR, at)
+    assert not log.seal(None, at), "it has an end"
+    end = log.ended()
+    assert end is not None
+    assert (end.status, end.size, end.asked_exit) == (CellStatus.ERROR, 6, False)
     assert end.duration == pytest.approx(5, abs=1)
     assert end.error is not None
     assert end.error.name == "KernelDied"
     assert log.page(0).complete
-
-
-def test_a_file_without_one_whole_line_gets_an_end_too(tmp_path: Path) -> None:
-    log = log_of(tmp_path)
-    log.records_path.write_bytes(b'{"kind":"beg')
-    assert seal(log, None, 100.0)
-    end = log.ended()
+    assert not log_of(tmp_path, "none").seal(None, at), "where nothing is kept nothing is written"
+    half = log_of(tmp_path, "half")
+    half.records_path.write_bytes(b'{"kind":"beg')
+    assert half.seal(None, 100.0)
+    end = half.ended()
     assert end is not None
     assert (end.duration, end.error) == (0.0, None)
-
-
-def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path) -> None:
-    log = log_of(tmp_path)
-    assert not seal(log, None, 100.0)
-    log.records_path.mkdir()
-    assert not seal(log, None, 100.0)
-    log.records_path.rmdir()
-    assert not list(tmp_path.iterdir())
 
 
 async def test_a_start_that_nobody_waits_for_any_more_is_ended_and_the_next_call_has_its_own(

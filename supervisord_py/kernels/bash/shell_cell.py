@@ -9,17 +9,14 @@ itself has its code; nothing else is left of the wrapper when the code runs.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.kernels.output import end_record
-from supervisord_py.kernels.output.replies import reply_of_end
 from supervisord_py.process.spec import ChildSpec, Reason
 
 if TYPE_CHECKING:
@@ -105,15 +102,14 @@ def signal_name(number: int) -> str:
 class CellFiles:
     """The files of one cell. Blocking.
 
-    The shell appends to the output by itself. A file that outgrows its cap is cut back to it while the cell runs, and
-    what is cut is counted; what is appended in the instant between count and cut is cut uncounted.
+    The shell appends to the output by itself; a file that outgrows its cap is cut back to it while the cell runs.
     """
 
     def __init__(self, request: ExecuteRequest) -> None:
         self._request = request
-        self._lost = 0
         self._begun = False
         self._folder = request.cells_dir
+        self._writer = CellWriter(str(self._folder), request.cell_id, request.cell_bytes)
         self.shell = ShellFiles(self._folder / f"{request.cell_id}.sh", self._folder / f"{request.cell_id}.out")
 
     def prepare(self) -> None:
@@ -122,56 +118,33 @@ class CellFiles:
         with os.fdopen(os.open(self.shell.code, _NEW | os.O_TRUNC, 0o600), "wb") as file:
             file.write(code)
         os.close(os.open(self.shell.out, _NEW, 0o600))
-        writer = self._writer()
-        writer.begin(self._request.code, 0)  # the process is not there yet; it is in the ledger when it is
-        writer.close()
+        self._writer.begin(self._request.code, 0)  # the process is not there yet; it is in the ledger when it is
+        self._writer.close()
         self._begun = True
 
     def look(self) -> int:
-        """Return the size of the output, after it was cut back to its cap; at least so much as is counted is lost."""
-        cap = self._request.cell_bytes
-        try:
-            size = os.stat(self.shell.out).st_size
-            if size > cap:
-                os.truncate(self.shell.out, cap)
-                self._lost += size - cap
-        except OSError:  # swept away, or a disk in trouble: there is nothing that could be done for the cell here
-            return 0
-        return size
+        """Return the size of the output, after it was cut back to its cap."""
+        self._writer.limit()
+        return self._writer.size(".out")
 
     def ended(self) -> Reply | None:
         """Return what the end says, None where there is none yet."""
-        found = end_record.find(self._folder, self._request.cell_id)
-        return None if found is None else reply_of_end(found)
+        return CellLog(self._folder, self._request.cell_id).reply()
 
     def end(self, status: CellStatus, error: CellError | None, duration: float) -> None:
-        """Write the end; what is not kept of the output is counted before.
+        """Write the end; what is over the cap is cut off before.
 
         An end that is there already stands: an earlier control plane was replaced just behind it.
         """
         if self.ended() is not None:
             return
-        self.look()
-        if self._lost:
-            self._record_lost()
         said = None if error is None else {"name": error.name, "value": error.value, "traceback": []}
-        self._writer().end(status.value, execution_count=None, duration=duration, error=said)
+        self._writer.end(status.value, execution_count=None, duration=duration, error=said)
         with contextlib.suppress(OSError):
             self.shell.code.unlink()
 
     def not_started(self, error: CellError) -> None:
         """Write the whole story of a cell that never ran."""
         if not self._begun:
-            self._writer().begin(self._request.code, 0)
+            self._writer.begin(self._request.code, 0)
         self.end(CellStatus.ERROR, error, 0.0)
-
-    def _writer(self) -> CellWriter:
-        """Return a writer that knows the present size; it holds no descriptor until it writes."""
-        return CellWriter(str(self._folder), self._request.cell_id, self._request.cell_bytes)
-
-    def _record_lost(self) -> None:
-        size = min(self.look(), self._request.cell_bytes)
-        line = {"kind": "capped", "at": size, "t": round(time.time(), 6), "lost_bytes": self._lost}
-        records = self._folder / f"{self._request.cell_id}.jsonl"
-        with contextlib.suppress(OSError), records.open("ab", buffering=0) as file:
-            file.write(json.dumps(line).encode() + b"\n")

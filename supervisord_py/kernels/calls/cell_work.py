@@ -11,6 +11,7 @@ import structlog
 from supervisord_py.kernels.backend import ExecuteRequest
 from supervisord_py.kernels.calls.call_rules import judge
 from supervisord_py.kernels.cell import Variables
+from supervisord_py.kernels.cell_files import held_to_cap
 from supervisord_py.kernels.lives.cell_run import CellRun
 from supervisord_py.process import clock
 
@@ -146,12 +147,15 @@ class CellWork:
         loop, times = asyncio.get_running_loop(), self._house.config.ladder
         try:
             self._note()
+            request = self._request(sent)
             if audience is None:
-                return await run.run(self._handle.follow(self._request(sent), _nobody), deadline, times), None
+                async with held_to_cap(request):
+                    return await run.run(self._handle.follow(request, _nobody), deadline, times), None
             await self._house.cells_house.dispatch(sent)
             audience.sent()
             began = loop.time()
-            end = await run.run(self._handle.execute(self._request(sent), audience.wake), deadline, times)
+            async with held_to_cap(request):
+                end = await run.run(self._handle.execute(request, audience.wake), deadline, times)
             return end, loop.time() - began
         finally:
             self._session.run = None

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from msgspec.structs import replace
 
+from supervisord_py.kernels import retention
 from supervisord_py.kernels.calls import cut_off_cells
-from supervisord_py.kernels.calls.cut_off_cells import error_members, seal
+from supervisord_py.kernels.calls.cut_off_cells import error_members
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.hosting.launching import folder_of_cells
-from supervisord_py.kernels.output import sweep
-from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.render import CellOutput, cell_result, show
+from supervisord_py.kernels.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernels as kernel_rows
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class CellsHouse:
         )
         at = time.time()
         if duration_seconds is None and output.end is not None:
-            at = max(sent.started_at, output.end.place.time)  # it was followed: it ended when its files say so
+            at = max(sent.started_at, output.end.time)  # it was followed: it ended when its files say so
         closing = _closing(result, Variables.LOST if end.is_stateless else judged.variables, at)
         if end.gone is not None and kernel_is_over:
-            await asyncio.to_thread(seal, self.log(sent.session, sent.id), closing.error, at)
+            await asyncio.to_thread(self.log(sent.session, sent.id).seal, closing.error, at)
         kernel_rows.finish(self._ledger, sent.id, closing)
         return result
 
@@ -124,7 +124,7 @@ class CellsHouse:
 
     async def seal(self, sent: KernelCellRow, result: CellResult) -> None:
         """Close the files of a cell whose kernel is over by now and did not."""
-        await asyncio.to_thread(seal, self.log(sent.session, sent.id), error_members(result.error), time.time())
+        await asyncio.to_thread(self.log(sent.session, sent.id).seal, error_members(result.error), time.time())
 
     async def history(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return all cells of a session, in order of dispatch."""
@@ -156,7 +156,7 @@ class CellsHouse:
         rows = await self.history(session.id)
 
         def make() -> dict[str, Any]:
-            from supervisord_py.kernels.output import notebook
+            from supervisord_py.kernels import notebook
 
             return notebook.export(
                 rows,
@@ -175,13 +175,13 @@ class CellsHouse:
         """Keep the files within their limits, now and every few minutes."""
         while True:
             config = self._config()
-            await sweep.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known())
+            await retention.sweep(config.cells_dir, config.output, now=time.time(), running=running, known=known())
             await asyncio.sleep(SWEEP_SECONDS)
 
 
 def _weight(log: CellLog) -> int:
     """Return the size of a cell's files, in bytes."""
-    return sum(path.stat().st_size for path in (log.out_path, log.records_path) if path.exists())
+    return sum(path.stat().st_size for path in (*log.paths.values(), log.records_path) if path.exists())
 
 
 def _closing(result: CellResult, variables: Variables, ended_at: float) -> kernel_rows.CellEnd:

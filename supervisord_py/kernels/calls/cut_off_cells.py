@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,8 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.calls.call_rules import Judgement, judge
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.cell_run import CellEnd
-from supervisord_py.kernels.output.records import Begin
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -22,16 +19,11 @@ from supervisord_py.process.spec import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-    from pathlib import Path
 
-    from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.records import End
+    from supervisord_py.kernels.cell_files import CellLog, End
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
-
-
-_TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ async def close(
         seen = await asyncio.to_thread(_look, log_of(row))
         closed = closing(row, seen, kernel_end, is_shell=is_shell, now=now)
         if seen.has_begun and seen.end is None:
-            await asyncio.to_thread(seal, log_of(row), closed.error, closed.ended_at)
+            await asyncio.to_thread(log_of(row).seal, closed.error, closed.ended_at)
         kernel_rows.finish(ledger, row.id, closed)
 
 
@@ -104,7 +96,7 @@ def closing(
 
 
 def _ended(row: KernelCellRow, seen: Seen, end: End, *, is_shell: bool) -> kernel_rows.CellEnd:
-    at = max(row.started_at, end.place.time)
+    at = max(row.started_at, end.time)
     is_uncounted = end.status is CellStatus.ERROR and end.execution_count is None  # its kernel gave no reply
     kept = not (is_shell or end.asked_exit or is_uncounted)
     return kernel_rows.CellEnd(
@@ -141,33 +133,10 @@ def _end_in(row: InstanceRow | None) -> KernelEnd | None:
 def _look(log: CellLog) -> Seen:
     """Read what the files tell. Blocking."""
     try:
-        has_begun = any(isinstance(record, Begin) for record in log.records_from()[0])
-        return Seen(has_begun, log.ended(), log.size())
+        has_begun = any(record.kind == "begin" for record in log.records_from()[0])
+        return Seen(has_begun, log.ended(), log.size("stdout") + log.size("stderr"))
     except (UnknownUnitError, OSError):
         return Seen()
-
-
-def seal(log: CellLog, error: Mapping[str, object] | None, ended_at: float) -> bool:
-    """Write the end of a cell that began and has none. Blocking.
-
-    Args:
-        log: Its files.
-        error: What ended it, `{name, value, traceback}`.
-        ended_at: Unix seconds.
-
-    Returns:
-        Whether it was written.
-    """
-    try:
-        if not log.exists() or log.ended() is not None:
-            return False
-        began = next((record.place.time for record in log.records()), ended_at)
-        _cut_torn_line(log.records_path)
-    except (UnknownUnitError, OSError):
-        return False
-    writer = CellWriter(str(log.folder), log.cell_id, cap=0)
-    writer.end("error", execution_count=None, duration=max(0.0, ended_at - began), error=error)
-    return writer.lost_bytes == 0
 
 
 def error_members(error: CellError | None) -> dict[str, object] | None:
@@ -175,19 +144,3 @@ def error_members(error: CellError | None) -> dict[str, object] | None:
     if error is None:
         return None
     return {"name": error.name, "value": error.value, "traceback": list(error.traceback)}
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Cut off what a writer that was killed in the middle of a line left, so that the next record begins a line."""
-    with path.open("r+b", buffering=0) as file:
-        fd = file.fileno()
-        end = size = os.fstat(fd).st_size
-        while end > 0:
-            start = max(0, end - _TAIL_BYTES)
-            newline = os.pread(fd, end - start, start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
-            os.ftruncate(fd, end)

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
-from supervisord_py.kernels.output import end_record
-from supervisord_py.kernels.output.replies import reply_of, reply_of_end
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.spec import Reason
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest
     from supervisord_py.kernels.direct.conversation import Exchange
     from supervisord_py.kernels.direct.message import Message
-    from supervisord_py.kernels.output.cell_log import CellLog
     from supervisord_py.process.spec import ExitRecord
 
     Died = asyncio.Future[ExitRecord | None]
@@ -79,8 +77,7 @@ async def _wait_for_rest(exchange: Exchange, signs: set[asyncio.Future[Any]], pa
 
 async def reply_in_files(request: ExecuteRequest) -> Reply | None:
     """Return what the `end` record of the cell says, if there is one."""
-    record = await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id)
-    return None if record is None else reply_of_end(record)
+    return await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).reply)
 
 
 async def conclude(exchange: Exchange, died: Died, request: ExecuteRequest, unit: str) -> Reply:
@@ -129,7 +126,7 @@ async def follow(exchange: Exchange, probe: Exchange, died: Died, request: Execu
 
 async def _never_ended(request: ExecuteRequest) -> Reply:
     """The kernel is idle, and the files tell no end: the cell never reached it, or its files were taken away."""
-    if await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id, "begin") is None:
+    if await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).last, "begin") is None:
         return Reply(CellStatus.ABORTED, notice="the cell never reached the kernel: it was not run")
     return no_answer()
 

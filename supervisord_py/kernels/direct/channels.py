@@ -35,7 +35,7 @@ AGAIN_SECONDS = 0.05
 CHANNELS = ("shell", "control", "stdin", "iopub")
 _PARTS = ("header", "parent_header", "metadata", "content")
 OVERRUN = 8
-OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result", "px_tick"))
+OUTPUT = frozenset(("stream", "display_data", "update_display_data", "execute_result"))
 
 
 @dataclass(slots=True)

@@ -13,11 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
+from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.direct import cell_end, place
 from supervisord_py.kernels.direct.cell_end import Beginning
 from supervisord_py.kernels.direct.recording import Recording
-from supervisord_py.kernels.output.cell_log import CellLog
-from supervisord_py.kernels.output.replies import reply_of
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:

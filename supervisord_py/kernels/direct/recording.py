@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.kernels.output.recorder import CellRecorder
+from supervisord_py.kernels.cell_files import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.output.replies import reply_of
+from supervisord_py.kernels.cell_files import reply_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,6 +22,7 @@ import structlog
 
 from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, TimedOutError, UnknownUnitError
 from supervisord_py.kernels.backend import KernelGoneError, Started
+from supervisord_py.kernels.cell_files import CellLog, CellRecorder
 from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.gateway import wire
 from supervisord_py.kernels.gateway.cells import (
@@ -35,9 +36,6 @@ from supervisord_py.kernels.gateway.cells import (
 from supervisord_py.kernels.gateway.client import UNKNOWN_THERE, GatewayUnreachableError
 from supervisord_py.kernels.gateway.init_code import FACTS, fact
 from supervisord_py.kernels.gateway.websocket import KernelSocket
-from supervisord_py.kernels.output import end_record
-from supervisord_py.kernels.output.recorder import CellRecorder
-from supervisord_py.kernels.output.replies import reply_of_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -269,9 +267,9 @@ class GatewayKernel:
         recorder = None if self.plan.spool else await asyncio.to_thread(self._record, request, begin=False)
         cell = await self._begin(request, wake, recorder)
         # It may have ended until now; its reply is heard from now on.
-        ended = await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id)
+        ended = await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).reply)
         if ended is not None:
-            return reply_of_end(ended)
+            return ended
         cell.sent_after = -1
         self._ask_for_lost_replies()
         return await self._see_through(cell, request, None)
@@ -355,9 +353,9 @@ class GatewayKernel:
     async def _without_reply(self, cell: _Cell, request: ExecuteRequest) -> Reply:
         """The kernel is gone, or the reply was lost with a connection; one that writes may have written the end."""
         if self.plan.spool:
-            ended = await asyncio.to_thread(end_record.find, request.cells_dir, request.cell_id)
+            ended = await asyncio.to_thread(CellLog(request.cells_dir, request.cell_id).reply)
             if ended is not None:
-                return reply_of_end(ended)
+                return ended
         if self.died.done():
             if cell.recorder is not None:
                 await asyncio.to_thread(cell.recorder.close)

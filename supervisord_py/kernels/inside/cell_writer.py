@@ -1,11 +1,11 @@
-"""Writes the two files of a cell: `<id>.out`, the raw bytes, and `<id>.jsonl`, what else happened and at which place.
+"""Writes the files of a cell: `<id>.out` and `<id>.err`, its bytes as they came, and `<id>.jsonl`, what else happened.
 
-Law: what was written is on disk when a method returns; `.out` is always an exact beginning of the output, never one
-with a hole; and no trouble of a disk ever becomes an exception in a user's `print`. Standard library only, Python 3.8.
+While a cell of ours runs, the first two are descriptors 1 and 2 of the kernel: who writes there, writes to the file. A
+record is one line, appended by one write(2); `at` and `err_at` are the sizes of the two files when it was written. The
+record `err` is written before Python's stderr goes on when stdout has grown since: it is what tells their order.
 
-A record is one line, written with one write(2) to a descriptor opened with O_APPEND, so that a reader sees whole lines
-or an unfinished last one. `at` is the size of `.out` when it happened, asked of the file itself: a KeyboardInterrupt
-between a write and its bookkeeping must not shift all that follows.
+No trouble of a disk becomes an exception in a user's `print`: what was not kept is told by the record `capped`.
+Standard library only, Python 3.8: the daemon imports this, too.
 """
 
 from __future__ import annotations
@@ -15,68 +15,38 @@ import contextlib
 import json
 import math
 import os
-import threading
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 STATUS_MIME = "application/x-px-status+json"
 """A display with this type is a status event of a helper: one record `status`, and nothing to be shown as output."""
-LEAST_LOG_BYTES = 1 << 20
+STREAMS = {"stdout": ".out", "stderr": ".err"}
+RECORDS = ".jsonl"
+LEAST_RECORD_BYTES = 1 << 20
 """Records may take as much room as output may, and at least this: a small cap must not hide an error's traceback."""
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-_OWNER_ONLY = 0o600
 _ALWAYS = frozenset(("begin", "error", "capped", "end"))
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class _File:
-    """One file to append to: opened when first needed, and again after `close`."""
+class Descriptor:
+    """A file open for appending, closed with its last user: a late thread never writes to a number used anew."""
 
-    __slots__ = ("failed", "fd", "path")
+    __slots__ = ("number",)
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.fd = -1
-        self.failed = False
+    def __init__(self, path: str, create: int) -> None:
+        self.number = -1
+        self.number = os.open(path, _FLAGS | create, 0o600)
+        if create:
+            os.fchmod(self.number, 0o600)  # the umask is the user's code's to set
 
-    def open(self, create: int = os.O_CREAT) -> int:
-        """Return the descriptor.
-
-        Args:
-            create: 0 where the file must be there already.
-        """
-        if self.fd < 0:
-            self.fd = os.open(self.path, _FLAGS | create, _OWNER_ONLY)
-            os.fchmod(self.fd, _OWNER_ONLY)  # the umask is the user's code's to set
-        return self.fd
-
-    def size(self) -> int:
-        """Return the size in bytes; 0 where there is none."""
-        try:
-            return os.fstat(self.fd).st_size if self.fd >= 0 else os.stat(self.path).st_size
-        except OSError:
-            return 0
-
-    def append(self, data: bytes | memoryview, create: int = os.O_CREAT) -> int:
-        """Write all of `data`, or as much as the disk takes; return how many bytes that were."""
-        done = 0
-        try:
-            done = os.write(self.fd if self.fd >= 0 else self.open(create), data)
-            while done < len(data):
-                done += os.write(self.fd, memoryview(data)[done:])
-        except OSError:
-            self.failed = True  # a full disk, a limit, a folder that is gone: what is missing is counted
-        return done
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
+    def __del__(self) -> None:
+        if self.number >= 0:
             with contextlib.suppress(OSError):
-                os.close(fd)
+                os.close(self.number)
 
 
 class CellWriter:
@@ -85,59 +55,71 @@ class CellWriter:
     Args:
         folder: Where the files are; exists.
         cell_id: Their name.
-        cap: Largest size of `.out` in bytes; what goes beyond is counted in `lost_bytes`.
+        cap: Largest size of each stream in bytes.
     """
 
-    __slots__ = ("_cap", "_dropped", "_ended", "_lock", "_log", "_lost", "_out", "_room", "_stream", "_torn", "_total")
+    __slots__ = ("_cap", "_failed", "_files", "_placed", "_room", "_said", "_torn", "_why", "_written", "base", "ended")
 
     def __init__(self, folder: str, cell_id: str, cap: int) -> None:
-        self._out = _File(os.path.join(folder, cell_id + ".out"))
-        self._log = _File(os.path.join(folder, cell_id + ".jsonl"))
-        self._lock = threading.RLock()  # a signal handler of the user's may print in the middle of a print
+        self.base = os.path.join(folder, cell_id)
+        self.ended = False
         self._cap = cap
-        self._total = self._out.size()
-        self._room = max(cap, LEAST_LOG_BYTES) - self._log.size()
-        self._torn = -1
-        self._lost = 0
-        self._dropped = 0
-        self._stream = ""
-        self._ended = False
+        self._files: dict[str, Descriptor] = {}
+        self._failed: set[str] = set()
+        self._why = ""
+        self._said = False
+        self._torn = False
+        known = self.size(RECORDS)
+        self._placed = -1 if known else 0
+        self._room = max(cap, LEAST_RECORD_BYTES) - known
+        self._written = self.size(".out") + self.size(".err")
 
-    @property
-    def total(self) -> int:
-        """Bytes in `.out`."""
-        return self._total
+    def open(self, ending: str) -> Descriptor:
+        """Return an open file; one that was swept away after the end stays away. Raises OSError."""
+        found = self._files.get(ending)
+        if found is None:
+            create = 0 if self.ended and not os.path.exists(self.base + RECORDS) else os.O_CREAT
+            found = Descriptor(self.base + ending, create)
+            if not self.ended:  # else it would stay open for the sake of one late line
+                self._files[ending] = found
+        return found
 
-    @property
-    def lost_bytes(self) -> int:
-        """Bytes of output and of records that are in no file, because of the cap or of the disk."""
-        return self._lost + self._dropped
+    def size(self, ending: str) -> int:
+        """Return the size of a file in bytes; 0 where there is none."""
+        found = self._files.get(ending)
+        try:
+            return os.stat(self.base + ending if found is None else found.number).st_size
+        except OSError:
+            return 0
 
-    @property
-    def ended(self) -> bool:
-        """Whether `end` was written."""
-        return self._ended
+    def close(self) -> None:
+        """Give the descriptors back; whatever is still to be written opens the files again."""
+        self._files.clear()
+
+    def write(self, stream: str, data: bytes) -> None:
+        """Append bytes of `stdout` or `stderr`: an exact beginning of them, nothing behind a hole."""
+        ending = STREAMS[stream]
+        if ending in self._failed:
+            return
+        if ending == ".err":
+            self._place()
+        self._append(ending, data)
+        self._written += len(data)
+        if self._written > self._cap:
+            self.limit()
+
+    def limit(self) -> None:
+        """Cut back what has outgrown the cap, whoever wrote it, and tell of that once."""
+        for ending in STREAMS.values():
+            if self.size(ending) > self._cap:
+                self._failed.add(ending)
+                with contextlib.suppress(OSError):
+                    os.truncate(self.base + ending, self._cap)
+                self._say_capped(cap=self._cap)
 
     def begin(self, code: str, pid: int | None = None) -> None:
         """Open the cell."""
         self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
-
-    def write(self, stream: str, data: bytes) -> None:
-        """Append bytes of `stdout` or `stderr`."""
-        with self._lock:
-            if stream != self._stream:
-                self._turn_to(stream)
-            kept = 0
-            try:
-                if not (self._lost or self._ended) and len(data) <= self._cap - self._total:
-                    kept = self._out.append(data)  # every print of a cell passes here
-                elif (room := self._room_for_output()) > 0:
-                    kept = self._out.append(memoryview(data)[:room])
-            except BaseException:
-                self._total = self._out.size()  # interrupted between the write and the sum
-                raise
-            self._total += kept
-            self._lost += len(data) - kept
 
     def display(
         self,
@@ -148,7 +130,10 @@ class CellWriter:
         update: bool = False,
     ) -> None:
         """Record a rich output, as Jupyter's messages `display_data` and `update_display_data` give it."""
-        self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
+        if STATUS_MIME in data:
+            self._record("status", event=data[STATUS_MIME])
+        else:
+            self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
 
     def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], execution_count: int | None) -> None:
         """Record the value of the cell's last expression."""
@@ -161,10 +146,6 @@ class CellWriter:
     def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
         """Record an exception."""
         self._record("error", name=name, value=value, traceback=list(traceback))
-
-    def status(self, event: Mapping[str, Any]) -> None:
-        """Record what a helper says that it did."""
-        self._record("status", event=event)
 
     def end(
         self,
@@ -184,96 +165,81 @@ class CellWriter:
             ask_exit: The code called exit().
             error: `{"name", "value", "traceback"}` of what was raised.
         """
-        with self._lock:
-            if self._ended:
-                return
-            if self.lost_bytes:
-                by_disk = {"disk": True} if self._out.failed or self._log.failed else {}
-                self._record("capped", lost_bytes=self.lost_bytes, **by_disk)
-            self._record(
-                "end",
-                status=status,
-                execution_count=execution_count,
-                duration=round(duration, 6),
-                ask_exit=ask_exit,
-                error=error,
-            )
-            self._ended = True
-            self._stream = ""
-            self.close()
+        if self.ended:
+            return
+        self.limit()
+        if self._why:
+            self._say_capped(disk=self._why)
+        members = {"execution_count": execution_count, "duration": round(duration, 6), "ask_exit": ask_exit}
+        self._record("end", status=status, error=error, **members)
+        self.ended = True
+        self.close()
 
-    def close(self) -> None:
-        """Give the descriptors back; whatever is still to be written opens the files again."""
-        with self._lock:
-            self._out.close()
-            self._log.close()
+    def _place(self) -> None:
+        at = self.size(".out")
+        if at != self._placed:
+            self._placed = at
+            self._put_line(b'{"kind":"err","at":%d,"err_at":%d}\n' % (at, self.size(".err")))
 
-    def _turn_to(self, stream: str) -> None:
-        """Record that the following bytes are another stream's."""
-        if self._ended and not self._stream:
-            self._append_record({"kind": "late"})
-        self._stream = stream
-        self._append_record({"kind": "stream", "stream": stream})
+    def _say_capped(self, **members: Any) -> None:
+        if not self._said:
+            self._said = True
+            self._record("capped", **members)
 
     def _record(self, kind: str, **members: Any) -> None:
-        with self._lock:
-            if self._ended and not self._stream:
-                self._stream = "-"
-                self._append_record({"kind": "late"})
-            self._append_record({"kind": kind, **members})
+        place = {"at": self.size(".out"), "err_at": self.size(".err"), "t": round(time.time(), 6)}
+        line = _line({"kind": kind, **place, **members})
+        if len(line) <= self._room or kind in _ALWAYS:
+            self._put_line(line)
+        else:
+            self._why = self._why or "too many records"
 
-    def _append_record(self, record: Mapping[str, Any]) -> None:
-        """Write one line, with place and time in it; repair the end of the file where the last one was torn."""
-        line = _line({"kind": record["kind"], "at": self._size(), "t": round(time.time(), 6), **record})
-        if len(line) > self._room and record["kind"] not in _ALWAYS:
-            self._dropped += len(line)
-            return
-        if self._torn >= 0 and not self._mend():
-            self._dropped += len(line)
-            return
-        before = self._log.size()
-        written = self._log.append(line, 0 if self._ended else os.O_CREAT)
+    def _put_line(self, line: bytes) -> None:
+        """Append a line; behind one that the disk has torn it begins on the next."""
+        data = b"\n" + line if self._torn else line
+        written = self._append(RECORDS, data)
+        if written:
+            self._torn = written < len(data)
         self._room -= written
-        if written < len(line):
-            self._dropped += len(line)
-            self._torn = before
-            self._mend()
 
-    def _mend(self) -> bool:
-        """Cut an unfinished line off, so that the next one begins a line."""
+    def _append(self, ending: str, data: bytes) -> int:
+        """Write all of `data`, or what the disk takes; return how much."""
+        done = 0
         try:
-            os.ftruncate(self._log.open(0), self._torn)
-        except OSError:
-            return False
-        self._torn = -1
-        return True
+            file = self._files.get(ending) or self.open(ending)
+            done = os.write(file.number, data)
+            while done < len(data):
+                done += os.write(file.number, memoryview(data)[done:])
+        except OSError as error:  # a full disk, a limit, a folder that is gone
+            self._why = error.strerror or str(error)
+            if ending != RECORDS:
+                self._failed.add(ending)
+        return done
 
-    def _size(self) -> int:
-        """Take the true size of `.out`."""
-        if self._out.fd >= 0:
-            self._total = self._out.size()
-        return self._total
 
-    def _room_for_output(self) -> int:
-        """Return how many bytes may still be written: none behind a hole, none where the files were swept away."""
-        if self._lost or (self._ended and self._swept_away()):
-            return 0
-        return self._cap - self._total
+def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[tuple[str, int, int]]:
+    """Yield `(stream, start, end)` of the pieces of two files in the order in which they were written.
 
-    def _swept_away(self) -> bool:
-        """Say whether the cell's files are there no more: what was swept away stays away."""
-        return self._out.fd < 0 and not os.path.exists(self._log.path)
+    Args:
+        places: `(at, err_at)` of the records, in order; what came before it of stderr, came before more of stdout.
+        out, err: Sizes of both files.
+    """
+    told = {"stdout": 0, "stderr": 0}
+    for at, err_at in (*places, (out, err)):
+        for stream, end in (("stderr", min(err_at, err)), ("stdout", min(at, out))):
+            if end > told[stream]:
+                yield stream, told[stream], end
+                told[stream] = end
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    """Return the record as one line of JSON, whatever a display held."""
+    """Return the record as one line of JSON, whatever a display held; half a surrogate pair stays what it is."""
+    options: dict[str, Any] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False, "default": _plain}
     try:
-        text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
-        return text.encode() + b"\n"
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return json.dumps(record, separators=(",", ":"), allow_nan=False, default=_plain).encode() + b"\n"
+        text = json.dumps(record, **options)
     except (ValueError, TypeError, RecursionError):
-        return json.dumps(_tame(record), separators=(",", ":"), default=_plain).encode() + b"\n"
+        text = json.dumps(_tame(record), **options)
+    return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _plain(value: object) -> str:

@@ -1,4 +1,9 @@
-"""ipykernel's application, kernel and session, with what cells of ours need. Nothing differs for other requests."""
+"""ipykernel's application, kernel, shell and session, with what cells of ours need. Other requests see no difference.
+
+SIGINT ends user code and nothing else. ipykernel raises KeyboardInterrupt from before it calls the handler of a request
+until after that has returned: in its own code that means no reply, or no kernel. For cells of ours the handler looks
+where it is: above user code it raises; before, it remembers, and raises when the code begins; later it does nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +11,43 @@ from __future__ import annotations
 # ipykernel and IPython are typed in parts only.
 import asyncio
 import faulthandler
+import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import zmq
-from ipykernel import ipkernel, kernelapp
+from ipykernel import ipkernel, kernelapp, zmqshell
 from IPython.core.error import StdinNotImplementedError
+from IPython.core.events import EventManager
+from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import session as jupyter_session
 from traitlets import default
 
-from .cell_writer import STATUS_MIME  # noqa: TID252
-from .descriptors import flush_native  # noqa: TID252
-from .interrupts import GATE  # noqa: TID252
-from .live_cell import LiveCell, Publisher  # noqa: TID252
-from .shell import run_to_end, text_of  # noqa: TID252
-from .streams import WIRING  # noqa: TID252
-from .threads import attribute, parent_of_this_thread  # noqa: TID252
+from .shell import run_to_end  # noqa: TID252
+from .streams import CELLS, CURRENT, attribute_threads  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import FrameType
     from typing import Any
+
+    from .modules import Modules  # noqa: TID252
+    from .streams import Cell  # noqa: TID252
 
 NO_TERMINAL = (
     "{name}() was called, but nobody can answer: this cell runs without a terminal. "
     "Put the value into the code instead, e.g. name = 'value', or read it from a file or from os.environ"
 )
+_FOLDER = os.path.dirname(__file__)
+_DISPLAYS = ("display_data", "update_display_data", "clear_output")
+_RECORDED = (*_DISPLAYS, "execute_result", "error", "execute_reply")
 
 
 class Session(jupyter_session.Session):
@@ -46,129 +56,233 @@ class Session(jupyter_session.Session):
     def send(
         self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Send; see jupyter_client. What is about a cell of ours is recorded before."""
+        """Send; see jupyter_client."""
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
-        if kind not in _RECORDED or os.getpid() != WIRING.cells.pid:
-            return super().send(stream, msg_or_type, content, parent, *args, **kwargs)
-        if message:
-            content, parent = message["content"], message["parent_header"]
-        header: Mapping[str, Any] = jupyter_session.extract_header(parent or {})
-        if message and kind in _DISPLAYS:
-            header = parent_of_this_thread() or header
-            message["parent_header"] = dict(header)
-        if kind == "execute_reply":
-            cell = WIRING.cells.get(header) or WIRING.cells.open(parent)  # not open yet: it was aborted
-            if cell is not None and not cell.replied:
-                finish(cell, content)
-                cell.replied = True
-        elif (cell := WIRING.cells.get(header)) is not None:
-            if WIRING.capture is not None:
-                WIRING.capture.catch_up()
-            cell.flush()
-            _RECORDED[kind](cell, content)
+        if kind in _RECORDED and os.getpid() == CELLS.pid:
+            current = CURRENT.get()
+            if message and current is not None and kind in _DISPLAYS:
+                message["parent_header"] = current.header  # of the thread or task, which may be a late one
+            header = message["parent_header"] if message else jupyter_session.extract_header(parent or {})
+            self._record(kind, message["content"] if message else content, header, parent)
         return super().send(stream, msg_or_type, content, parent, *args, **kwargs)
 
+    def _record(self, kind: str, content: Mapping[str, Any], header: Mapping[str, Any], request: Any) -> None:
+        cell = CELLS.get(header)
+        if cell is None and kind == "execute_reply":
+            cell = CELLS.open(request)  # not open yet: it was aborted
+        if cell is None:
+            return
+        for each in CELLS.streams.values():
+            each.publish()
+        writer = cell.writer
+        if kind == "execute_reply":
+            _finish(cell, content)
+        elif kind == "error":
+            writer.error(content["ename"], content["evalue"], content["traceback"])
+        elif kind == "clear_output":
+            writer.clear(bool(content.get("wait")))
+        elif kind == "execute_result":
+            writer.result(content["data"], content.get("metadata") or {}, content.get("execution_count"))
+        else:
+            name = (content.get("transient") or {}).get("display_id")
+            writer.display(content["data"], content.get("metadata"), name, update=kind == "update_display_data")
 
-def finish(cell: LiveCell, reply: Mapping[str, Any]) -> None:
-    """Close a cell: everything that it wrote is in its file, and `end` says how it went."""
-    if WIRING.capture is not None:
-        flush_native()
-        WIRING.capture.release(cell.pipes)
-    cell.flush()
-    failed = reply.get("status") == "error"
+
+def _finish(cell: Cell, reply: Mapping[str, Any]) -> None:
+    """Close a cell: everything that it wrote is in its files, and `end` says how it went."""
+    if cell.replied:
+        return
+    cell.replied = True
+    CELLS.give_back(cell)
     error = {"name": reply.get("ename"), "value": reply.get("evalue"), "traceback": reply.get("traceback")}
-    asked = [each for each in reply.get("payload") or () if each.get("source") == "ask_exit"]
+    payload = reply.get("payload") or ()
     cell.writer.end(
         str(reply.get("status")),
         execution_count=reply.get("execution_count"),
         duration=time.monotonic() - cell.started,
-        ask_exit=any(not each.get("keepkernel") for each in asked),
-        error=error if failed else None,
+        ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in payload),
+        error=error if reply.get("status") == "error" else None,
     )
 
 
-def _display(cell: LiveCell, content: Mapping[str, Any], *, update: bool = False) -> None:
-    data = content["data"]
-    if STATUS_MIME in data:
-        cell.writer.status(data[STATUS_MIME])
-        return
-    display_id = (content.get("transient") or {}).get("display_id")
-    cell.writer.display(data, content.get("metadata"), display_id, update=update)
+class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
+    """ipykernel's shell. `offered`: what user code finds, unless it makes the names its own."""
+
+    offered: Modules | None = None
+
+    async def run_code(self, *args: Any, **kwargs: Any) -> Any:
+        """Run user code; an interrupt that came before it is raised here."""
+        INTERRUPTS.deliver()
+        return await super().run_code(*args, **kwargs)
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show what was raised; an interrupt without our frames, whose sources say nothing to users."""
+        kind, _, trace = sys.exc_info()
+        if kind in (KeyboardInterrupt, StdinNotImplementedError) and trace is not None:
+            while trace.tb_next is not None and not trace.tb_next.tb_frame.f_code.co_filename.startswith(_FOLDER):
+                trace = trace.tb_next
+            trace.tb_next = None
+        super().showtraceback(*args, **kwargs)
+
+    def init_user_ns(self) -> None:
+        """Fill the user's namespace, now and whenever `%reset` has emptied it."""
+        super().init_user_ns()
+        self.offer()
+
+    def offer(self) -> None:
+        """Put names into the user's namespace; what is there stays."""
+        for name, value in (self.offered.names if self.offered else {}).items():
+            if self.user_ns.setdefault(name, value) is value:
+                self.user_ns_hidden[name] = value
+
+    def system(self, command: str) -> None:
+        """Run a `!` line; its exit code is in `_exit_code`. In cells of ours its input is at its end."""
+        if CURRENT.get() is None or (self.kernel is not None and self.kernel._allow_stdin):
+            super().system(command)
+            return
+        expanded = str(self.var_expand(command, depth=1))
+        arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
+        if sys.stdout is CELLS.streams.get("stdout"):
+            code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=1, stderr=1)
+        else:  # captured, by %%capture, say
+            done = subprocess.run(
+                arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            )
+            code = done.returncode
+            sys.stdout.write(done.stdout.decode(errors="replace"))
+        self.user_ns["_exit_code"] = code
+        if code != 0 and getattr(self, "system_raise_on_error", False):
+            raise subprocess.CalledProcessError(code, expanded)
 
 
-def _update(cell: LiveCell, content: Mapping[str, Any]) -> None:
-    _display(cell, content, update=True)
+class Interrupts:
+    """What SIGINT does around a cell of ours. Signal handlers are the main thread's."""
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def arm(self) -> Any:
+        """Take SIGINT over for a cell of ours; return the handler that was in force."""
+        self._came = False
+        return signal.signal(signal.SIGINT, self._handle)
+
+    def deliver(self) -> None:
+        """Raise what came before user code began."""
+        came, self._came = self._came, False
+        if came:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def awaiting(self, cell: asyncio.Future[Any]) -> Iterator[None]:
+        """Interrupt an asynchronous cell, now and not when the loop happens to wake (ipykernel #881)."""
+        loop = cell.get_loop()
+
+        def handle(_number: int, frame: FrameType | None) -> None:
+            if _is_user_code(frame):
+                raise KeyboardInterrupt
+            if asyncio.current_task(loop) is cell:
+                self._came = True  # between two statements: raised when the next one begins
+            else:
+                cell.cancel()
+                loop.call_soon_threadsafe(int)  # any call: the loop wakes
+
+        before = signal.signal(signal.SIGINT, handle)
+        if self._came:
+            signal.raise_signal(signal.SIGINT)
+        try:
+            yield
+        finally:
+            self._came = False
+            signal.signal(signal.SIGINT, before)
+
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
+        if _is_user_code(frame):
+            raise KeyboardInterrupt
+        self._came = True
 
 
-def _result(cell: LiveCell, content: Mapping[str, Any]) -> None:
-    cell.writer.result(content["data"], content.get("metadata") or {}, content.get("execution_count"))
+INTERRUPTS = Interrupts()
+_RUN = ZMQInteractiveShell.run_code.__code__
+_TRIGGER = EventManager.trigger.__code__
+_EXPRESSIONS = InteractiveShell.user_expressions.__code__
+_SHOW = ZMQInteractiveShell.showtraceback.__code__
 
 
-def _clear(cell: LiveCell, content: Mapping[str, Any]) -> None:
-    cell.writer.clear(bool(content.get("wait")))
-
-
-def _error(cell: LiveCell, content: Mapping[str, Any]) -> None:
-    cell.writer.error(content["ename"], content["evalue"], content["traceback"])
-
-
-def _reply(cell: LiveCell, content: Mapping[str, Any]) -> None:
-    """Be in the table: replies are recorded by `finish`."""
-
-
-_DISPLAYS = {"display_data": _display, "update_display_data": _update, "clear_output": _clear}
-_RECORDED = {**_DISPLAYS, "execute_result": _result, "error": _error, "execute_reply": _reply}
-
-
-_ANYTHING = (KeyboardInterrupt, asyncio.CancelledError, Exception)
+def _is_user_code(frame: FrameType | None) -> bool:
+    """Say whether user code has called `frame`: a cell, a callback such as the drawing of figures, an expression."""
+    called = frame
+    while frame is not None:
+        code = frame.f_code
+        if code is _SHOW:
+            return False
+        if code is _RUN or code is _EXPRESSIONS:
+            return True
+        if code is _TRIGGER and called is not None and called is not frame:
+            # IPython's own callbacks are short, and it takes an interrupt of them for a mistake of theirs.
+            return not str(called.f_globals.get("__name__")).startswith(("IPython.", "ipykernel."))
+        called, frame = frame, frame.f_back
+    return False
 
 
 class IPythonKernel(ipkernel.IPythonKernel):
-    """Runs cells of ours with their output captured, and every other request as ipykernel does."""
+    """Runs cells of ours with their files as descriptors, and every other request as ipykernel does."""
+
+    @default("shell_class")
+    def _shell_class_default(self) -> type[ZMQInteractiveShell]:
+        return ZMQInteractiveShell
 
     def pre_handler_hook(self) -> None:
         """Before a request is handled: SIGINT is let in, for cells of ours only into their code."""
-        if WIRING.cells.concerns(self.get_parent("shell") or {}):
-            self.saved_sigint_handler = GATE.arm()
-        else:
+        if ((self.get_parent("shell") or {}).get("metadata") or {}).get("px") is None:
             super().pre_handler_hook()
+        else:
+            self.saved_sigint_handler = INTERRUPTS.arm()
 
     def post_handler_hook(self) -> None:
         """After it was handled: SIGINT does what it did before."""
         if threading.current_thread() is threading.main_thread():
-            GATE.disarm()  # from here on nobody would catch it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on nobody would catch it
             super().post_handler_hook()
 
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Run one cell."""
-        cell = WIRING.cells.open(parent)
-        if cell is None:
-            await super().execute_request(stream, ident, parent)
-            return
+        cell = CELLS.open(parent)
+        token = CURRENT.set(cell)
         try:
-            cell.number = self.execution_count
-            cell.pipes = None if WIRING.capture is None else WIRING.capture.claim(cell)
-            WIRING.put_right(parent)
-            with _lines_without_input(self.shell, parent):
+            if cell is None:
                 await super().execute_request(stream, ident, parent)
-        except _ANYTHING as error:  # ipykernel logs it, and the client waits for ever
-            if not cell.replied:
-                self._answer_for(error, stream, ident, parent, cell.number)
+            else:
+                await self._run_ours(cell, stream, ident, parent)
+        finally:
+            CURRENT.reset(token)
+
+    async def _run_ours(self, cell: Cell, stream: Any, ident: Any, parent: Any) -> None:
+        number = self.execution_count
+        try:
+            CELLS.take_descriptors(cell)
+            CELLS.set_parent(parent)
+            shell: Any = self.shell
+            if shell.offered is not None and (news := shell.offered.look_again()) is not None:
+                shell.offer()
+                sys.stderr.write(news)
+            await super().execute_request(stream, ident, parent)
+        except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:
+            if not cell.replied:  # ipykernel would log it, and the client would wait for ever
+                CELLS.set_parent(parent)
+                self._answer_for(error, stream, ident, parent, number)
 
     def _answer_for(self, error: BaseException, stream: Any, ident: Any, parent: Any, number: int | None) -> None:
         """Reply to a request of ours that was broken off outside of the user's code."""
+        name = type(error).__name__
+        raised = {"ename": name, "evalue": str(error), "traceback": [name + ": " + str(error)]}
         content: dict[str, Any] = {
             "status": "error",
-            "ename": type(error).__name__,
-            "evalue": str(error),
-            "traceback": [type(error).__name__ + ": " + str(error)],
+            **raised,
             "execution_count": number,
             "user_expressions": {},
             "payload": [],
         }
-        WIRING.put_right(parent)
-        raised = {key: content[key] for key in ("ename", "evalue", "traceback")}
         session: Any = self.session
         session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))
         session.send(stream, "execute_reply", content, parent, ident=ident)
@@ -187,46 +301,12 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
     def _need_somebody(self, name: str) -> None:
         header = jupyter_session.extract_header(self.get_parent("shell") or {})
-        if not self._allow_stdin and WIRING.cells.get(header or {}) is not None:
+        if not self._allow_stdin and CELLS.get(header or {}) is not None:
             raise StdinNotImplementedError(NO_TERMINAL.format(name=name))
 
-    @contextmanager
-    def _cancel_on_sigint(self, future: Any) -> Iterator[None]:
-        """Cancel an `await` on SIGINT, now and not when the loop happens to wake."""
-        with super()._cancel_on_sigint(future), GATE.awaiting(future):
-            yield
-
-
-@contextmanager
-def _lines_without_input(shell: Any, request: Mapping[str, Any]) -> Iterator[None]:
-    """Let `!command` lines of a cell of ours find the end of their input at once; IPython's own would wait for ever.
-
-    Where the client can answer, or somebody put another way there, nothing is changed.
-    """
-    if shell is None or request["content"].get("allow_stdin") or "system" in vars(shell):
-        yield
-        return
-
-    def system(command: str) -> None:
-        """Run a shell line; its exit code is in `_exit_code`."""
-        expanded = str(shell.var_expand(command, depth=1))
-        arguments = [shutil.which(os.environ.get("SHELL") or "sh") or "/bin/sh", "-c", expanded]
-        with tempfile.TemporaryFile() as file:
-            is_captured = sys.stdout is not WIRING.streams.get("stdout")  # by %%capture, say
-            out = file if is_captured else 1
-            code, _ = run_to_end(arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-            if is_captured:
-                sys.stdout.write(text_of(file))
-        shell.user_ns["_exit_code"] = code
-        if code != 0 and getattr(shell, "system_raise_on_error", False):
-            raise subprocess.CalledProcessError(code, expanded)
-
-    shell.system = system
-    try:
-        yield
-    finally:
-        if vars(shell).get("system") is system:
-            del shell.system
+    def _cancel_on_sigint(self, future: Any) -> Any:
+        """Cancel an `await` on SIGINT; entered while it runs."""
+        return INTERRUPTS.awaiting(future)
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
@@ -242,17 +322,13 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
     @default("outstream_class")
     def _outstream_class_default(self) -> str:
-        return WIRING.__class__.__module__ + ".OutStream"
+        return __package__ + ".streams.OutStream"
 
     def log_connection_info(self) -> None:
         """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
-        printed = sys.__stdout__
-        with open(os.devnull, "w", encoding="utf-8") as nowhere:
-            setattr(sys, "__stdout__", nowhere)  # noqa: B010 - it is Final for type checkers
-            try:
-                super().log_connection_info()
-            finally:
-                setattr(sys, "__stdout__", printed)  # noqa: B010
+        level, self.log_level = self.log_level, logging.CRITICAL
+        super().log_connection_info()
+        self.log_level = level
 
     def _bind_socket(self, s: Any, port: int) -> int:
         """Welcome every subscriber of iopub, not only the first one of a topic: the daemon is always there before."""
@@ -263,49 +339,23 @@ class IPKernelApp(kernelapp.IPKernelApp):
     def init_io(self) -> None:
         """Take the streams over; from here on a native crash reports to the original stderr."""
         super().init_io()
-        WIRING.cells.publisher = Publisher(jupyter_session.Session.send.__get__(self.session), self.iopub_thread)
-        if WIRING.capture is not None:
-            faulthandler.enable(file=WIRING.capture.original["stderr"])
-        attribute(_current_parent, _adopt_parent)
+        original = getattr(CELLS.streams.get("stderr"), "_original_stdstream_copy", None)
+        if original is not None:
+            faulthandler.enable(file=original)
+        attribute_threads()
 
 
-def _current_parent() -> Mapping[str, Any] | None:
-    outstream = WIRING.streams.get("stdout")
-    header = None if outstream is None else outstream.parent_header
-    return header if header and WIRING.cells.get(header) is not None else None
-
-
-def _adopt_parent(header: Mapping[str, Any]) -> None:
-    for outstream in WIRING.streams.values():
-        outstream.set_own_parent(header)
-
-
-def run(arguments: Any, offered: Mapping[str, Any]) -> None:
+def run(arguments: Any, offered: Modules) -> None:
     """Be the kernel until it is told to end.
 
     Args:
         arguments: For ipykernel.
-        offered: Names that user code finds, unless it makes them its own.
+        offered: Names that user code finds.
     """
+    ZMQInteractiveShell.offered = offered
     app = IPKernelApp.instance()
-    app.config.HistoryManager.hist_file = (
-        ":memory:"  # nobody asks a kernel of ours for yesterday, and the disk takes time
-    )
+    app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
     app.initialize(arguments)
-    GATE.surround(app.shell)
-    offer(app.shell, offered)
+    if "" in sys.path and os.getcwd() not in sys.path:  # after os.chdir imports from the folder of the start go on
+        sys.path.insert(sys.path.index("") + 1, os.getcwd())
     app.start()
-
-
-def offer(shell: Any, offered: Mapping[str, Any]) -> None:
-    """Put names into the user's namespace, now and whenever `%reset` has emptied it; what is there stays."""
-    init_user_ns = shell.init_user_ns
-
-    def init_with_names() -> None:
-        init_user_ns()
-        for name, value in offered.items():
-            if shell.user_ns.setdefault(name, value) is value:
-                shell.user_ns_hidden[name] = value
-
-    shell.init_user_ns = init_with_names
-    init_with_names()

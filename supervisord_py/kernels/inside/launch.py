@@ -7,8 +7,7 @@ Law: whoever speaks Jupyter's protocol with this kernel finds an ordinary ipyker
 `python -m ipykernel_launcher` gives: this folder is on no path; it is the package `px_inside`.
 
 A start that fails for a reason a user can mend exits with 78 (EX_CONFIG of sysexits.h) and says it on stderr in one
-line, `px-launch: {"error": KIND, "detail": TEXT, …}`; the kinds are `old_python`, `usage`, `overlay`, `ipykernel` and
-`module`.
+line, `px-launch: {"error": KIND, "detail": TEXT, …}`; the kinds are `old_python`, `usage`, `overlay` and `ipykernel`.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import importlib
 import json
 import os
+import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,28 +44,20 @@ class Options:
         words = iter(arguments)
         for word in words:
             name, equals, value = word.partition("=")
-            if name in ("--px-overlay", "--px-modules"):
-                folder = value if equals else next(words, "")
-                if not folder:
-                    refuse("usage", name + " needs a folder")
-                self._take_folder(name, folder)
-            elif name == "--px-spare":
-                number = value if equals else next(words, "")
-                if not number.isdigit():
-                    refuse("usage", name + " needs the number of a descriptor")
-                self.spare = int(number)
+            if name in ("--px-overlay", "--px-modules", "--px-spare"):
+                value = value if equals else next(words, "")
+            if name == "--px-overlay" and value:
+                self.overlay = value
+            elif name == "--px-modules" and value:
+                self.modules.append(value)
+            elif name == "--px-spare" and value.isdigit():
+                self.spare = int(value)
             elif word == "--px-no-prelude":
                 self.prelude = False
             elif word.startswith("--px-"):
-                refuse("usage", "there is no option " + word)
+                refuse("usage", word + " is no option, or needs a folder or the number of a descriptor")
             else:
                 self.rest.append(word)
-
-    def _take_folder(self, name: str, folder: str) -> None:
-        if name == "--px-overlay":
-            self.overlay = folder
-        else:
-            self.modules.append(folder)
 
 
 def refuse(error: str, detail: str, **members: Any) -> NoReturn:
@@ -130,13 +122,10 @@ def main() -> None:
         options = Options(sys.argv[1:])
     sys.argv[1:] = options.rest
 
-    importlib.import_module(PACKAGE + ".interrupts").accept()
-    names = importlib.import_module(PACKAGE + ".names")
-    try:
-        offered = names.gather(options.modules, prelude=options.prelude)
-    except names.BrokenModuleError as error:
-        refuse("module", error.detail, file=error.file, line=error.line)
-    kernel_app.run(options.rest, offered)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell that starts a job with `&` has it inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    modules = importlib.import_module(PACKAGE + ".modules")
+    kernel_app.run(options.rest, modules.Modules(options.modules, prelude=options.prelude))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from .told import Lines, Text, clipped, tell  # noqa: TID252
+from .status import Lines, Text, clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,6 @@
-"""`run`: a shell command in a session of its own.
+"""`run`: a shell command in a session of its own, ended with its whole group when the cell is interrupted.
 
-An interrupt of the cell reaches the command as SIGINT to its whole group, and two seconds later nothing of that group
-is left, also where it comes while the command is started. The group is signalled only while its leader is not reaped:
-its number can be nobody else's.
+The group is signalled only while its leader is not reaped: its number can be nobody else's.
 """
 
 from __future__ import annotations
@@ -15,9 +13,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from .told import clipped, tell  # noqa: TID252
+from .status import clipped, tell  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -30,15 +28,14 @@ POLL = 0.02
 SHOWN_CHARACTERS = 20_000
 
 
-class Completed:
+class Completed(NamedTuple):
     """What came of a command: `command`, `returncode` (-N: signal N), `stdout`, `stderr`, `duration` in seconds."""
 
-    def __init__(self, command: str, returncode: int, stdout: str, stderr: str, duration: float) -> None:
-        self.command = command
-        self.returncode = returncode
-        self.stdout = stdout
-        self.stderr = stderr
-        self.duration = duration
+    command: str
+    returncode: int
+    stdout: str
+    stderr: str
+    duration: float
 
     @property
     def ok(self) -> bool:
@@ -128,13 +125,7 @@ def run(
 def run_to_end(arguments: Sequence[str], timeout: float | None = None, **options: Any) -> tuple[int, bool]:
     """Run a command in a session of its own to its end; any exception, also an interrupt, ends it.
 
-    Args:
-        arguments: Of the command.
-        timeout: Seconds after which it is ended.
-        options: Of Popen.
-
-    Returns:
-        Its exit code, -N where signal N ended it, and whether it was ended because it was late.
+    Returns its exit code, -N where signal N ended it, and whether it was ended because `timeout` seconds were over.
     """
     process: subprocess.Popen[Any] | None = None
     try:
@@ -196,7 +187,7 @@ def _gone(pid: int) -> bool:
 
 
 def text_of(file: Any) -> str:
-    """Return all that is in a temporary file, as text."""
+    """Return all that is in a temporary file."""
     file.seek(0)
     text: str = file.read().decode(errors="replace")
     return text

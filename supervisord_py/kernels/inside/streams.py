@@ -1,7 +1,8 @@
-"""The `sys.stdout` and `sys.stderr` of the kernel: ipykernel's own, and for cells of ours a way straight into the file.
+"""The kernel's stdout and stderr: ipykernel's own, and for cells of ours the cell's files.
 
-Law: for a request that is not ours nothing differs from ipykernel. For one of ours every write is in the file before
-it returns; what lay in the pipes before it is there first (see `descriptors`).
+While a cell of ours runs, its files are descriptors 1 and 2, so children and C libraries write there, too; what is
+printed is in the file before `print` returns, and its first bytes are published for other clients. For any other
+request nothing differs from ipykernel.
 """
 
 from __future__ import annotations
@@ -9,223 +10,325 @@ from __future__ import annotations
 # mypy: allow-untyped-calls
 # ipykernel and IPython are typed in parts only.
 import codecs
+import contextlib
+import functools
 import io
 import os
+import re
+import select
 import sys
-from typing import TYPE_CHECKING
+import threading
+import time
+from collections import OrderedDict
+from contextvars import Context, ContextVar
+from typing import TYPE_CHECKING, Any
 
 from ipykernel.iostream import OutStream as Stock
 
-from .descriptors import NUMBERS, Capture  # noqa: TID252
-from .forked import Lines  # noqa: TID252
-from .live_cell import Cells, LiveCell  # noqa: TID252
+from .cell_writer import STREAMS, CellWriter  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
+NUMBERS = {"stdout": 1, "stderr": 2}
 SLICE = 1 << 20
 """Characters that are encoded at a time: a huge string must not be held twice."""
+LONGEST_LINE = 8192
+"""Bytes that wait for the end of their line in a forked child, as in Python's own streams."""
+REMEMBERED = 1024
+"""Cells whose late output is still known for what it is."""
+SAFE_BYTES = 512
+"""What a pipe takes whole, without blocking, when poll(2) says that it can be written (POSIX: PIPE_BUF or more)."""
+POOLS = frozenset(("concurrent.futures.thread", "multiprocessing.pool"))
+"""Their workers live for many cells: what they print is the doing of whoever gave them work last."""
 
 
-class Wiring:
-    """What all streams of this process share."""
+class Cell:
+    """One cell of ours. `left`: bytes of its text that are still to be published."""
+
+    def __init__(self, header: Mapping[str, Any], folder: str, name: str, preview: int, cap: int) -> None:
+        self.header = dict(header)
+        self.writer = CellWriter(folder, name, cap)
+        self.left = preview
+        self.started = time.monotonic()
+        self.replied = False
+        self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
+
+
+CURRENT: ContextVar[Cell | None] = ContextVar("px_cell", default=None)
+"""The cell for which the calling thread or task runs, wherever that is known."""
+
+
+class Cells:
+    """The cells that this kernel has run, and those that have descriptors 1 and 2, the newest last."""
 
     def __init__(self) -> None:
-        self.cells = Cells()
-        self.capture: Capture | None = None
-        self.streams: dict[str, Any] = {}
-        self.forked = False
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")(errors="replace") for name in NUMBERS}
+        self.folder: str | None = None
+        self.pid = os.getpid()
+        self.is_forked = False
+        self.streams: dict[str, OutStream] = {}
+        self._known: OrderedDict[str, Cell] = OrderedDict()
+        self._holders: list[Cell] = []
+        self._own: dict[int, int] = {}
+        os.register_at_fork(after_in_child=self._note_fork)
 
-    def note_fork(self) -> None:
-        """Know that this process is a child of the kernel."""
-        self.forked = True
+    def get(self, header: Mapping[str, Any]) -> Cell | None:
+        """Return the cell whose execute_request has this header, None where that is none of ours."""
+        return self._known.get(header.get("msg_id", ""))
 
-    def start_capture(self) -> Capture:
-        """Take descriptors 1 and 2, once."""
-        if self.capture is None:
-            self.capture = Capture(self)
-            self.cells.say = self.capture.say
-        return self.capture
+    def open(self, request: Mapping[str, Any]) -> Cell | None:
+        """Return the new cell that `request` asks for, None where it is not one of ours. Its `begin` is written."""
+        asked = (request.get("metadata") or {}).get("px")
+        if asked is None:
+            return None
+        try:
+            name, folder, preview, cap = asked["cell"], asked["dir"], int(asked["preview"]), int(asked["cap"])
+            if not re.fullmatch("[A-Za-z0-9_-]{1,64}", name):
+                raise ValueError(name)
+            cell = Cell(request["header"], folder, name, preview, cap)
+        except (TypeError, KeyError, ValueError):
+            print("px: metadata.px of a request is not understood; it is run as any other", file=sys.__stderr__)
+            return None
+        cell.writer.begin(str(request["content"].get("code", "")))
+        self.folder = folder
+        self._known[cell.header["msg_id"]] = cell
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return cell
 
-    def write(self, stream: str, data: bytes) -> None:
-        """Take what was written to a descriptor while no cell of ours had it."""
-        outstream = self.streams.get(stream)
-        if outstream is None or self.capture is None:
-            return
-        cell = self.cells.get(outstream.last_header)
-        if cell is not None:
-            cell.write(stream, data)
-            return
-        Stock.write(outstream, self._decoders[stream].decode(data))
-        self.capture.echo(stream, data)
+    def take_descriptors(self, cell: Cell) -> None:
+        """Put the files of a cell on descriptors 1 and 2; what cannot be opened leaves them as they are."""
+        self._own = self._own or {number: os.dup(number) for number in NUMBERS.values()}
+        self._holders.append(cell)
+        self._switch()
 
-    def put_right(self, request: Mapping[str, Any]) -> None:
-        """Make sure of the streams before `request` is run, and after it was broken off.
+    def give_back(self, cell: Cell) -> None:
+        """Take them away again: whoever had them before has them."""
+        if cell in self._holders:
+            _flush_native()
+            self._holders.remove(cell)
+            self._switch()
 
-        ipykernel tells only what `sys.stdout` is now whose output comes; user code may have put a wrapper of its own
-        there. Where it has left something that cannot be written to, no cell would ever run again: ours come back.
+    def _switch(self) -> None:
+        for stream, number in NUMBERS.items():
+            try:
+                held = self._holders[-1].writer.open(STREAMS[stream]).number if self._holders else self._own[number]
+            except OSError:
+                held = self._own[number]  # the disk takes no file: other clients see the text, the end tells of it
+            os.dup2(held, number)
+
+    def set_parent(self, request: Mapping[str, Any]) -> None:
+        """Make sure of the streams: of their parent, and that user code has left something that can be written to.
+
+        ipykernel tells only what `sys.stdout` is now; where it cannot be flushed, no cell would ever be answered.
         """
-        for name, outstream in self.streams.items():
-            outstream.set_parent(request)
-            if not _writable(getattr(sys, name, None)):
-                setattr(sys, name, outstream)
+        for name, stream in self.streams.items():
+            stream.set_parent(request)
+            found: Any = getattr(sys, name, None)
+            try:
+                found.flush()
+                if getattr(found, "closed", False) or not callable(found.write):
+                    setattr(sys, name, stream)
+            except Exception:  # it is whatever user code made of it
+                setattr(sys, name, stream)
+
+    def _note_fork(self) -> None:
+        self.is_forked = True
+        for stream in self.streams.values():
+            stream.forget_held()
 
 
-WIRING = Wiring()
-os.register_at_fork(after_in_child=WIRING.note_fork)
+CELLS = Cells()
 
 
 class OutStream(Stock):
     """Takes what Python code prints."""
 
-    def __init__(
-        self, session: Any, pub_thread: Any, name: str, *args: Any, watchfd: Any = True, **kwargs: Any
-    ) -> None:
-        super().__init__(session, pub_thread, name, *args, watchfd=False, **kwargs)
-        self._bytes = _Bytes(self)
-        self._lines = Lines(NUMBERS[name])
-        self._last: tuple[Any, LiveCell | None] = ({}, None)
-        WIRING.streams[name] = self
-        if watchfd:
-            self._original_stdstream_copy = WIRING.start_capture().original[name]
+    flush_interval = 0.05
 
-    def write(self, string: Any) -> int | None:  # type: ignore[override] # as ipykernel's
-        """Write text; return the number of characters."""
-        cell = self._cell()
+    def __init__(self, session: Any, pub_thread: Any, name: str, *args: Any, **kwargs: Any) -> None:
+        self.forget_held()
+        self._is_unpublished = False
+        self._bytes = _Bytes(self, name)
+        CELLS.streams[name] = self
+        super().__init__(session, pub_thread, name, *args, **kwargs)
+
+    def cell(self) -> Cell | None:
+        """Return the cell of ours whose output the calling thread's is."""
+        return CURRENT.get() or CELLS.get(self.parent_header)
+
+    def write(self, string: str) -> Any:
+        """Write text: first to the file."""
+        cell = self.cell()
         if cell is None or not isinstance(string, str):
-            return super().write(string)  # which also finds the words for what is no text
-        if len(string) <= SLICE:
-            self.write_bytes(cell, _encoded(string))
-        else:
-            for start in range(0, len(string), SLICE):
-                self.write_bytes(cell, _encoded(string[start : start + SLICE]))
+            return super().write(string)
+        for start in range(0, len(string) or 1, SLICE):
+            self.put(cell, _encoded(string[start : start + SLICE]))
         return len(string)
 
-    def _cell(self) -> LiveCell | None:
-        """Return the cell that the caller's output belongs to; each print asks, and most mean the one of the last."""
-        header = self.parent_header
-        known, cell = self._last
-        if header is not known or cell is None:
-            cell = WIRING.cells.get(header)
-            self._last = header, cell
-        return cell
-
-    def write_bytes(self, cell: LiveCell, data: bytes) -> None:
-        """Write what was encoded, or never was text."""
-        if WIRING.forked:
-            self._lines.write(data)  # the file has one writer, the kernel
+    def put(self, cell: Cell, data: bytes) -> None:
+        """Write bytes of a cell, and publish them where they are among its first ones."""
+        if CELLS.is_forked:
+            self._hold(data)
             return
-        if WIRING.capture is not None:
-            WIRING.capture.catch_up()
-        cell.write(self.name, data)
+        cell.writer.write(self.name, data)
+        if cell.left > 0:
+            piece = data[: cell.left]
+            cell.left -= len(piece)
+            self._is_unpublished = True
+            super().write(cell.decoders[self.name].decode(piece))
 
     def flush(self) -> None:
-        """Publish what was not yet published; in the file it is already. A forked child writes what it has gathered."""
-        cell = WIRING.cells.get(self.parent_header)
-        if cell is None:
+        """Of cells of ours there is nothing to be flushed, but what a forked child has of a line."""
+        if self.cell() is None:
             super().flush()
-            return
-        if WIRING.forked:
-            self._lines.flush()
-        else:
-            cell.flush()
+        elif CELLS.is_forked:
+            self._let_go()
+
+    def publish(self) -> None:
+        """Send what was not sent yet: before any other message about the cell."""
+        if self._is_unpublished:
+            self._is_unpublished = False
+            super().flush()
 
     def close(self) -> None:
         """Stay open: a kernel whose stdout is closed can run nothing any more."""
 
     def fileno(self) -> int:
-        """Return a descriptor for child processes: for cells of ours the captured one."""
-        if WIRING.capture is not None and WIRING.cells.get(self.parent_header) is not None:
-            return NUMBERS[self.name]
-        number: int = super().fileno()
-        return number
+        """Return a descriptor for child processes: for cells of ours that of the file."""
+        return NUMBERS[self.name] if self.cell() is not None else int(super().fileno())
 
     @property
     def buffer(self) -> Any:
         """A binary stream beneath, which ipykernel has not: there is one only in cells of ours."""
-        if WIRING.cells.get(self.parent_header) is None:
+        if self.cell() is None:
             raise AttributeError("'OutStream' object has no attribute 'buffer'")
         return self._bytes
 
-    @property
-    def last_header(self) -> Mapping[str, Any]:
-        """The header of whoever ran last: that is how ipykernel routes what bears no sign of its own."""
-        header: Mapping[str, Any] = self._parent_header_global
-        return header
-
     def set_parent(self, parent: Mapping[str, Any]) -> None:
-        """Note whose output comes now.
-
-        Threads go on writing to the last cell of ours while a client only asks something (a completion, our own
-        kernel_info_request): that would otherwise be the parent of their output.
-        """
-        before = self._parent_header_global
+        """Note whose output comes now. A client that only asks something takes no thread's output away."""
+        before = getattr(self, "_parent_header_global", {})
         super().set_parent(parent)
-        header = parent.get("header", parent)
-        if header.get("msg_type") != "execute_request" and WIRING.cells.get(before) is not None:
+        if parent.get("header", parent).get("msg_type") != "execute_request" and CELLS.get(before) is not None:
             self._parent_header_global = before
 
-    def set_own_parent(self, header: Mapping[str, Any]) -> None:
-        """Note whose output the calling thread's is."""
-        self._parent_header.set(dict(header))
+    def _watch_pipe_fd(self) -> None:
+        """Read what is written to the descriptor while no cell of ours has it; runs in a thread of ipykernel's.
+
+        Its own cuts characters at 1,000 bytes, and waits for ever where nobody reads the original descriptor.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        ready = select.poll()
+        ready.register(self._original_stdstream_copy, select.POLLOUT)
+        while self._should_watch and (data := os.read(int(self._fid or 0), 65536)):
+            cell = CELLS.get(self._parent_header_global)
+            if cell is not None:
+                self.put(cell, data)
+                continue
+            super().write(decoder.decode(data))
+            for start in range(0, len(data), SAFE_BYTES):
+                if not ready.poll(0):
+                    break
+                os.write(self._original_stdstream_copy, data[start : start + SAFE_BYTES])
+
+    def forget_held(self) -> None:
+        """Begin with nothing: what waited was the parent's, and so was the lock."""
+        self._lock = threading.RLock()  # a signal handler of the user's may print in the middle of a print
+        self._held = b""
+
+    def _hold(self, data: bytes) -> None:
+        """Gather a line in a forked child: a print is several writes, and lines of several children must not mix."""
+        with self._lock:
+            self._held += data
+            if b"\n" in data or b"\r" in data or len(self._held) >= LONGEST_LINE:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        with self._lock, contextlib.suppress(BrokenPipeError):  # the kernel may be gone
+            data, self._held = self._held, b""
+            while data:
+                data = data[os.write(NUMBERS[self.name], data) :]
 
 
 # Libraries tell a notebook by the name of this class ('OutStream' of 'ipykernel.iostream'): it is one.
 OutStream.__module__ = Stock.__module__
 
 
-def _writable(stream: Any) -> bool:
-    """Say whether `stream` can be written to and flushed; it is whatever user code made of it."""
-    try:
-        stream.flush()
-        return callable(stream.write) and not getattr(stream, "closed", False)
-    except Exception:
-        return False
-
-
 class _Bytes(io.BufferedIOBase):
     """`sys.stdout.buffer` and `sys.stderr.buffer`."""
 
-    def __init__(self, outstream: OutStream) -> None:
-        self._outstream = outstream
-        self.name = outstream.name
+    def __init__(self, stream: OutStream, name: str) -> None:
+        self._stream = stream
+        self.name = name
+        self.fileno = stream.fileno  # type: ignore[method-assign]
+        self.flush = stream.flush  # type: ignore[method-assign]
 
     def writable(self) -> bool:
         return True
-
-    def fileno(self) -> int:
-        return self._outstream.fileno()
-
-    def isatty(self) -> bool:
-        return False
-
-    def flush(self) -> None:
-        self._outstream.flush()
 
     def close(self) -> None:
         """Stay open: who wraps this in a text stream and forgets that would else close the user's stdout."""
 
     def write(self, data: Any) -> int:
-        """Write bytes as they are."""
         whole = memoryview(data).cast("B")
-        cell = WIRING.cells.get(self._outstream.parent_header)
+        cell = self._stream.cell()
         if cell is None:
-            self._outstream.write(bytes(whole).decode(errors="replace"))
+            self._stream.write(bytes(whole).decode(errors="replace"))
         else:
-            for start in range(0, len(whole), SLICE):
-                self._outstream.write_bytes(cell, bytes(whole[start : start + SLICE]))
+            self._stream.put(cell, bytes(whole))
         return len(whole)
 
 
 def _encoded(text: str) -> bytes:
     """Return the bytes of `text`: file names with bytes that are no UTF-8 come out as those bytes (PEP 383)."""
+    for errors in ("strict", "surrogateescape"):
+        try:
+            return text.encode(errors=errors)
+        except UnicodeEncodeError:
+            pass
+    return text.encode(errors="backslashreplace")
+
+
+def _c_stdout() -> Any:
+    """Return what calls fflush(3) on the C library's `stdout`, from now on buffered by lines; None without one."""
     try:
-        return text.encode()
-    except UnicodeEncodeError:
-        pass
-    try:
-        return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode(errors="backslashreplace")
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        stdout = ctypes.c_void_p.in_dll(library, "__stdoutp" if sys.platform == "darwin" else "stdout")
+        line_by_line = 1  # _IOLBF, of glibc and of macOS
+        library.setvbuf(stdout, None, line_by_line, 0)
+        return functools.partial(library.fflush, stdout)
+    except (ImportError, OSError, ValueError, AttributeError):
+        return None
+
+
+def _flush_native() -> None:
+    """Have the C library and Python's original streams write out what they hold back for descriptors 1 and 2."""
+    originals: tuple[Any, ...] = (sys.__stdout__, sys.__stderr__)
+    for stream in originals:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if _FLUSH_C_STDOUT is not None:
+        _FLUSH_C_STDOUT()
+
+
+def attribute_threads() -> None:
+    """Have what a thread prints belong to the cell that started it, also after its end."""
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def start_for_cell(self: threading.Thread) -> None:
+        cell = CURRENT.get()
+        if cell is not None and getattr(getattr(self, "_target", None), "__module__", None) not in POOLS:
+            context = Context()  # a thread begins with an empty one, and so it is but for us
+            context.run(CURRENT.set, cell)
+            for stream in CELLS.streams.values():
+                context.run(stream._parent_header.set, cell.header)
+            self.run = functools.partial(context.run, self.run)  # type: ignore[method-assign]
+        start(self)
+
+    threading.Thread.start = start_for_cell  # type: ignore[method-assign]
+
+
+_FLUSH_C_STDOUT = _c_stdout()

@@ -1,4 +1,4 @@
-"""Notebooks in both directions: cells out of one, outputs into it, and a session's history as a new one.
+"""Notebooks and scripts: cells out of them, outputs into a notebook, and a session's history as a new one.
 
 nbformat is imported when it is first needed (a tenth of a second: call these in a thread). What a user wrote stays:
 cells, ids, metadata and the minor version of the format; only outputs and counts are replaced. A notebook is valid
@@ -10,23 +10,25 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import InvalidInputError
+from supervisord_py.kernels.artifacts import joined
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
-from supervisord_py.kernels.output.artifacts import joined
-from supervisord_py.kernels.output.cell_log import OutputGoneError
-from supervisord_py.kernels.output.records import STATUS_MIME
-from supervisord_py.kernels.output.render import PLAIN, show
+from supervisord_py.kernels.cell_files import OutputGoneError, error_in
+from supervisord_py.kernels.cell_text import PLAIN
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
+from supervisord_py.kernels.render import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from supervisord_py.kernels.cell import CellResult
+    from supervisord_py.kernels.cell_files import CellLog
     from supervisord_py.kernels.config import OutputLimits
-    from supervisord_py.kernels.output.cell_log import CellLog
-    from supervisord_py.kernels.output.render import Output
+    from supervisord_py.kernels.render import Output
     from supervisord_py.ledger.kernels import KernelCellRow
 
 SKIP_TAG = "skip-execution"
@@ -34,6 +36,11 @@ MAJOR = 4
 IDS_SINCE = (4, 5)
 RICH_BYTES = 16 * 1024 * 1024
 ALL_OUTPUTS = 100_000
+_MARKER = re.compile(r"#\s?%%(?:[ \t]+(?P<rest>[^\r\n]*?))?[ \t]*(?:\r\n|\n|\r|\Z)")
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+")
+"""Python's own idea of a line: `str.splitlines` knows more ends than that."""
+_TYPE = re.compile(r"\[(\w+)\]")
+_PAIRS = re.compile(r"(?:\s|\A)(?:\w[\w.:-]*=(?:\"[^\"]*\"|'[^']*'|\S+)|\{.*\}\s*\Z)")
 _HINT = "open it in Jupyter and save it again, or give `pxctl exec -f` a script"
 _LANGUAGES = {
     "python": {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"},
@@ -45,8 +52,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NotebookCells:
+class NotebookCells(NamedTuple):
     """What a notebook asks to be run.
 
     Attributes:
@@ -192,10 +198,7 @@ def _history_outputs(
         gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
         outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
     status = CellStatus(row.status) if row.status in set(CellStatus) else CellStatus.OK  # one that runs has not failed
-    said, error = row.error, None
-    if said:
-        error = CellError(str(said.get("name")), str(said.get("value")), tuple(map(str, said.get("traceback") or ())))
-    return with_failure(outputs, status, error)
+    return with_failure(outputs, status, error_in(row.error) if row.error else None)
 
 
 def notebook_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
@@ -288,4 +291,29 @@ def _refused(pointer: str, why: str) -> InvalidInputError:
     where = f"{pointer} " if pointer else ""
     return InvalidInputError(
         f"the notebook is not valid: {where}{why}", hint=_HINT, errors=[{"pointer": pointer, "message": why}]
+    )
+
+
+# -- scripts -------------------------------------------------------------------------------------------------------
+
+
+def cells_of_script(script: str) -> tuple[Cell, ...]:
+    """Return the cells of a script that is split at its `# %%` lines: its code parts, each with its marker.
+
+    Behind a marker stand a title, a type in brackets (`[markdown]`: no code) and `key="value"` pairs, which say nothing
+    to us. `# %%time` is a commented magic.
+    """
+    parts: list[tuple[list[str], str | None, str]] = [([], None, "code")]
+    for line in _LINE.findall(script):
+        marker = _MARKER.fullmatch(line)
+        if marker is not None:
+            rest = marker["rest"] or ""
+            kind = _TYPE.search(rest)
+            title = " ".join(_PAIRS.sub(" ", _TYPE.sub(" ", rest, count=1)).split())
+            parts.append(([], title or None, kind[1].lower() if kind is not None else "code"))
+        parts[-1][0].append(line)
+    return tuple(
+        Cell("".join(lines), title)
+        for lines, title, kind in parts
+        if kind == "code" and any(line.strip() and not _MARKER.fullmatch(line) for line in lines)
     )

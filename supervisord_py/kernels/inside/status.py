@@ -1,4 +1,4 @@
-"""What the prelude's helpers give back and tell: texts that show themselves as they are, and status events."""
+"""Status events of the prelude's helpers, and texts and lists that show themselves as they are."""
 
 from __future__ import annotations
 

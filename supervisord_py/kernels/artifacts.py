@@ -6,12 +6,11 @@ import base64
 import json
 import os
 import re
-import stat
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.output.cell_log import CELL_ID, OUT
+from supervisord_py.kernels.cell_files import CELL_ID, READ_BYTES, CellLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,13 +35,11 @@ MIMES = {extension: mime for mime, extension in EXTENSIONS.items()}
 _RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactFile:
-    """An artifact as it lies there. `size` in bytes."""
+class ArtifactFile(NamedTuple):
+    """An artifact as it lies there; `mime` is its type."""
 
     path: Path
     mime: str
-    size: int
 
 
 def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inline_bytes: int) -> dict[str, Any]:
@@ -65,7 +62,7 @@ def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inlin
         if total <= inline_bytes:
             break
         total -= weights[mime]
-        kept[mime] = _keep(folder, f"{cell_id}.{place + position}.{extension(mime)}", content(mime, data[mime]))
+        kept[mime] = _keep(folder / f"{cell_id}.{place + position}.{extension(mime)}", content(mime, data[mime]))
     return kept
 
 
@@ -81,56 +78,54 @@ def content(mime: str, value: Any) -> bytes:
     return joined(value).encode("utf-8", "surrogatepass")
 
 
-def _keep(folder: Path, name: str, data: bytes) -> dict[str, Any]:
-    target = folder / name
-    reference = {"artifact": name, "bytes": len(data)}
+def _keep(target: Path, data: bytes) -> dict[str, Any]:
+    """Write a file whole or not at all, unless it is there already; return the reference to it."""
+    reference = {"artifact": target.name, "bytes": len(data)}
+    if target.exists() and target.stat().st_size == len(data):
+        return reference
+    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        if target.stat().st_size == len(data):
-            return reference
-    except OSError:
-        pass
-    try:
-        _write_whole(target, data)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        draft.replace(target)
     except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
         return {"artifact": None, "bytes": len(data), "error": f"not kept: {error.strerror}"}
     return reference
 
 
-def _write_whole(target: Path, data: bytes) -> None:
-    draft = target.with_name(f"{target.name}.{os.getpid()}.part")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-        draft.replace(target)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
-    """Return the artifact of that id in a session's folder: a cell's id names its complete stream output.
+    """Return the artifact of that id in a session's folder.
+
+    A cell's own id names its complete output: the file of stdout, or one that is made of both streams.
 
     Raises:
         UnknownUnitError: There is none, or it is no id of an artifact.
     """
+    path, mime = folder / artifact_id, MIMES.get(artifact_id.rpartition(".")[2], "application/octet-stream")
     if CELL_ID.match(artifact_id):
-        path, mime = folder / f"{artifact_id}{OUT}", "application/octet-stream"
-    elif _RICH.match(artifact_id):
-        path = folder / artifact_id
-        mime = MIMES.get(artifact_id.rpartition(".")[2], "application/octet-stream")
-    else:
+        path = _whole_output(CellLog(folder, artifact_id))
+    elif not _RICH.match(artifact_id):
         raise UnknownUnitError(f"{artifact_id!r} is not the id of an artifact", hint="ids are in the outputs of a cell")
-    try:
-        status = os.lstat(path)
-    except OSError:
-        status = None
-    if status is None or not stat.S_ISREG(status.st_mode):
+    if path.is_symlink() or not path.is_file():
         raise UnknownUnitError(
             f"there is no artifact {artifact_id}: it never was, or was removed by age or for space",
             hint="`kernels.output` in the settings says how much is kept and for how long",
         )
-    return ArtifactFile(path, mime, status.st_size)
+    return ArtifactFile(path, mime)
+
+
+def _whole_output(log: CellLog) -> Path:
+    if not log.size("stderr"):
+        return log.paths["stdout"]
+    target = log.folder / f"{log.cell_id}.both"
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        offset = 0
+        while data := log.page(offset, READ_BYTES * 16).data:
+            offset += file.write(data)
+    return target
 
 
 def joined(value: Any) -> str:

@@ -1,0 +1,379 @@
+"""Reads the files of one cell, and writes them for kernels that do not; blocking.
+
+Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its end is not read yet,
+a line that makes no sense is passed over, memory is bounded whatever the files hold. The record file is the sign that a
+cell is kept: retention removes it first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
+
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.backend import Reply
+from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STATUS_MIME, STREAMS, CellWriter, in_order
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+    from pathlib import Path
+
+    from supervisord_py.kernels.backend import ExecuteRequest
+
+READ_BYTES = 64 * 1024
+RECORD_BYTES = 1024 * 1024
+CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+CAP_SECONDS = 1.0
+
+
+class OutputGoneError(UnknownUnitError):
+    """The files of a cell are not there: it never began, or retention took them."""
+
+    kind = "output_gone"
+    title = "Output is not kept"
+
+
+class Record(Struct, frozen=True):
+    """One line. `offset`: of the line, names it; `at`, `err_at`: bytes of stdout and stderr before it; Unix `time`."""
+
+    kind: str
+    offset: int
+    at: int
+    err_at: int
+    time: float
+    said: dict[str, Any]
+
+
+class End(Struct, frozen=True):
+    """How a cell ended; `duration` in seconds, `at` and `time` as in Record, `size` of both streams."""
+
+    status: CellStatus
+    size: int
+    time: float
+    execution_count: int | None = None
+    duration: float | None = None
+    asked_exit: bool = False
+    error: CellError | None = None
+
+
+class Page(NamedTuple):
+    """A piece of the complete output: bytes from `offset` on, how many there are now, whether nothing comes after."""
+
+    data: bytes
+    offset: int
+    total_bytes: int
+    complete: bool
+
+
+class CellLog:
+    """The files of one cell. Holds no descriptor.
+
+    Args:
+        folder: `cells_dir/<session id>`.
+        cell_id: Names them.
+
+    Raises:
+        UnknownUnitError: The id is not one.
+    """
+
+    def __init__(self, folder: Path, cell_id: str) -> None:
+        if not CELL_ID.match(cell_id):
+            raise UnknownUnitError(
+                f"{cell_id!r} is not the id of a cell", hint="the ids are in the answer of `pxctl exec --json`"
+            )
+        self.folder = folder
+        self.cell_id = cell_id
+        self.paths = {stream: folder / f"{cell_id}{ending}" for stream, ending in STREAMS.items()}
+        self.records_path = folder / f"{cell_id}{RECORDS}"
+
+    def exists(self) -> bool:
+        """Say whether it is kept."""
+        return self.records_path.is_file()
+
+    def size(self, stream: str) -> int:
+        """Return how many bytes of a stream there are; 0 where nothing was printed."""
+        try:
+            return self.paths[stream].stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, stream: str, offset: int, limit: int = READ_BYTES) -> bytes:
+        """Return up to `limit` bytes of a stream, fewer only at its end.
+
+        Raises:
+            OutputGoneError: The cell is not kept.
+        """
+        try:
+            with self.paths[stream].open("rb", buffering=0) as file:
+                return os.pread(file.fileno(), limit, offset)
+        except FileNotFoundError:
+            if not self.exists():
+                raise self._gone() from None
+            return b""
+
+    def pieces(self) -> Iterator[tuple[str, int, int]]:
+        """Yield stream, start and end of what was written, in order."""
+        out, err = self.size("stdout"), self.size("stderr")
+        places = ((record.at, record.err_at) for record in self.records()) if err else ()
+        return in_order(places, out, err)
+
+    def page(self, offset: int, limit: int = READ_BYTES, stream: str | None = None) -> Page:
+        """Return a page of the output, or of one stream of it as if the other were not there.
+
+        Raises:
+            OutputGoneError: The cell is not kept.
+        """
+        ended = self.ended() is not None  # before the size: what came in between is on a later page
+        found, left, total = [], limit, 0
+        for each, start, end in self.pieces():
+            if stream not in (None, each):
+                continue
+            skip = max(0, offset - total)
+            if left > 0 and skip < end - start:
+                found.append(self.read(each, start + skip, min(left, end - start - skip)))
+                left -= len(found[-1])
+            total += end - start
+        data = b"".join(found)
+        return Page(data, offset, total, ended and offset + len(data) >= total)
+
+    def records_from(self, offset: int = 0, limit: int = RECORD_BYTES) -> tuple[list[Record], int]:
+        """Return the whole lines from `offset`, about `limit` bytes of them and at least one, and where to go on.
+
+        Raises:
+            OutputGoneError: The cell is not kept.
+        """
+        try:
+            with self.records_path.open("rb", buffering=0) as file:
+                block = os.pread(file.fileno(), limit, offset)
+                while b"\n" not in block and (more := os.pread(file.fileno(), RECORD_BYTES, offset + len(block))):
+                    block += more
+        except FileNotFoundError:
+            raise self._gone() from None
+        found, place = [], offset
+        for line in block.split(b"\n")[:-1]:
+            if (record := _record(line, place)) is not None:
+                found.append(record)
+            place += len(line) + 1
+        return found, place
+
+    def records(self) -> Iterator[Record]:
+        """Yield every whole record that there is now."""
+        offset, end = -1, 0
+        while end != offset:
+            offset = end
+            found, end = self.records_from(offset)
+            yield from found
+
+    def last(self, kind: str) -> Record | None:
+        """Return the last record of a kind, which is near the end of the file unless much came late; None without."""
+        found = None
+        with suppress(OSError), self.records_path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for start in sorted({max(0, size - READ_BYTES), 0}, reverse=True):
+                file.seek(start)
+                for line in file.readlines()[1 if start else 0 :]:
+                    if f'"{kind}"'.encode() in line and line.endswith(b"\n"):
+                        record = _record(line, start)
+                        found = record if record is not None and record.kind == kind else found
+                if found is not None:
+                    break
+        return found
+
+    def ended(self) -> End | None:
+        """Return how the cell ended, None while it has not or its writer was killed.
+
+        Raises:
+            OutputGoneError: The cell is not kept.
+        """
+        found = self.last("end")
+        if found is None and not self.exists():
+            raise self._gone()
+        return None if found is None else end_of(found)
+
+    def seal(self, error: Mapping[str, object] | None, ended_at: float) -> bool:
+        """Write the end (Unix seconds) of a cell that began and has none; say whether it was written."""
+        try:
+            if not self.exists() or self.last("end") is not None:
+                return False
+            began = next((record.time for record in self.records()), ended_at)
+            with self.records_path.open("ab", buffering=0) as file:
+                file.write(b"\n")  # a writer that was killed may have left half a line
+        except (UnknownUnitError, OSError):
+            return False
+        writer = CellWriter(str(self.folder), self.cell_id, cap=1 << 62)
+        writer.end("error", execution_count=None, duration=max(0.0, ended_at - began), error=error)
+        return self.last("end") is not None
+
+    def reply(self) -> Reply | None:
+        """Return what the end says as a kernel's reply, None where there is no end."""
+        found = self.last("end")
+        if found is None:
+            return None
+        end = end_of(found)
+        return Reply(end.status, end.error, end.execution_count, end.asked_exit)
+
+    def _gone(self) -> OutputGoneError:
+        return OutputGoneError(
+            f"the output of cell {self.cell_id} is not kept: it was removed by age or for space, or the cell never ran",
+            hint="`kernels.output_keep_days`, `output_session_bytes` and `output_total_bytes` say what is kept: "
+            "`pxctl config show`",
+        )
+
+
+def _record(line: bytes, offset: int) -> Record | None:
+    try:
+        said = json.loads(line)
+        at, err_at = max(0, int(said["at"])), max(0, int(said.get("err_at", 0)))
+        if not all(isinstance(said.get(name) or {}, dict) for name in ("data", "metadata")):
+            return None
+        return Record(str(said["kind"]), offset, at, err_at, float(said.get("t", 0)), said)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") -> CellError:
+    """Return what was raised, as a record, or with `ename` and `evalue` as a message, has it."""
+    lines = said.get("traceback")
+    traceback = tuple(map(str, lines)) if isinstance(lines, list) else ()
+    return CellError(str(said.get(name) or "Error"), str(said.get(value) or ""), traceback)
+
+
+def end_of(record: Record) -> End:
+    """Return what a record `end` says."""
+    said = record.said
+    statuses = {"ok": CellStatus.OK, "error": CellStatus.ERROR}
+    return End(
+        statuses.get(str(said.get("status")), CellStatus.ABORTED),
+        record.at + record.err_at,
+        record.time,
+        said.get("execution_count"),
+        said.get("duration"),
+        said.get("ask_exit") is True,
+        error_in(said["error"]) if isinstance(said.get("error"), dict) else None,
+    )
+
+
+def reply_of(content: Mapping[str, Any]) -> Reply:
+    """Return what the content of an execute_reply says."""
+    statuses = {"ok": CellStatus.OK, "error": CellStatus.ERROR}
+    status = statuses.get(str(content.get("status")), CellStatus.ABORTED)
+    count = content.get("execution_count")
+    return Reply(
+        status,
+        error_in(content, "ename", "evalue") if status is CellStatus.ERROR else None,
+        count if isinstance(count, int) else None,
+        asks_exit(content),
+    )
+
+
+def asks_exit(content: Mapping[str, Any]) -> bool:
+    """Say whether the code of an execute_reply called exit() or quit()."""
+    pieces = content.get("payload")
+    pieces = [it for it in pieces if isinstance(it, dict)] if isinstance(pieces, list) else []
+    return any(it.get("source") == "ask_exit" and not it.get("keepkernel") for it in pieces)
+
+
+def as_event(record: Record) -> dict[str, Any] | None:
+    """Return a record as clients of a stream are told it (without `id`), None for what they are not told."""
+    said = record.said
+    members = {
+        "display": ("data", "metadata", "display_id", "update"),
+        "result": ("data", "metadata", "execution_count"),
+        "error": ("name", "value", "traceback"),
+        "clear": ("wait",),
+    }
+    if record.kind in members:
+        return {"event": record.kind, **{name: said.get(name) for name in members[record.kind]}}
+    if record.kind == "status":
+        return {"event": "status", "status": said.get("event")}
+    return {"event": "notice", "text": capped_words(record)} if record.kind == "capped" else None
+
+
+def capped_words(capped: Record) -> str:
+    """Say that output is missing, and why."""
+    if why := capped.said.get("disk"):
+        return f"some output of this cell was not kept: {why}"
+    return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"
+
+
+@asynccontextmanager
+async def held_to_cap(request: ExecuteRequest) -> AsyncIterator[None]:
+    """Cut the files of a running cell back to their cap, once a second: whoever writes there asks nobody."""
+    writer = CellWriter(str(request.cells_dir), request.cell_id, request.cell_bytes)
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(CAP_SECONDS)
+            await asyncio.to_thread(writer.limit)
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class CellRecorder:
+    """Writes the files of a cell from the iopub messages of a kernel that does not write them by itself; blocking."""
+
+    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
+        self._writer = CellWriter(str(folder), cell_id, cap)
+        self._began = time.monotonic()
+        self.begin = self._writer.begin
+        self.close = self._writer.close
+
+    def take(self, msg_type: str, content: Mapping[str, Any]) -> bool:
+        """Record a message of the cell; False for one that is no output."""
+        writer = self._writer
+        data, metadata, transient = (_map(content, name) for name in ("data", "metadata", "transient"))
+        if msg_type == "stream":
+            name = "stderr" if content.get("name") == "stderr" else "stdout"
+            writer.write(name, str(content.get("text") or "").encode("utf-8", "surrogatepass"))
+        elif msg_type in {"display_data", "update_display_data"}:
+            named = transient.get("display_id")
+            is_update = msg_type == "update_display_data"
+            if isinstance(data.get(STATUS_MIME, {}), dict):
+                writer.display(data, metadata, None if named is None else str(named), update=is_update)
+        elif msg_type == "execute_result":
+            count = content.get("execution_count")
+            writer.result(data, metadata, count if isinstance(count, int) else None)
+        elif msg_type == "clear_output":
+            writer.clear(content.get("wait") is True)
+        elif msg_type == "error":
+            error = error_in(content, "ename", "evalue")
+            writer.error(error.name, error.value, error.traceback)
+        else:
+            return False
+        return True
+
+    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
+        """The cell has ended. Output that comes later may still be taken.
+
+        Args:
+            content: Of the execute_reply; {} where none came.
+            status: `ok`, `error` or `aborted`, where it is not to be the reply's.
+        """
+        reply = reply_of(content)
+        error = reply.error
+        told = None if error is None else {"name": error.name, "value": error.value, "traceback": [*error.traceback]}
+        self._writer.end(
+            status or (reply.status.value if content else "error"),
+            execution_count=reply.execution_count,
+            duration=time.monotonic() - self._began,
+            ask_exit=reply.asked_exit,
+            error=told,
+        )
+
+
+def _map(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,142 @@
+"""Follows a cell while it runs: bytes and records in their true order, each follower at its own speed.
+
+What is not taken waits in the files, not in memory. A ring is a hint, the files are the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from supervisord_py.kernels.cell_files import READ_BYTES, Record
+from supervisord_py.kernels.inside.cell_writer import STREAMS
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from supervisord_py.kernels.cell_files import CellLog
+
+LOOK_SECONDS = (0.05, 0.2)
+"""How long a follower that found nothing waits: at first, and at most."""
+_ITEMS = 256
+
+
+class Piece(NamedTuple):
+    """Bytes of one stream as they came, at most 64 KiB, from `offset` of the complete output on."""
+
+    stream: str
+    offset: int
+    data: bytes
+
+
+class Bell:
+    """Tells followers of a running cell that there is news; rings are counted, not queued. For one event loop."""
+
+    def __init__(self, *, is_closed: bool = False) -> None:
+        self.rings = 0
+        self.is_closed = is_closed
+        self._next = asyncio.Event()
+
+    def ring(self) -> None:
+        """There is something new."""
+        self.rings += 1
+        self._next.set()
+        self._next = asyncio.Event()
+
+    def close(self) -> None:
+        """It is over, everything is there."""
+        self.is_closed = True
+        self.ring()
+
+    async def after(self, rings: int) -> None:
+        """Wait until it rang more often than `rings` times, or is closed."""
+        while self.rings <= rings and not self.is_closed:
+            await self._next.wait()
+
+
+class Position(NamedTuple):
+    """How far a follower is: bytes of stdout and of stderr, and the offset of the last record; -1 for none."""
+
+    out: int = 0
+    err: int = 0
+    record: int = -1
+
+
+START = Position()
+
+
+async def follow(log: CellLog, bell: Bell, begin: Position = START) -> AsyncGenerator[Piece | Record, None]:
+    """Yield pieces and records in their true order, up to the end record, or until the bell is closed without one.
+
+    Args:
+        log: The cell; one that never begins ends with the bell, too.
+        bell: A hint that there is news: the files are the truth, and are looked at all the same.
+        begin: What was told already; the end is always given.
+
+    Raises:
+        OutputGoneError: Retention took the files, or the bell was closed already and there are none.
+    """
+    reading, pause = _Reading(log, begin, may_begin=not bell.is_closed), LOOK_SECONDS[0]
+    while True:
+        rings, over = bell.rings, bell.is_closed
+        found = await asyncio.to_thread(reading.look)
+        for item in found:
+            yield item
+        if (found and isinstance(found[-1], Record) and found[-1].kind == "end") or (over and not found):
+            return
+        pause = LOOK_SECONDS[0] if found else min(2 * pause, LOOK_SECONDS[1])
+        if not found:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await bell.after(rings)
+
+
+class _Reading:
+    """Where one follower is in the files.
+
+    A look sees the sizes first, stdout's before stderr's, and then the records: whatever tells the order of those bytes
+    is among them. Up to the next record that is stderr and then stdout: see `in_order`.
+    """
+
+    def __init__(self, log: CellLog, begin: Position, *, may_begin: bool) -> None:
+        self._log = log
+        self._may_begin = may_begin
+        self._at = {"stdout": begin.out, "stderr": begin.err}
+        self._known = begin.record
+        self._next_line = 0
+        self._waiting: deque[Record] = deque()
+
+    def look(self) -> list[Piece | Record]:
+        """Return the next few things, [] when there is nothing new; about one piece of bytes."""
+        found: list[Piece | Record] = []
+        if self._may_begin and not self._next_line and not self._log.exists():
+            return found
+        while len(found) < _ITEMS and sum(len(item.data) for item in found if isinstance(item, Piece)) < READ_BYTES:
+            sizes = {stream: self._log.size(stream) for stream in STREAMS}
+            if not self._waiting:
+                records, self._next_line = self._log.records_from(self._next_line)
+                self._waiting.extend(records)
+            record = self._waiting[0] if self._waiting else None
+            if record is not None:
+                sizes = {"stdout": record.at, "stderr": record.err_at}
+            if self._take(found, "stderr", sizes) or self._take(found, "stdout", sizes):
+                continue
+            if record is None:
+                break
+            self._waiting.popleft()
+            if record.offset > self._known or record.kind == "end":
+                found.append(record)
+            if record.kind == "end":
+                break
+        return found
+
+    def _take(self, found: list[Piece | Record], stream: str, ends: Mapping[str, int]) -> bool:
+        """Read the next bytes of a stream up to its end; what a record counts and was cut off since is passed over."""
+        length = min(READ_BYTES, ends[stream] - self._at[stream])
+        data = self._log.read(stream, self._at[stream], length) if length > 0 else b""
+        if data:
+            found.append(Piece(stream, sum(self._at.values()), data))
+            self._at[stream] += len(data)
+        return bool(data)

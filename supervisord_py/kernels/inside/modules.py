@@ -1,0 +1,98 @@
+"""The names that user code finds in its namespace: the prelude's, and those of user and project modules.
+
+A module `x.py` is imported as `px_module_x`: it must not hide an installed one. One that cannot be imported stops
+nobody: the next cell is told its file and line, its names are missing, and it is imported again when it has changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from importlib.util import spec_from_file_location
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import ModuleType
+    from typing import Any
+
+PREFIX = "px_module_"
+
+
+class Modules:
+    """What is offered. `names`: each with its object."""
+
+    def __init__(self, folders: Sequence[str], *, prelude: bool) -> None:
+        self.names: dict[str, Any] = {}
+        self._news: list[str] = []
+        self._broken: dict[str, tuple[int, int] | None] = {}
+        self._files: dict[str, str] = {}
+        for folder in folders:  # the last folder's where several have the same
+            self._files.update((PREFIX + path[: -len(".py")], os.path.join(folder, path)) for path in self._in(folder))
+        sys.meta_path.append(self)
+        if prelude:
+            self.names.update(_public(importlib.import_module(__package__ + ".prelude")))
+        for name in sorted(self._files):
+            self._load(name)
+
+    def find_spec(self, name: str, *_: Any) -> Any:
+        """Be a finder of Python's import system."""
+        return spec_from_file_location(name, self._files[name]) if name in self._files else None
+
+    def look_again(self) -> str | None:
+        """Import what was broken and has changed; return what is to be told, None where there is nothing new."""
+        changed = [name for name, stamp in self._broken.items() if _stamp(self._files[name]) != stamp]
+        for name in changed:
+            del self._broken[name]
+            sys.modules.pop(name, None)
+            importlib.invalidate_caches()
+            self._load(name)
+        news, self._news = self._news, []
+        return "".join(line + "\n" for line in news) if changed or news else None
+
+    def _in(self, folder: str) -> Iterator[str]:
+        try:
+            yield from (path for path in os.listdir(folder) if path.endswith(".py"))
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self._news.append("px: the modules in " + folder + " cannot be listed: " + str(error.strerror))
+
+    def _load(self, name: str) -> None:
+        path = self._files[name]
+        stamp = _stamp(path)
+        try:
+            self.names.update(_public(importlib.import_module(name)))
+        except (Exception, SystemExit) as error:
+            self._broken[name] = stamp
+            line = _line_of(error, path)
+            place = path if line is None else path + ":" + str(line)
+            why = type(error).__name__ + ": " + str(error)
+            self._news.append("px: " + place + ": " + why + " (its names are missing until it is mended)")
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _line_of(error: BaseException, path: str) -> int | None:
+    """Return the line of `path` at which `error` arose, the innermost if there are several."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return lines[-1] if lines else None
+
+
+def _public(module: ModuleType) -> dict[str, Any]:
+    """Return what `from module import *` would give."""
+    everything = vars(module)
+    names = everything.get("__all__")
+    if names is None:
+        names = [name for name in everything if not name.startswith("_")]
+    return {name: getattr(module, name) for name in names}

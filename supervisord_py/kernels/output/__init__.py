@@ -1,1 +1,0 @@
-"""What cells gave: their files, what is shown of them, and notebooks."""

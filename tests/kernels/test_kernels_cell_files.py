@@ -1,0 +1,500 @@
+"""The files of a cell: what is written comes back as it was, whatever the disk, the cap or a kill did to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernels.cell_folder import CELL, finish, log_of, writer_of
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.kernels.cell import CellError, CellStatus
+from supervisord_py.kernels.cell_files import (
+    CellLog,
+    CellRecorder,
+    OutputGoneError,
+    Page,
+    Record,
+    as_event,
+)
+from supervisord_py.kernels.follow import Bell, Piece, Position, follow
+from supervisord_py.kernels.inside import cell_writer
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE = 60
+STREAMS = st.sampled_from(["stdout", "stderr"])
+real_write = os.write
+
+
+def kinds(log: CellLog) -> list[str]:
+    return [record.kind for record in log.records()]
+
+
+class Disk:
+    """Stands before os.write: lets so many bytes through, then fails."""
+
+    room: int | None = None
+
+    def write(self, fd: int, data: Any) -> int:
+        if self.room is None:
+            return real_write(fd, data)
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = real_write(fd, bytes(data)[: self.room])
+        self.room -= done
+        return done
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    made = Disk()
+    monkeypatch.setattr(cell_writer.os, "write", made.write)
+    return made
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_kinds_of_records_have_their_members(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.display({"a": 1}, {"m": 2}, "id", update=True)
+    writer.display({STATUS_MIME: {"op": "x"}})
+    writer.result({"b": 2}, {}, 3)
+    writer.clear(wait=True)
+    writer.error("E", "v", ["line"])
+    writer.end("error", execution_count=4, duration=1.23456789, ask_exit=True, error={"name": "E", "value": "v"})
+    writer.end("ok", execution_count=5, duration=2.0)
+    log = log_of(tmp_path)
+    assert kinds(log) == ["begin", "display", "status", "result", "clear", "error", "end"]
+    begin, *shown, _ = log.records()
+    assert (begin.said["code"], begin.said["pid"]) == ("code", 7)
+    assert [as_event(record) for record in shown] == [
+        {"event": "display", "data": {"a": 1}, "metadata": {"m": 2}, "display_id": "id", "update": True},
+        {"event": "status", "status": {"op": "x"}},
+        {"event": "result", "data": {"b": 2}, "metadata": {}, "execution_count": 3},
+        {"event": "clear", "wait": True},
+        {"event": "error", "name": "E", "value": "v", "traceback": ["line"]},
+    ]
+    end = log.ended()
+    assert end is not None
+    assert (end.status, end.execution_count, end.duration, end.asked_exit) == (CellStatus.ERROR, 4, 1.234568, True)
+    assert end.error == CellError("E", "v")
+
+
+def test_what_comes_after_the_end_is_kept_and_what_was_swept_away_stays_away(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    finish(writer)
+    writer.write("stderr", b"late")
+    log = log_of(tmp_path)
+    assert log.page(0).data == b"late"
+    for path in tmp_path.iterdir():
+        path.unlink()
+    writer.write("stderr", b"late")
+    writer.display({"x": 1})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_an_exact_beginning_and_is_told(tmp_path: Path, disk: Disk) -> None:
+    writer = writer_of(tmp_path)
+    disk.room = 5
+    writer.write("stdout", b"0123456789")
+    disk.room = 10
+    writer.write("stdout", b"behind the hole")
+    writer.display({"x": "torn"})
+    disk.room = None
+    writer.display({"x": "kept"})
+    finish(writer)
+    log = log_of(tmp_path)
+    assert log.page(0, 99).data == b"01234"
+    assert kinds(log) == ["begin", "display", "capped", "end"]
+    assert as_event(list(log.records())[2]) == {
+        "event": "notice",
+        "text": "some output of this cell was not kept: No space left on device",
+    }
+
+
+def test_a_folder_that_is_gone_does_no_harm_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    writer = CellWriter(str(tmp_path / "none"), "c", 100)
+    writer.begin("")
+    writer.write("stdout", b"x")
+    finish(writer)
+    (tmp_path / f"{CELL}.out").symlink_to(tmp_path / "elsewhere")
+    writer_of(tmp_path).write("stdout", b"x")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path, cap=10)
+    writer.write("stdout", b"0123456")
+    with (tmp_path / f"{CELL}.out").open("ab") as child:
+        child.write(b"789 and more")
+    writer.write("stderr", b"0123456789")
+    writer.limit()
+    for _ in range(20):
+        writer.display({"x": "y" * 100_000})
+    writer.error("E", "v", ["t"])
+    finish(writer)
+    log = log_of(tmp_path)
+    assert (log.page(0, 99, "stdout").data, log.page(0, 99, "stderr").data) == (b"0123456789", b"0123456789")
+    assert [kind for kind in kinds(log) if kind != "display"] == ["begin", "err", "capped", "error", "end"]
+    assert kinds(log).count("display") == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (float("nan"), None),
+        ("\ud800", "\ud800"),
+        (b"\xff", "/w=="),
+        ({1: [float("nan"), {"x": (1.5,)}]}, {"1": [None, {"x": [1.5]}]}),
+        (object, repr(object)),
+        ("é😀\u2028", "é😀\u2028"),
+    ],
+    ids=repr,
+)
+def test_whatever_a_display_holds_is_one_line_of_json(given: Any, found: Any, tmp_path: Path) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    writer = writer_of(tmp_path)
+    writer.display({"x": given})
+    writer.display({"x": endless})
+    first, second = list(log_of(tmp_path).records())[1:]
+    assert first.said["data"]["x"] == found
+    assert "…" in json.dumps(second.said, ensure_ascii=False)
+
+
+def test_threads_do_not_mix_their_pieces(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    pieces = [bytes([97 + number]) * 50 for number in range(4)]
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            writer.write("stdout" if number % 2 else "stderr", pieces[number])
+            writer.display({"n": number})
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log = log_of(tmp_path)
+    for stream, own in (("stdout", pieces[1::2]), ("stderr", pieces[::2])):
+        out = log.page(0, 1 << 20, stream).data
+        assert sorted(out[start : start + 50] for start in range(0, len(out), 50)) == sorted(own * 100)
+    assert kinds(log).count("display") == 400
+
+
+def test_the_writer_needs_the_standard_library_alone_and_the_readers_no_large_one() -> None:
+    heavy = "IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client".split()  # noqa: SIM905
+    for names in ("inside.cell_writer", "render, supervisord_py.kernels.notebook, supervisord_py.kernels.retention"):
+        program = f"import sys, supervisord_py.kernels.{names}; print({heavy} & sys.modules.keys())"
+        program = program.replace(f"{heavy} &", f"set({heavy}) &")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout == "set()\n"
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_bytes_come_back_by_offset_and_limit(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"0123456789")
+    log = log_of(tmp_path)
+    assert (log.read("stdout", 0, 4), log.read("stdout", 10, 4)) == (b"0123", b"")
+    finish(writer)
+    assert log.page(4, 4) == Page(b"4567", 4, 10, complete=False)
+    assert log.page(4, 99) == Page(b"456789", 4, 10, complete=True)
+    assert log.page(20, 99) == Page(b"", 20, 10, complete=True)
+
+
+@given(st.lists(st.tuples(STREAMS, st.binary(max_size=9)), max_size=12), st.integers(0, 40), st.integers(1, 40))
+def test_pages_are_what_was_written_in_order_and_of_each_stream(
+    tmp_path_factory: pytest.TempPathFactory, writes: list[tuple[str, bytes]], offset: int, limit: int
+) -> None:
+    folder = tmp_path_factory.mktemp("cell")
+    writer = writer_of(folder)
+    for stream, data in writes:
+        writer.write(stream, data)
+    writer.close()
+    for name in (None, "stdout", "stderr"):
+        whole = b"".join(data for stream, data in writes if name in (None, stream))
+        page = log_of(folder).page(offset, limit, name)
+        assert (page.data, page.total_bytes) == (whole[offset : offset + limit], len(whole))
+
+
+def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Path) -> None:
+    writer_of(tmp_path).close()
+    log = log_of(tmp_path)
+    odd = [b'"text"', b"[]", b"{}", b'{"kind":"x"}', b'{"kind":"display","at":0,"data":3}', b'{"kind":"x","at":"y"}']
+    odd += [b'{"kind":"x","at":Infinity}', b"[" * 100_000, b"\xff\xfe", b"  ", b'{"kind":"displ{"kind":"late","at":0}']
+    with log.records_path.open("ab") as file:
+        file.write(b"".join(line + b"\n" for line in odd) + b'{"kind":"end","at":0,"status":"odd"}\n{"kind":"dis')
+    assert kinds(log) == ["begin", "end"]
+    end = log.ended()
+    assert end is not None
+    assert end.status is CellStatus.ABORTED
+
+
+def test_records_come_in_bounded_batches_and_none_is_lost(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    sizes = [*range(100), 3_000_000, 1]
+    for size in sizes:
+        writer.display({"text/plain": "x" * size})
+    finish(writer)
+    log, offset, found = log_of(tmp_path), 0, []
+    while True:
+        records, end = log.records_from(offset, limit=500)
+        found += [len(record.said["data"]["text/plain"]) for record in records if record.kind == "display"]
+        if end == offset:
+            break
+        assert 0 < len(records) <= 10
+        offset = end
+    assert found == sizes
+    for number in range(5000):
+        writer.display({"text/plain": f"{number}"})
+    assert log.ended() is not None, "however much came late"
+
+
+def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    log = log_of(tmp_path)
+    assert log.page(0) == Page(b"", 0, 0, complete=False)
+    writer.write("stdout", b"abc")
+    finish(writer)
+    log.records_path.unlink()
+    for read in (log.ended, lambda: list(log.records()), lambda: log.page(0), lambda: log.page(0, 1, "stdout")):
+        with pytest.raises(OutputGoneError, match="is not kept"):
+            read()
+
+
+@pytest.mark.parametrize("cell_id", ["", "../x", "a/b", "a.b", "x" * 65, "a\n"])
+def test_an_id_that_is_none_leads_nowhere(tmp_path: Path, cell_id: str) -> None:
+    with pytest.raises(UnknownUnitError):
+        CellLog(tmp_path, cell_id)
+
+
+# -- following -------------------------------------------------------------------------------------------------------
+
+OVER = Bell(is_closed=True)
+
+
+async def everything(log: CellLog, bell: Bell = OVER, begin: Position = Position()) -> list[Any]:  # noqa: B008
+    async with asyncio.timeout(PATIENCE):
+        return [item async for item in follow(log, bell, begin)]
+
+
+def merged(items: list[Any]) -> list[Any]:
+    """Return streams' bytes joined and displays, in order."""
+    short: list[Any] = []
+    for item in items:
+        if isinstance(item, (Piece, tuple)):
+            stream, data = item[0], item[-1]
+            if short and isinstance(short[-1], tuple) and short[-1][0] == stream:
+                short[-1] = (stream, short[-1][1] + data)
+            else:
+                short.append((stream, data))
+        elif isinstance(item, str) or item.kind == "display":
+            short.append(item if isinstance(item, str) else item.said["data"]["text/plain"])
+    return short
+
+
+@given(
+    st.lists(st.tuples(STREAMS, st.binary(min_size=1, max_size=5)) | st.text(max_size=3), max_size=15),
+)
+def test_any_history_is_told_as_it_was_from_any_place(
+    tmp_path_factory: pytest.TempPathFactory, history: list[Any]
+) -> None:
+    folder = tmp_path_factory.mktemp("cell")
+    writer = writer_of(folder)
+    for event in history:
+        if isinstance(event, tuple):
+            writer.write(*event)
+        else:
+            writer.display({"text/plain": event})
+    finish(writer)
+    items = asyncio.run(everything(log_of(folder)))
+    assert merged(items) == merged(history)
+    assert items[0].kind == "begin"
+    assert items[-1].kind == "end"
+    told, record = {"stdout": 0, "stderr": 0}, -1
+    for at, item in enumerate(items[:-1]):  # who was given so much is given the rest
+        if isinstance(item, Piece):
+            assert item.offset == sum(told.values())
+            told[item.stream] += len(item.data)
+        else:
+            record = item.offset
+        begin = Position(told["stdout"], told["stderr"], record)
+        assert asyncio.run(everything(log_of(folder), begin=begin)) == items[at + 1 :]
+
+
+@pytest.mark.parametrize("rings", [True, False])
+async def test_a_follower_finds_what_comes_while_it_waits(tmp_path: Path, rings: bool) -> None:
+    bell = Bell()
+
+    def ring() -> None:
+        if rings:
+            bell.ring()
+
+    async with asyncio.timeout(PATIENCE), aclosing(follow(log_of(tmp_path), bell)) as items:
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        writer = writer_of(tmp_path)
+        ring()
+        begin = await first
+        assert isinstance(begin, Record)
+        assert begin.kind == "begin"
+        second = asyncio.ensure_future(anext(items))
+        writer.write("stdout", b"hello")
+        ring()
+        assert await second == Piece("stdout", 0, b"hello")
+        finish(writer)
+        ring()
+        assert [item.kind async for item in items if isinstance(item, Record)] == ["end"]
+
+
+async def test_fifty_megabytes_pass_many_followers_within_little_memory(tmp_path: Path) -> None:
+    """One follower reads while the writer writes, one stalls until all is over, one comes late; all get every byte."""
+    bell = Bell()
+    writer = writer_of(tmp_path)
+    expected = {stream: hashlib.sha256() for stream in ("stdout", "stderr")}
+
+    def produce() -> None:
+        for number in range(500):
+            block = b"%06d" % number + b"x" * 104_851 + b"\n"
+            stream = "stdout" if number % 7 else "stderr"
+            expected[stream].update(block)
+            writer.write(stream, block)
+        finish(writer)
+
+    async def digest(pause: asyncio.Event | None) -> list[str]:
+        seen = {stream: hashlib.sha256() for stream in expected}
+        async with aclosing(follow(log_of(tmp_path), bell)) as items:
+            async for item in items:
+                if isinstance(item, Piece):
+                    assert len(item.data) <= 65536
+                    seen[item.stream].update(item.data)
+                if pause is not None:
+                    await pause.wait()
+        return [each.hexdigest() for each in seen.values()]
+
+    stalled = asyncio.Event()
+    tracemalloc.start()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            followers = [asyncio.ensure_future(digest(None)), asyncio.ensure_future(digest(stalled))]
+            await asyncio.to_thread(produce)
+            first = await followers[0]
+            stalled.set()
+            digests = [first, await followers[1], await digest(None)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert digests == [[each.hexdigest() for each in expected.values()]] * 3
+    assert peak < 8 * 1024 * 1024
+
+
+async def test_a_cell_whose_writer_was_killed_or_that_never_began_ends_with_the_bell(tmp_path: Path) -> None:
+    bell = Bell()
+    never = asyncio.ensure_future(everything(log_of(tmp_path / "none"), bell))
+    writer_of(tmp_path).write("stdout", b"last words")
+    reading = asyncio.ensure_future(everything(log_of(tmp_path), bell))
+    await asyncio.sleep(0)
+    bell.close()
+    assert merged(await reading) == [("stdout", b"last words")]
+    assert await never == []
+    with pytest.raises(OutputGoneError):
+        await everything(log_of(tmp_path / "none"))
+
+
+async def test_files_that_vanish_under_a_follower_are_said_to_be_gone(tmp_path: Path) -> None:
+    writer_of(tmp_path)
+    log, bell = log_of(tmp_path), Bell()
+    async with asyncio.timeout(PATIENCE), aclosing(follow(log, bell)) as items:
+        await anext(items)
+        log.records_path.unlink()
+        with pytest.raises(OutputGoneError):
+            await anext(items)
+
+
+async def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(
+    tmp_path: Path,
+) -> None:
+    writer = writer_of(tmp_path)
+    writer.write("stdout", b"0123456789")
+    log = log_of(tmp_path)
+    with log.records_path.open("ab") as file:
+        file.write(b"nonsense\n")
+    os.truncate(log.paths["stdout"], 4)
+    finish(writer)
+    writer.write("stdout", b"late")
+    os.truncate(log.paths["stdout"], 4)
+    items = await everything(log)
+    assert merged(items) == [("stdout", b"0123")]
+    assert items[-1].kind == "end"
+
+
+# -- recording for kernels that do not write ---------------------------------------------------------------------------
+
+
+def test_what_a_kernel_sends_becomes_bytes_and_records_in_order(tmp_path: Path) -> None:
+    recorder = CellRecorder(tmp_path, "c", 1 << 20)
+    recorder.begin("code", 4711)
+    messages: list[tuple[str, dict[str, Any]]] = [
+        ("stream", {"name": "stdout", "text": "héllo\n"}),
+        ("stream", {"name": "stderr", "text": "oops \ud800\n"}),
+        ("display_data", {"data": {"text/plain": "d"}, "metadata": {}, "transient": {"display_id": "i"}}),
+        ("update_display_data", {"data": {"text/plain": "e"}, "transient": {"display_id": "i"}}),
+        ("display_data", {"data": {STATUS_MIME: {"op": "read"}}}),
+        ("execute_result", {"data": {"text/plain": "1"}, "metadata": {}, "execution_count": 7}),
+        ("clear_output", {"wait": True}),
+        ("error", {"ename": "E", "evalue": "v", "traceback": ["t"]}),
+    ]
+    assert all(recorder.take(kind, content) for kind, content in messages)
+    assert not recorder.take("status", {"execution_state": "busy"})
+    recorder.end({"status": "error", "execution_count": 7, "ename": "E", "evalue": "v", "traceback": ["t"]})
+    log = CellLog(tmp_path, "c")
+    assert log.page(0).data == "héllo\n".encode() + b"oops \xed\xa0\x80\n"
+    found = "begin err display display status result clear error end"
+    assert kinds(log) == found.split()
+    assert [record.said["update"] for record in log.records() if record.kind == "display"] == [False, True]
+    end = log.ended()
+    assert end is not None
+    assert (end.status, end.execution_count, end.error) == (CellStatus.ERROR, 7, CellError("E", "v", ("t",)))
+
+
+@pytest.mark.parametrize(
+    ("reply", "status", "expected"),
+    [
+        ({"status": "ok", "payload": [{"source": "ask_exit"}]}, None, (CellStatus.OK, True)),
+        ({"status": "aborted"}, None, (CellStatus.ABORTED, False)),
+        ({}, None, (CellStatus.ERROR, False)),
+        ({}, "aborted", (CellStatus.ABORTED, False)),
+    ],
+)
+def test_the_end_is_the_replys_or_what_is_said_and_odd_messages_harm_nobody(
+    tmp_path: Path, reply: dict[str, Any], status: str | None, expected: tuple[CellStatus, bool]
+) -> None:
+    recorder = CellRecorder(tmp_path, "c", 10)
+    odd: list[dict[str, Any]] = [{}, {"data": 3, "transient": 3, "text": 5, "name": 7, "traceback": 3}]
+    for content in odd:
+        for kind in ("stream", "display_data", "update_display_data", "execute_result", "clear_output", "error"):
+            assert recorder.take(kind, content)
+    recorder.end(reply, status=status)
+    end = CellLog(tmp_path, "c").ended()
+    assert end is not None
+    assert (end.status, end.asked_exit) == expected
