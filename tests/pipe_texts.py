@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.declaring.pipe_file import declare
-from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
+from supervisord_py.pipes.models import BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.models import Declared
 
 LIMIT = 1024 * 1024
 NOBODY = Fingerprint(0, 0, 0, 0, "")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import COMMAND, BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.models import COMMAND, BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.agents.presets import Presets, Resolved
     from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView

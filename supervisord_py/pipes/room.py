@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.declaring.edit import Value
     from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.models import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
-    from supervisord_py.pipes.running.clocks import Clocks
     from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.scheduler import Clocks
     from supervisord_py.pipes.views import EventClaims, FollowItem, NextReport, OutputPage, PipeView, QueueView
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement

@@ -17,7 +17,7 @@ from supervisord_py.pipes.declaring.catalog import GONE_SECONDS, SETTLE_SECONDS,
 from supervisord_py.pipes.declaring.files import DiskError, read_text, write_pipe
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
 from supervisord_py.pipes.declaring.problems import DeclarationError
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ import pytest
 from pipe_texts import read
 from supervisord_py.pipes.declaring.edit import edit_keys
 from supervisord_py.pipes.declaring.front_matter import parse
-from supervisord_py.pipes.definition import EventPattern, PipeDefinition
-from supervisord_py.pipes.scheduling.schedule import At, Every, Manual
+from supervisord_py.pipes.models import EventPattern, PipeDefinition
+from supervisord_py.pipes.schedule import At, Every, Manual
 
 
 @dataclass(frozen=True)

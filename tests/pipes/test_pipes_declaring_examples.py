@@ -12,7 +12,7 @@ import pytest
 from pipe_texts import LIMIT, usable
 from supervisord_py.pipes.declaring.fields import USED
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.definition import PipeDefinition
+from supervisord_py.pipes.models import PipeDefinition
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 HEADER = """Time range: 2026-11-20T08:00:00Z to 2026-11-21T08:00:00Z

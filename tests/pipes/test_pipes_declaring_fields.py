@@ -10,7 +10,7 @@ from pipe_texts import NOBODY, broken, pipe_text, problem, read, usable
 from supervisord_py.pipes.declaring.field_reader import WrongValueError, count_of, seconds_of, size_of
 from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble
 from supervisord_py.pipes.declaring.problems import config_error
-from supervisord_py.pipes.definition import (
+from supervisord_py.pipes.models import (
     BrokenPipe,
     BudgetRules,
     EventPattern,
@@ -18,7 +18,7 @@ from supervisord_py.pipes.definition import (
     RetryRules,
     RunLimits,
 )
-from supervisord_py.pipes.scheduling.schedule import Calendar, Cron, Every, Frequency, Manual
+from supervisord_py.pipes.schedule import Calendar, Cron, Every, Frequency, Manual
 
 
 def test_an_empty_front_matter_is_a_pipe_that_runs_by_hand() -> None:

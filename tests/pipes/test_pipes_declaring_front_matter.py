@@ -23,7 +23,7 @@ from supervisord_py.pipes.declaring.problems import DeclarationError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from supervisord_py.pipes.definition import ConfigProblem
+    from supervisord_py.pipes.models import ConfigProblem
 
 
 @pytest.fixture(params=["C", "Python"])

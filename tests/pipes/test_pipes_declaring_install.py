@@ -13,8 +13,8 @@ from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, U
 from supervisord_py.pipes.declaring.files import DiskError
 from supervisord_py.pipes.declaring.install import FetchError, install, remove, scaffold
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.definition import PipeDefinition
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.schedule import Manual
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.declaring.install import Installed

@@ -10,7 +10,7 @@ import pytest
 from pipe_texts import LIMIT, write_folder
 from supervisord_py.pipes.declaring.pipe_file import read_pipe
 from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, Elsewhere, validate
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.models import ConfigProblem
 
 if TYPE_CHECKING:
     from pathlib import Path

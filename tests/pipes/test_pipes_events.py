@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import BadRequestError
-from supervisord_py.pipes.definition import EventPattern
-from supervisord_py.pipes.scheduling.events import (
-    Event,
+from supervisord_py.pipes.events import (
+    PipeEvent,
     check_published,
     goes_below,
     is_own,
@@ -19,14 +18,15 @@ from supervisord_py.pipes.scheduling.events import (
     parse_pattern,
     watch_root,
 )
-from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.models import EventPattern
+from supervisord_py.pipes.schedule import ScheduleError
 
 HOME = "/home/me/pipes/summary"
 
 
-def event(text: str) -> Event:
+def event(text: str) -> PipeEvent:
     name, colon, subject = text.partition(":")
-    return Event(name, subject if colon else None, "1")
+    return PipeEvent(name, subject if colon else None, "1")
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_what_a_pipe_and_its_owner_write_in_its_folder_is_known_to_be_no_news() 
 @given(st.text(alphabet="ab*?/.[+", max_size=12), st.text(alphabet="ab/.[+", max_size=12))
 def test_any_path_and_any_pattern_can_be_asked(pattern: str, path: str) -> None:
     asked = EventPattern("file_changed", f"x{pattern}")
-    found = matches(asked, Event("file_changed", f"{HOME}/x{path}", "1"), HOME)
+    found = matches(asked, PipeEvent("file_changed", f"{HOME}/x{path}", "1"), HOME)
     if found:
         assert f"{HOME}/x{path}".startswith(watch_root(asked, HOME))
 
 
 def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
-    of_c = Event("pipe_completed", "c", "1", ("a", "b", "c"))
+    of_c = PipeEvent("pipe_completed", "c", "1", ("a", "b", "c"))
     assert loop("a", of_c) == "pipe_completed:c would go round in a loop (a -> b -> c -> a): suppressed"
     assert "(b -> c -> b)" in str(loop("b", of_c))
     assert "does not start itself" in str(loop("c", of_c))

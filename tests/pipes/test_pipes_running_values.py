@@ -13,7 +13,6 @@ from supervisord_py.ledger.pipe_history import UsageSum
 from supervisord_py.ledger.pipe_state import PipeStateRow
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.config import PipesConfig, SchedulerLimits
-from supervisord_py.pipes.definition import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.execution import (
     ErrorType,
     Execution,
@@ -25,14 +24,15 @@ from supervisord_py.pipes.execution import (
     Trigger,
     Usage,
 )
+from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.running import freezing
-from supervisord_py.pipes.running.clocks import Clocks, Resumes, whole_ms
 from supervisord_py.pipes.running.conclusion import counted, is_incomplete
 from supervisord_py.pipes.running.freezing import Ceilings, Order, Window
 from supervisord_py.pipes.running.run_terms import RunTag, decode_tag
 from supervisord_py.pipes.running.spool import Utf8Check, head_tail, row_text
 from supervisord_py.pipes.running.starting import DailyBudget, budget_refusal, day_start
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.schedule import Manual
+from supervisord_py.pipes.scheduler import Clocks, Resumes, whole_ms
 
 HERE = Path("/nowhere")
 CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")

@@ -18,19 +18,20 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
+from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError
 from supervisord_py.pipes.declaring.pipe_file import look_at_pipe
 from supervisord_py.pipes.declaring.problems import config_error
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
-from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.models import Declared
 
 SETTLE_SECONDS = 0.3
 """A file younger than that may still be being written."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.declaring.front_matter import Items, Lines, Node, Scalar, parse, simple
 from supervisord_py.pipes.declaring.problems import DeclarationError
-from supervisord_py.pipes.scheduling.wall import shown
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,9 +10,10 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from supervisord_py.config.documents import did_you_mean
 from supervisord_py.pipes.declaring.front_matter import Items, Node, Scalar, Table, kind_of
-from supervisord_py.pipes.definition import ConfigProblem
-from supervisord_py.pipes.scheduling.wall import did_you_mean, shown, span_of
+from supervisord_py.pipes.models import ConfigProblem
+from supervisord_py.pipes.schedule import shown, span_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

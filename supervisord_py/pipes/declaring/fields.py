@@ -10,22 +10,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from supervisord_py.config.documents import nearest
 from supervisord_py.pipes.declaring.field_reader import Fields, Findings, count_of, money_of, size_of, whole_of
 from supervisord_py.pipes.declaring.front_matter import Items, Node, Scalar, Table, kind_of, simple
-from supervisord_py.pipes.definition import BrokenPipe, BudgetRules, PipeDefinition, RetryRules, RunLimits
-from supervisord_py.pipes.scheduling.events import PUBLISHED, parse_pattern
-from supervisord_py.pipes.scheduling.grammar import ScheduleError, parse_schedule
-from supervisord_py.pipes.scheduling.schedule import Manual
-from supervisord_py.pipes.scheduling.wall import nearest_name, shown
+from supervisord_py.pipes.events import PUBLISHED, parse_pattern
+from supervisord_py.pipes.grammar import parse_schedule
+from supervisord_py.pipes.models import BrokenPipe, BudgetRules, PipeDefinition, RetryRules, RunLimits
+from supervisord_py.pipes.schedule import Manual, ScheduleError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from supervisord_py.pipes.declaring.front_matter import Entry, FrontMatter
-    from supervisord_py.pipes.definition import ConfigProblem, Declared, EventPattern, Fingerprint
-    from supervisord_py.pipes.scheduling.grammar import ParsedSchedule
-    from supervisord_py.pipes.scheduling.schedule import Schedule
+    from supervisord_py.pipes.grammar import ParsedSchedule
+    from supervisord_py.pipes.models import ConfigProblem, Declared, EventPattern, Fingerprint
+    from supervisord_py.pipes.schedule import Schedule
 
 USED = (
     "name", "title", "description", "schedule", "schedule_config", "timezone", "enabled", "run_on_enable", "agent",
@@ -66,9 +66,9 @@ def warnings_of(entry: Entry) -> Iterator[str]:
         return
     if entry.key in _SILENT:
         return
-    nearest = nearest_name(entry.key, USED, _CLOSE)
-    if nearest is not None:
-        yield f"line {entry.place.line}: {shown(entry.key)} has no effect; did you mean {nearest!r}?"
+    near = nearest(entry.key, USED, _CLOSE)
+    if near is not None:
+        yield f"line {entry.place.line}: {shown(entry.key)} has no effect; did you mean {near!r}?"
 
 
 def _asks_for_something(entry: Entry) -> bool:
@@ -213,9 +213,9 @@ def _pattern(fields: Fields, text: str, node: Node) -> EventPattern | None:
 
 def _doubt(fields: Fields, pattern: EventPattern, own_name: str) -> None:
     if pattern.event not in PUBLISHED:
-        nearest = nearest_name(pattern.event, PUBLISHED, _CLOSE)
-        if nearest is not None:
-            fields.warn(f"trigger: nobody publishes {pattern.event!r} by itself; did you mean {nearest!r}?")
+        near = nearest(pattern.event, PUBLISHED, _CLOSE)
+        if near is not None:
+            fields.warn(f"trigger: nobody publishes {pattern.event!r} by itself; did you mean {near!r}?")
     elif pattern.event.startswith("pipe_") and pattern.subject == own_name:
         fields.warn(f"trigger: {pattern.text!r} is this pipe itself, which never starts itself")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import PxError
 from supervisord_py.pipes.declaring.front_matter import Lines
 from supervisord_py.pipes.declaring.problems import DeclarationError
-from supervisord_py.pipes.definition import ConfigProblem, Fingerprint
+from supervisord_py.pipes.models import ConfigProblem, Fingerprint
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from supervisord_py.pipes.declaring.problems import DeclarationError
 from supervisord_py.pipes.declaring.yaml_cures import YamlFault, alias_cure, anchor_cure, cure_of, tag_cure
-from supervisord_py.pipes.definition import ConfigProblem
-from supervisord_py.pipes.scheduling.wall import shown
+from supervisord_py.pipes.models import ConfigProblem
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
 from supervisord_py.pipes.declaring.edit import edit_keys
 from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, DiskError, decode, read_bounded
 from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble, read_pipe
 from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of
-from supervisord_py.pipes.definition import BrokenPipe, Fingerprint, PipeDefinition
-from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
+from supervisord_py.pipes.models import BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

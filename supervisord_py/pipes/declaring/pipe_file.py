@@ -9,13 +9,13 @@ from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT, Identity, defin
 from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, decode, read_bounded
 from supervisord_py.pipes.declaring.front_matter import parse
 from supervisord_py.pipes.declaring.problems import DeclarationError
-from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
-from supervisord_py.pipes.scheduling.wall import shown
+from supervisord_py.pipes.models import BrokenPipe, ConfigProblem
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.pipes.definition import Declared, Fingerprint
+    from supervisord_py.pipes.models import Declared, Fingerprint
 
 MAX_NAME = 100
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -9,7 +9,7 @@ from supervisord_py.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
+    from supervisord_py.pipes.models import BrokenPipe, ConfigProblem
 
 MAX_PROBLEMS = 100
 

@@ -13,15 +13,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.declaring.fields import COMMAND_AGENT
-from supervisord_py.pipes.definition import BrokenPipe
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.models import BrokenPipe
+from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.child_environment import read_dotenv
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
+    from supervisord_py.pipes.models import ConfigProblem, Declared, PipeDefinition
 
 NAMES = ("front_matter", "schedule", "agent", "command", "presets", "env_file", "output_folder", "prompt", "keys")
 """The checks in their order."""

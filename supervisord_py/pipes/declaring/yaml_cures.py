@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.scheduling.wall import shown
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.declaring.front_matter import Lines

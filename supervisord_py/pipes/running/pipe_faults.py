@@ -13,14 +13,14 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.executable import find_executable
 from supervisord_py.pipes.agents.presets import PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.models import ConfigProblem
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.definition import PipeDefinition
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.agent_shelf import AgentShelf
 
     Look = Callable[[PipeDefinition], ConfigProblem | None]

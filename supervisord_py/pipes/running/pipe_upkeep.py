@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.pipes.declaring.catalog import SETTLE_SECONDS, ChangeKind
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
 from supervisord_py.pipes.execution import Trigger
-from supervisord_py.pipes.scheduling.schedule import At
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from supervisord_py.pipes.scheduling.schedule import Schedule
+    from supervisord_py.pipes.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
