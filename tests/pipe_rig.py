@@ -48,7 +48,7 @@ def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
     look = Resumes.look
     seen: list[Resumes] = []
 
-    def noted(self: Resumes) -> bool:
+    def noted(self: Resumes) -> float:
         if self not in seen:
             seen.append(self)
         return look(self)

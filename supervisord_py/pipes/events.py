@@ -20,25 +20,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import structlog
 
-from supervisord_py.config.documents import nearest
 from supervisord_py.errors import BadRequestError
-from supervisord_py.pipes.models import EventPattern
+from supervisord_py.pipes.definition import FILE_CHANGED, PIPE_EVENTS, PUBLISHED
 from supervisord_py.pipes.room_requests import PublishedEvent
-from supervisord_py.pipes.schedule import ScheduleError, shown
+from supervisord_py.pipes.schedule import shown
 from supervisord_py.process.events import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.models import EventPattern, PipeDefinition
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.pipes.running.triggering import Triggering
 
-FILE_CHANGED = "file_changed"
-_ENDS_OF_PIPES = ("pipe_completed", "pipe_failed")
-PUBLISHED = (*_ENDS_OF_PIPES, "tool_failed", FILE_CHANGED)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_LONGEST_SUBJECT = 1024
 _OWN = ("pipe.md", "output", ".env")
 """In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
 
@@ -64,29 +58,6 @@ class PipeEvent(msgspec.Struct, frozen=True):
         return self.name if self.subject is None else f"{self.name}:{self.subject}"
 
 
-def parse_pattern(text: str) -> EventPattern:
-    """Read an event of the front matter: `pipe_completed:NAME`, `file_changed:inbox/**/*.md`, `my_event`.
-
-    Raises:
-        ScheduleError: The name is no name, or a known event lacks its subject.
-    """
-    plain = text.strip()
-    name, colon, subject = plain.partition(":")
-    if not _NAME.fullmatch(name):
-        raise ScheduleError(
-            f"{shown(plain)} is no event", hint="write for example `pipe_completed:NAME` or `file_changed:inbox/*.md`"
-        )
-    subject = subject.strip()
-    if (colon and not subject) or len(subject) > _LONGEST_SUBJECT or (name == FILE_CHANGED and not subject):
-        raise ScheduleError(
-            f"{shown(plain)} does not say of what", hint=f"write for example `{name}:NAME`, or `{name}:*` for any"
-        )
-    near = nearest(name, PUBLISHED, 0.85)
-    if colon and near and near != name:
-        raise ScheduleError(f"{shown(name)} is no event that happens here", hint=f"did you mean `{near}:{subject}`?")
-    return EventPattern(name, subject if colon else None)
-
-
 def check_published(name: str) -> None:
     """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for.
 
@@ -96,14 +67,14 @@ def check_published(name: str) -> None:
     hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
     if name.partition(":")[0] in PUBLISHED:
         raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)
 
 
 def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
     """Say whether a pattern waits for the end of a pipe, and none of `pipes` is the one."""
     subject = pattern.subject
-    if pattern.event not in _ENDS_OF_PIPES or subject is None or subject in pipes:
+    if pattern.event not in PIPE_EVENTS or subject is None or subject in pipes:
         return False
     named = _glob(subject, names=True)
     return not ("*" in subject or "?" in subject) or not any(named.fullmatch(each) for each in pipes)

@@ -58,6 +58,9 @@ _TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<h
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:]+(?:\.[0-9]{1,9})?(?:Z|z|[+-][0-9]{2}:[0-9]{2})?)?")
 _INSTANT_HINT = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
 _CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
+_CRON_RANGES = {
+    "second": "0-59", "minute": "0-59", "hour": "0-23", "day-of-month": "1-31", "month": "1-12", "day-of-week": "0-7",
+}  # fmt: skip
 _CRON_MOST = (59, 59, 23, 31, 12, 6)
 
 
@@ -229,7 +232,14 @@ def _checked_cron(text: str, shortest_seconds: float) -> str:
         found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         wrong = str(error).removeprefix("Bad ")
-        raise ScheduleError(f"cron: the {wrong} of {shown(text)} is wrong", hint=_CRON_HINT) from None
+        with suppress(CronSimError):
+            if wrong == "day-of-month":
+                CronSim(" ".join([*parts[:-2], "*", parts[-1]]), datetime(2026, 1, 1, tzinfo=UTC))
+                wrong = ""  # in another month there is such a day
+        if wrong:
+            said = f"cron: the {wrong} of {shown(text)} is wrong; it takes {_CRON_RANGES[wrong]}"
+            raise ScheduleError(said, hint=_CRON_HINT) from None
+        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT) from None
     if next(found, None) is None:
         raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
     ordered = sorted(found.seconds)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from supervisord_py.config.documents import Problem, config_error
+from supervisord_py.pipes.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from supervisord_py.pipes.schedule import Schedule
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """When to read a file again: device, inode, size, time of the last change (ns), and SHA-256 of its bytes."""
-
-    device: int
-    inode: int
-    size: int
-    changed_ns: int
-    digest: str
-
+    from supervisord_py.errors import ConfigError
 
 COMMAND = "command"
 """The agent that is a pipe's own program: its `command`. It needs no model."""
@@ -29,15 +21,7 @@ COMMAND = "command"
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """Why a file cannot be used: what, where, and the cure.
-
-    Attributes:
-        detail: One sentence: what is wrong, with the text that is.
-        hint: What to write instead.
-        file: Path of the file.
-        line, column: 1-based, of the text that is wrong; None where there is none.
-        key: The front matter key, or None.
-    """
+    """Why a file of agents or presets cannot be used: what, where (line and column count from 1), and the cure."""
 
     detail: str
     hint: str
@@ -48,7 +32,7 @@ class ConfigProblem:
 
     @property
     def text(self) -> str:
-        """`config_error` as it is shown: `pipe.md:3: <detail>; <hint>`."""
+        """As it is shown: `agents.toml:3: <detail>; <hint>`."""
         return f"{self.finding}; {self.hint}"
 
     @property
@@ -58,8 +42,17 @@ class ConfigProblem:
         return f"{place}: {self.detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class EventPattern:
+class Fingerprint(msgspec.Struct, frozen=True):
+    """When to read a file again: device, inode, size, time of the last change (ns), and SHA-256 of its bytes."""
+
+    device: int
+    inode: int
+    size: int
+    changed_ns: int
+    digest: str
+
+
+class EventPattern(msgspec.Struct, frozen=True):
     """An event that starts a pipe: `pipe_completed:x`, `pipe_failed:*`, `tool_failed:x`, `file_changed:PATH`, `NAME`.
 
     Attributes:
@@ -76,8 +69,7 @@ class EventPattern:
         return self.event if self.subject is None else f"{self.event}:{self.subject}"
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRules:
+class RetryRules(msgspec.Struct, frozen=True):
     """`retries`: how often and how patiently. None takes the daemon's setting."""
 
     max_retries: int | None = None
@@ -85,16 +77,14 @@ class RetryRules:
     delay_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetRules:
+class BudgetRules(msgspec.Struct, frozen=True):
     """`budget`: what a pipe may use in a day of its time zone; None for none."""
 
     daily_tokens: int | None = None
     daily_cost: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunLimits:
+class RunLimits(msgspec.Struct, frozen=True):
     """`limits`: ceilings of one execution that end it; None takes the adapter's or the daemon's."""
 
     turns: int | None = None
@@ -103,16 +93,14 @@ class RunLimits:
     memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PipeDefinition:
+class PipeDefinition(msgspec.Struct, frozen=True):
     """A readable pipe.
 
     Attributes:
         name: Folder name: `[A-Za-z0-9][A-Za-z0-9._-]*`, one portable path component.
         folder: The pipe's folder: cwd of the agent; `.env` and `output/` lie there.
         file: The path of `pipe.md` in the folder (maybe a symbolic link).
-        schedule: Parsed.
-        schedule_text: As written.
+        schedule: Parsed; `schedule_text` as written.
         enabled: What the file says; the ledger may know better (device-local).
         presets: In order; `auto` is the default one, the last may be `*`; empty = model and provider of the file, else
             the default preset.
@@ -149,13 +137,16 @@ class PipeDefinition:
     limits: RunLimits = RunLimits()
     redact: tuple[str, ...] = ()
     timezone: str | None = None
-    unknown: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    lines: Mapping[str, int] = field(default_factory=dict)
+    lines: Mapping[str, int] = {}
+
+    def problem(self, key: str, message: str, hint: str) -> Problem:
+        """Return what is wrong with a key of a file that reads well."""
+        return Problem(message=message, file=str(self.file), line=self.lines.get(key), pointer=f"/{key}", hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenPipe:
+class BrokenPipe(msgspec.Struct, frozen=True):
     """A folder whose `pipe.md` cannot be used at present. It is listed, and never runs.
 
     Attributes:
@@ -165,9 +156,27 @@ class BrokenPipe:
 
     name: str
     folder: Path
-    problem: ConfigProblem
+    problem: Problem
     fingerprint: Fingerprint | None = None
-    more: tuple[ConfigProblem, ...] = ()
+    more: tuple[Problem, ...] = ()
+
+    def error(self) -> ConfigError:
+        """Return all of it as the error of every surface."""
+        return error_of((self.problem, *self.more), self.name)
 
 
-Declared = PipeDefinition | BrokenPipe
+Declared: TypeAlias = PipeDefinition | BrokenPipe
+
+
+def problem_text(problem: Problem, *, cure: bool = True) -> str:
+    """Return `config_error` as it is shown: `pipe.md:3: <message>; <hint>`."""
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    return f"{place}: {problem.message}{f'; {problem.hint}' if problem.hint and cure else ''}"
+
+
+def error_of(problems: Sequence[Problem], pipe: str) -> ConfigError:
+    """Return what is wrong with a pipe, of which there is at least one, as the error of every surface."""
+    error = config_error(problems, f"pipe:{pipe}")
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    error.detail = f"{problem_text(problems[0], cure=False)}{more}"
+    return error

@@ -65,7 +65,7 @@ class Every(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class At(msgspec.Struct, frozen=True):
+class At(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Once; then the pipe is disabled. One of:
 
     Attributes:

@@ -92,20 +92,6 @@ def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_sta
     assert world.run() == Due(NOON + HOUR, 0, "due: 1 h since the last start")
 
 
-def test_one_that_is_enabled_again_long_after_it_was_due_runs_at_once_unless_told_not_to() -> None:
-    """E2."""
-    for run_on_enable, late in ((True, 0.0), (False, HOUR)):
-        world = World(Every(HOUR), run_on_enable=run_on_enable)
-        world.progress = Progress(NOON, last_run_at=NOON - 3 * DAY, ever_ran=True)
-        decision = world.decide()
-        if late:
-            assert isinstance(decision, Wait)
-            assert decision.until == NOON + late
-        else:
-            assert isinstance(decision, Due)
-            assert (decision.missed, decision.why) == (0, "first run since it was enabled or edited")
-
-
 def test_seven_missed_intervals_are_made_good_by_one_run() -> None:
     """Whatever was missed, one run; the next is a full interval later."""
     world = World(Every(HOUR))
@@ -115,15 +101,6 @@ def test_seven_missed_intervals_are_made_good_by_one_run() -> None:
     assert world.waits() == HOUR
     world.pass_(HOUR + 120)
     assert world.run().why == "missed a run while off or asleep, 2 min ago: made good"
-
-
-def test_a_skipped_interval_moves_to_the_next_one() -> None:
-    """E5: it was still running."""
-    world = World(Every(HOUR))
-    world.run()
-    world.pass_(HOUR + 10)
-    world.run(started=False)
-    assert world.waits() == HOUR - 10
 
 
 @pytest.mark.parametrize("step", [-30 * DAY, -HOUR, -1.0, 1.0, HOUR, 30 * DAY])
@@ -175,14 +152,6 @@ def test_a_missed_cron_run_is_made_good_within_the_window_once() -> None:
     assert "too late to be made good; waits for Fri 2026-11-27 09:00 UTC" in wait.why
 
 
-def test_a_slow_minute_is_not_late_but_a_missed_slot_is_told() -> None:
-    world = World(Cron("*/30 * * * * *"), NOON + 1)
-    world.pass_(29.5)
-    assert world.run().missed == 0
-    world.pass_(60)
-    assert world.run().missed == 2
-
-
 def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
     """B4: what was done in a future that never was is forgotten."""
     world = World(NINE, at("2027-11-21T08:59"))
@@ -218,16 +187,6 @@ def test_occurrences_and_the_end_are_counted() -> None:
     ending.pass_(DAY)
     ending.run()
     assert ending.decide() == Never("has no time to come", over=True)
-
-
-def test_starting_is_the_origin_and_its_first_run() -> None:
-    world = World(Calendar(Frequency.HOURS, 5, starting=NOON + 1800.5))
-    assert world.waits() == 1800
-    world.pass_(1800)
-    world.run()
-    assert world.waits() == 5 * HOUR
-    enabled = World(Calendar(Frequency.HOURS, 5, max_occurrences=9), NOON + 0.7)
-    assert enabled.waits() == pytest.approx(5 * HOUR - 0.7)
 
 
 # Once

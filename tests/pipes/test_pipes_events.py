@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.errors import BadRequestError
+from supervisord_py.pipes.definition import parse_pattern
 from supervisord_py.pipes.events import (
     PipeEvent,
     check_published,
     goes_below,
-    is_own,
     loop,
     matches,
     misses,
-    parse_pattern,
     watch_root,
 )
 from supervisord_py.pipes.models import EventPattern
@@ -105,22 +102,6 @@ def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
     assert (watch_root(asked, HOME), goes_below(asked, HOME)) == (root, deep)
 
 
-def test_what_a_pipe_and_its_owner_write_in_its_folder_is_known_to_be_no_news() -> None:
-    own = ("pipe.md", "./pipe.md", "output/", "output/**/*.md", f"{HOME}/.env", "../summary/pipe.md")
-    assert all(is_own(EventPattern("file_changed", each), HOME) for each in own)
-    others = ("*.md", "in/pipe.md", "../other/pipe.md", "/etc/x", "./", "outputs/x")
-    assert not any(is_own(EventPattern("file_changed", each), HOME) for each in others)
-    assert not is_own(EventPattern("pipe_completed", "pipe.md"), HOME)
-
-
-@given(st.text(alphabet="ab*?/.[+", max_size=12), st.text(alphabet="ab/.[+", max_size=12))
-def test_any_path_and_any_pattern_can_be_asked(pattern: str, path: str) -> None:
-    asked = EventPattern("file_changed", f"x{pattern}")
-    found = matches(asked, PipeEvent("file_changed", f"{HOME}/x{path}", "1"), HOME)
-    if found:
-        assert f"{HOME}/x{path}".startswith(watch_root(asked, HOME))
-
-
 def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
     of_c = PipeEvent("pipe_completed", "c", "1", ("a", "b", "c"))
     assert loop("a", of_c) == "pipe_completed:c would go round in a loop (a -> b -> c -> a): suppressed"
@@ -141,10 +122,6 @@ def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(nam
         check_published(name)
     assert repr(name) in caught.value.detail
     assert "deploy_done" in (caught.value.hint or "")
-
-
-def test_a_name_of_ones_own_may_be_published() -> None:
-    check_published("deploy_done")
 
 
 @pytest.mark.parametrize(

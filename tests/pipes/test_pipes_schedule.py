@@ -161,12 +161,6 @@ def test_junk_is_an_error_that_offers_no_other_time(text: str, why: str, instead
     assert not instead or parsed(instead)
 
 
-def test_the_floor_is_a_setting() -> None:
-    assert parse_schedule("every 1s", floor_seconds=1.0).schedule == Every(1.0)
-    with pytest.raises(ScheduleError, match="shortest interval is 120 s"):
-        parse_schedule("every minute", floor_seconds=120.0)
-
-
 # schedule_config
 
 
@@ -199,10 +193,6 @@ def test_a_config_map_wins_over_the_text_and_takes_texts_for_numbers() -> None:
     )
     assert config(frequency="Day", days_of_week="mon, 3") == Calendar(Frequency.DAYS, days_of_week=(1, 3))
     assert config(frequency="months", day_of_month=31) == Calendar(Frequency.MONTHS, day_of_month=31)
-
-
-def test_an_empty_config_leaves_the_text() -> None:
-    assert parse_schedule("every 10m", {}).schedule == Every(600)
 
 
 def test_minutes_and_hours_are_an_interval_unless_they_are_bounded() -> None:
@@ -327,8 +317,8 @@ def test_schedules_in_words(schedule: Schedule, words: str) -> None:
     [
         ("* * * *", "5 or 6 (seconds first) fields, not 4"),
         ("0 0 9 1 1 ? 2030", "not 7"),
-        ("60 * * * *", "minute of"),
-        ("0 0 30 2 *", "day-of-month of"),
+        ("60 * * * *", "it takes 0-59"),
+        ("0 0 30 2 *", "no calendar"),
         ("0 0 * * fooday", "day-of-week of"),
         ("1,,2 * * * *", "minute of"),
         ("*/0 * * * *", "minute of"),
@@ -369,12 +359,6 @@ def test_the_next_due_time(text: str, start: str, want: str) -> None:
     assert shown(found).startswith(want)
 
 
-def test_the_last_due_time_counts_the_present_second() -> None:
-    rule = Cron("0 9 1 1 *")
-    assert shown(rule.latest(at("2024-01-01T09:00:00"), UTC) or 0).startswith("Mon 2024-01-01 09:00")
-    assert shown(rule.latest(at("2024-01-01T09:00:00") - 0.5, UTC) or 0).startswith("Sun 2023-01-01 09:00")
-
-
 @pytest.mark.parametrize(
     ("expression", "zone", "start", "want"),
     [
@@ -389,13 +373,6 @@ def test_the_last_due_time_counts_the_present_second() -> None:
 def test_a_clock_that_is_set_forward_or_back(expression: str, zone: tzinfo, start: str, want: list[str]) -> None:
     found = islice(Cron(expression).following(at(start, zone), zone), len(want))
     assert [shown(each, zone)[12:] for each in found] == want
-
-
-def test_in_the_repeated_hour_nothing_of_the_first_pass_comes_again() -> None:
-    rule = Cron("0,30 2 * * *", "Europe/Berlin")
-    second_pass = at("2026-10-25T02:10", BERLIN, fold=1)
-    assert shown(next(rule.following(second_pass, UTC)), BERLIN).startswith("Mon 2026-10-26 02:00")
-    assert (rule.latest(second_pass, UTC) or second_pass + 1) <= second_pass
 
 
 def _field(low: int, high: int) -> st.SearchStrategy[str]:
@@ -503,20 +480,6 @@ def series(of: Calendar, start: float, origin: float = ORIGIN, count: int = 4) -
 )
 def test_a_series_from_its_origin(of: Calendar, want: list[str]) -> None:
     assert series(of, 0.0, count=len(want)) == want
-
-
-def test_nothing_before_the_origin_and_nothing_after_the_end() -> None:
-    of = Calendar(Frequency.DAYS, at_hour=9, ending=at("2026-11-23T09:00"))
-    assert series(of, 0.0) == ["Sun 2026-11-22 09:00", "Mon 2026-11-23 09:00"]
-    assert of.latest(at("2026-11-22T08:00"), UTC, ORIGIN) is None
-    assert of.latest(at("2026-11-20T00:00"), UTC, ORIGIN) is None
-    assert of.latest(at("2027-01-01T00:00"), UTC, ORIGIN) == at("2026-11-23T09:00")
-    hours = Calendar(Frequency.HOURS, interval=5, days_of_week=(1,), ending=at("2026-11-24T00:00"))
-    assert hours.latest(at("2026-11-22T00:00"), UTC, ORIGIN) is None
-    assert hours.latest(at("2026-12-22T00:00"), UTC, ORIGIN) == at("2026-11-23T20:00")
-    assert series(hours, at("2026-11-23T20:00")) == []
-    mondays = Calendar(Frequency.HOURS, interval=5, days_of_week=(1,))
-    assert mondays.latest(at("2026-11-26T00:00"), UTC, ORIGIN) == at("2026-11-23T20:00")
 
 
 PLANS = st.builds(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.instants import to_text
 from supervisord_py.pipes import due, events
 from supervisord_py.pipes.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.execution import Execution, Group, Status
 from supervisord_py.pipes.grammar import parse_schedule
-from supervisord_py.pipes.models import BrokenPipe, ConfigProblem
+from supervisord_py.pipes.models import BrokenPipe, problem_text
 from supervisord_py.pipes.running.freezing import timeout_doubts
 from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
 from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
@@ -20,15 +19,16 @@ from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.declaring.catalog import PipeCatalog
+    from supervisord_py.pipes.catalog import PipeCatalog
+    from supervisord_py.pipes.checks import PipeFaults
     from supervisord_py.pipes.due import Decision as Due
     from supervisord_py.pipes.due import Now
     from supervisord_py.pipes.execution import Outcome
     from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.live_run import LiveRun
-    from supervisord_py.pipes.running.pipe_faults import PipeFaults
     from supervisord_py.pipes.running.running_house import RunningHouse
 
 _RUNS = 20
@@ -107,11 +107,7 @@ class PipeViews:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        found = self._catalog.get(name)
-        if found is None:
-            self._catalog.definition(name)  # says which one may be meant
-            raise UnknownUnitError(f"there is no pipe {name}", hint="pxctl pipe list", unit=f"pipe:{name}")
-        return found
+        return self._catalog.declared(name)
 
     def _view(self, declared: Declared) -> PipeView:
         name, row = declared.name, self._house.states.get(declared.name)
@@ -134,7 +130,7 @@ class PipeViews:
             folder=str(declared.folder),
         )
         if isinstance(declared, BrokenPipe):
-            return replace(known, config_error=declared.problem.text, file=declared.problem.file)
+            return replace(known, config_error=problem_text(declared.problem), file=declared.problem.file)
         return self._of_definition(known, declared, row)
 
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
@@ -159,15 +155,15 @@ class PipeViews:
             presets=definition.presets,
             events=tuple(each.text for each in definition.events),
             slower_than_schedule=late is not None,
-            config_error=fault.text if fault is not None else None,
+            config_error=problem_text(fault) if fault is not None else None,
             file=str(definition.file),
         )
 
-    def _fault(self, definition: PipeDefinition) -> ConfigProblem | None:
+    def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
         return self._faults.find(definition) or self.schedule_trouble(definition)
 
-    def schedule_trouble(self, definition: PipeDefinition) -> ConfigProblem | None:
+    def schedule_trouble(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe will never run, although its schedule was to start it; None once it ran, or was due."""
         row = self._house.states.get(definition.name)
         if _has_begun(row) or not self._house.states.is_enabled(definition):
@@ -178,7 +174,7 @@ class PipeViews:
         is_map = isinstance(definition.schedule, Calendar)
         key = "schedule_config" if is_map else "schedule"
         hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
-        return ConfigProblem(f"{key}: {standing.why}", hint, str(definition.file), definition.lines.get(key), key=key)
+        return definition.problem(key, f"{key}: {standing.why}", hint)
 
     def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
@@ -251,7 +247,7 @@ class PipeViews:
         """Return when a pipe is due, and why."""
         view, declared = self.get(name), self.declared(name)
         if isinstance(declared, BrokenPipe):
-            why = (f"it cannot run: {declared.problem.text}",)
+            why = (f"it cannot run: {problem_text(declared.problem)}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
         row, is_on = self._house.states.get(name), view.enabled and self._house.config.enabled
         standing = self._standing(declared, row)
@@ -268,7 +264,7 @@ class PipeViews:
             sentences = (*sentences, f"events: {', '.join(view.events)}")
         fault = self._faults.find(declared)
         if fault is not None:
-            sentences = (f"each run of it fails at once: {fault.text}", *sentences)
+            sentences = (f"each run of it fails at once: {problem_text(fault)}", *sentences)
         if not self._house.config.enabled:
             sentences = ("no pipe runs by itself here (pipes.enabled = false)", *sentences)
         if not view.enabled:

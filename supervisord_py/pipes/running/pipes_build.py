@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.catalog import PipeCatalog
+from supervisord_py.pipes.catalog import PipeCatalog
+from supervisord_py.pipes.checks import PipeFaults
 from supervisord_py.pipes.events import EventSources
 from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.running.admission import Admission
@@ -16,7 +17,6 @@ from supervisord_py.pipes.running.forgetting import Forgetting
 from supervisord_py.pipes.running.intake import Intake
 from supervisord_py.pipes.running.output_reading import OutputReading
 from supervisord_py.pipes.running.performing import Performing
-from supervisord_py.pipes.running.pipe_faults import PipeFaults
 from supervisord_py.pipes.running.pipe_upkeep import PipeUpkeep
 from supervisord_py.pipes.running.pipe_views import PipeViews
 from supervisord_py.pipes.running.retrying import Retrying

@@ -17,7 +17,8 @@ from supervisord_py.ledger import pipe_claims
 from supervisord_py.ledger.pipe_claims import Claim
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes import events
-from supervisord_py.pipes.events import FILE_CHANGED, PipeEvent
+from supervisord_py.pipes.definition import FILE_CHANGED
+from supervisord_py.pipes.events import PipeEvent
 from supervisord_py.pipes.execution import ErrorType, Group, Status, Trigger
 from supervisord_py.pipes.room_requests import PublishedEvent
 from supervisord_py.pipes.running.freezing import Order

@@ -177,17 +177,6 @@ async def test_a_clock_that_is_set_is_noticed_and_everything_decided_anew() -> N
     assert nine.until < room.wall + DAY
 
 
-async def test_another_zone_of_the_machine_moves_its_wall_clock_times() -> None:
-    room = Room()
-    room.add("a", Cron("0 14 * * *"))
-    await room.scheduler.turn()
-    room.zone = BERLIN
-    await room.scheduler.turn()
-    wait = room.decision("a")
-    assert isinstance(wait, Wait)
-    assert wait.until == NOON + HOUR
-
-
 async def test_after_a_resume_what_was_missed_is_spread_and_then_runs() -> None:
     """#3625, B2: the clock that counts suspend went on, the one of being awake did not."""
     room = Room(SchedulerLimits(stagger_seconds=30.0))

@@ -13,19 +13,18 @@ import os
 import secrets
 import shutil
 import ssl
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from supervisord_py.config.documents import did_you_mean
+from msgspec.structs import replace
+
+from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
-from supervisord_py.pipes.declaring.edit import edit_keys
-from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
-from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, DiskError, decode, read_bounded
-from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble, read_pipe
-from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of
-from supervisord_py.pipes.models import BrokenPipe, Fingerprint, PipeDefinition
+from supervisord_py.pipes.catalog import NOBODY, DiskError
+from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
+from supervisord_py.pipes.front_matter import set_keys
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
@@ -56,9 +55,6 @@ the output directory of this run and the address of the daemon. Refer to them by
 3. End with one sentence that says what you did.
 """
 _EXAMPLE = "example:"
-_NOBODY = Fingerprint(0, 0, 0, 0, "")
-_PRIVATE = 0o600
-_OK = 200
 
 
 class FetchError(PxError):
@@ -69,16 +65,14 @@ class FetchError(PxError):
     status = 502
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """A pipe that was added; `warnings` are sentences for people."""
 
     definition: PipeDefinition
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
+class _Origin(NamedTuple):
     """What is to be copied: the bytes of `pipe.md`, and the folder whose other files come along (None for none).
 
     `label` is what messages call the file.
@@ -185,7 +179,7 @@ async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     if insecure:
         detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
         raise FetchError(detail, hint="use the final address, or download it and add the file")
-    if answer.status != _OK:
+    if answer.status != 200:
         raise FetchError(f"{url} answered {answer.status} {answer.reason}", hint="look at the address in a browser")
     if answer.content_type == "text/html":
         raise FetchError(f"{url} is a web page, not a pipe.md", hint="use the address of the raw file")
@@ -220,9 +214,9 @@ def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) 
     folder = path if os.path.isdir(path) else None
     file = path if folder is None else path / PIPE_FILE
     try:
-        raw = read_bounded(file, limit_bytes).raw
-    except (DeclarationError, BlindError) as error:
-        raise BadRequestError(str(error), hint=COMMAND) from None
+        raw = read_bounded(file, limit_bytes)
+    except OSError as error:
+        raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
     return _Origin(raw, name or _name_of(str(file)), str(file), folder)
 
 
@@ -239,7 +233,7 @@ def _example(name: str, examples_dir: Path) -> Path:
 
 def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefinition:
     folder = _place_for(Path(os.path.abspath(pipes_dir)), origin.name, COMMAND)
-    raw = _disabled(origin, folder, default_agent).encode()
+    definition, raw = _disabled(origin, folder, default_agent)
     if origin.folder is not None and Path(os.path.realpath(pipes_dir)).is_relative_to(os.path.realpath(origin.folder)):
         raise BadRequestError(f"{origin.folder} contains the pipes directory and cannot be copied into it")
     with _placed(folder) as draft:
@@ -248,22 +242,19 @@ def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefiniti
         else:
             _copy(origin.folder, draft)
         (draft / PIPE_FILE).write_bytes(raw)
-        os.chmod(draft / PIPE_FILE, _PRIVATE)
-    added = read_pipe(folder, limit_bytes=len(raw), default_agent=default_agent)
-    if isinstance(added, BrokenPipe):  # pragma: no cover - somebody else wrote into it within the moment
-        raise config_error(added)
-    return added
+        os.chmod(draft / PIPE_FILE, 0o600)
+    return definition
 
 
-def _disabled(origin: _Origin, folder: Path, default_agent: str) -> str:
-    """Return the text with `enabled: false`, once it is known to be a usable pipe."""
-    declared = declare(origin.raw, folder=folder, fingerprint=_NOBODY, default_agent=default_agent)
+def _disabled(origin: _Origin, folder: Path, default_agent: str) -> tuple[PipeDefinition, bytes]:
+    """Return what it will be, and the bytes with `enabled: false`, once it is known to be a usable pipe."""
+    declared = declare(origin.raw, folder=folder, fingerprint=NOBODY, default_agent=default_agent)
     if isinstance(declared, BrokenPipe):
         problems = [replace(each, file=origin.label) for each in (declared.problem, *declared.more)]
-        error = error_of(problems, f"pipe:{folder.name}")
+        error = error_of(problems, folder.name)
         error.hint = f"{error.hint}; mend it where it is, then add it again"
         raise error
-    return edit_keys(decode(origin.raw, origin.label), {"enabled": False})
+    return replace(declared, enabled=False), set_keys(origin.raw.decode(), {"enabled": False}).encode()
 
 
 def _copy(origin: Path, draft: Path) -> None:
@@ -280,7 +271,7 @@ def _copy(origin: Path, draft: Path) -> None:
     os.chmod(draft, 0o700)
     with contextlib.suppress(FileNotFoundError, NotImplementedError):
         if not (draft / ".env").is_symlink():
-            os.chmod(draft / ".env", _PRIVATE)
+            os.chmod(draft / ".env", 0o600)
 
 
 def _place_for(pipes_dir: Path, name: str, command: str) -> Path:

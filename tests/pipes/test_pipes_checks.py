@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipe_texts import LIMIT, write_folder
-from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, Elsewhere, validate
-from supervisord_py.pipes.models import ConfigProblem
+from supervisord_py.config.documents import Problem
+from supervisord_py.pipes.catalog import read_pipe
+from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, Elsewhere, validate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,8 @@ def test_a_good_pipe_passes(tmp_path: Path) -> None:
 
 def test_what_the_other_rooms_say_fails_the_pipe_or_is_a_warning(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "agent: command\ncommand: ./a.sh", body="")
-    named = {name: ConfigProblem(f"no {name}", "mend it", "pipe.md") for name in ("agent", "command", "presets")}
+    keys = ("agent", "command", "presets")
+    named = {name: Problem(message=f"no {name}", hint="mend it", file="pipe.md") for name in keys}
     found = checks_of(folder, troubles=named, doubts={"schedule": ["over"], "agent": ["odd"]})
     assert statuses(found) == {"agent": FAIL, "command": FAIL, "presets": FAIL, "schedule": WARN}
     assert (found["agent"].message, found["agent"].hint, found["schedule"].message) == ("no agent", "mend it", "over")
