@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import threading
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import structlog
@@ -196,7 +195,6 @@ class EventSources:
         self._pipes = pipes
         self._heard = house.events.subscribe()
         self._wake = asyncio.Event()
-        self._changed: asyncio.Queue[str] = asyncio.Queue()
 
     def close(self) -> None:
         """Hear no more."""
@@ -217,40 +215,42 @@ class EventSources:
 
     async def hear_files(self) -> None:
         """Turn changes of files into events, until cancelled."""
-        watching = asyncio.ensure_future(self._watch())
-        try:
-            while True:
-                path = await self._changed.get()
-                key = await asyncio.to_thread(_file_key, path)
-                if key is not None:
-                    try:
-                        await self._triggering.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
-                    except Exception:
-                        _log.exception("file_change_not_told", path=path)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-    async def _watch(self) -> None:
-        listeners: dict[bool, _Listener] = {}
+        watched: set[Root] = set()
+        tasks: list[asyncio.Task[None]] = []
         try:
             while True:
                 self._wake.clear()
                 wanted = self._roots()
                 present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
-                for deep in (False, True):
-                    paths = frozenset(root.path for root in present if root.deep is deep)
-                    old = listeners.get(deep)
-                    if old is not None and (old.paths != paths or not old.is_alive()):
-                        listeners.pop(deep).ending.set()
-                    if paths and deep not in listeners:
-                        listeners[deep] = _Listener(paths, self._changed.put_nowait, deep=deep)
+                if present != watched or any(task.done() for task in tasks):
+                    await _cancelled(tasks)
+                    watched = present
+                    tasks = [asyncio.ensure_future(self._watch(present, deep=deep)) for deep in (False, True)]
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS if wanted else None):
                         await self._wake.wait()
         finally:
-            for listener in listeners.values():
-                listener.ending.set()
+            await _cancelled(tasks)
+
+    async def _watch(self, roots: set[Root], *, deep: bool) -> None:
+        """Tell of changes in folders, until cancelled or the system has no more watches to give."""
+        paths = sorted(root.path for root in roots if root.deep is deep)
+        if not paths:
+            await asyncio.Event().wait()
+        try:
+            # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
+            from watchfiles import Change, awatch
+
+            options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
+            async for changes in awatch(
+                *paths, watch_filter=None, recursive=deep, ignore_permission_denied=True, **options
+            ):
+                for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
+                    key = await asyncio.to_thread(_file_key, path)
+                    if key is not None:
+                        await self._triggering.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
+        except Exception as error:
+            _log.warning("files_not_watched", paths=paths, exc_info=error)
 
     def _roots(self) -> frozenset[Root]:
         found: set[Root] = set()
@@ -262,38 +262,10 @@ class EventSources:
         return frozenset(found)
 
 
-class _Listener(threading.Thread):
-    """Tells of changes in folders until `ending` is set; a thread, for setting up a deep tree takes seconds."""
-
-    def __init__(self, paths: frozenset[str], tell: Callable[[str], None], *, deep: bool) -> None:
-        super().__init__(name="pipe files", daemon=True)
-        self.paths = paths
-        self.ending = threading.Event()
-        self._tell = tell
-        self._deep = deep
-        self._loop = asyncio.get_running_loop()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
-            from watchfiles import Change, watch
-
-            for changes in watch(
-                *sorted(self.paths),
-                watch_filter=None,
-                recursive=self._deep,
-                debounce=_GATHER_MS,
-                step=_STEP_MS,
-                stop_event=self.ending,
-                raise_interrupt=False,
-                rust_timeout=_STEP_MS,
-                ignore_permission_denied=True,
-            ):
-                for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
-                    self._loop.call_soon_threadsafe(self._tell, path)
-        except (OSError, RuntimeError, ImportError) as error:  # RuntimeError: the loop is closed, too
-            _log.warning("files_not_watched", paths=sorted(self.paths), detail=str(error))
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _file_key(path: str) -> str | None:
