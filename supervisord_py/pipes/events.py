@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -237,20 +239,25 @@ class EventSources:
         paths = sorted(root.path for root in roots if root.deep is deep)
         if not paths:
             await asyncio.Event().wait()
+        # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
+        pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()
+        options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
+        options |= {"ignore_permission_denied": True, "raise_interrupt": False, "stop_event": ending}
         try:
             # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
-            from watchfiles import Change, awatch
+            from watchfiles import Change, watch
 
-            options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
-            async for changes in awatch(
-                *paths, watch_filter=None, recursive=deep, ignore_permission_denied=True, **options
-            ):
+            batches = watch(*paths, watch_filter=None, recursive=deep, **options)
+            while changes := await loop.run_in_executor(pool, next, batches, None):
                 for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
                     key = await asyncio.to_thread(_file_key, path)
                     if key is not None:
                         await self._triggering.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
         except Exception as error:
             _log.warning("files_not_watched", paths=paths, exc_info=error)
+        finally:
+            ending.set()
+            pool.shutdown(wait=False)
 
     def _roots(self) -> frozenset[Root]:
         found: set[Root] = set()

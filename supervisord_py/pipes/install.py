@@ -30,7 +30,6 @@ from supervisord_py.pipes.schedule import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import aiohttp
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 TIMEOUT_SECONDS = 30.0
@@ -54,7 +53,6 @@ the output directory of this run and the address of the daemon. Refer to them by
 2. Write a short report to report.md in the given output directory.
 3. End with one sentence that says what you did.
 """
-_EXAMPLE = "example:"
 
 
 class FetchError(PxError):
@@ -153,43 +151,36 @@ async def fetch(address: str, limit_bytes: int) -> bytes:
     Raises:
         FetchError, TooLargeError: It cannot be read.
     """
-    # Costs its import in a control plane that has no other use of a client.
-    import aiohttp
+    import aiohttp  # costs its import in a control plane that has no other use of a client
 
+    hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             # Anew each time: whom this machine trusts may have changed since the start. Reads files.
             connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
-            async with (
-                aiohttp.ClientSession(connector=connector, trust_env=True) as session,
-                session.get(address) as answer,
-            ):
-                return await _body(answer, limit_bytes)
+            session = aiohttp.ClientSession(connector=connector, trust_env=True)
+            async with session, session.get(address) as answer:
+                url = answer.url.human_repr()
+                insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
+                if insecure:
+                    detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
+                elif answer.status != 200:
+                    detail = f"{url} answered {answer.status} {answer.reason}"
+                elif answer.content_type == "text/html":
+                    detail, hint = f"{url} is a web page, not a pipe.md", "use the address of the raw file"
+                else:
+                    body = bytearray()
+                    async for chunk in answer.content.iter_any():
+                        body += chunk
+                        if len(body) > limit_bytes:
+                            said = f"{url} is larger than {limit_bytes} bytes"
+                            raise TooLargeError(said, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
+                    return bytes(body)
     except TimeoutError:
         detail = f"{address} did not answer within {TIMEOUT_SECONDS:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         detail = f"cannot read {address}: {str(error) or type(error).__name__}"
-    hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"
     raise FetchError(detail, hint=hint)
-
-
-async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    url = answer.url.human_repr()
-    insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
-    if insecure:
-        detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
-        raise FetchError(detail, hint="use the final address, or download it and add the file")
-    if answer.status != 200:
-        raise FetchError(f"{url} answered {answer.status} {answer.reason}", hint="look at the address in a browser")
-    if answer.content_type == "text/html":
-        raise FetchError(f"{url} is a web page, not a pipe.md", hint="use the address of the raw file")
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > limit_bytes:
-            detail = f"{url} is larger than {limit_bytes} bytes"
-            raise TooLargeError(detail, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
-    return bytes(body)
 
 
 def _name_of(path: str) -> str:
@@ -205,8 +196,13 @@ def _name_of(path: str) -> str:
 def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) -> _Origin:
     if not source or "\0" in source:
         raise BadRequestError("a pipe comes from a folder, a file, an https address or example:NAME", hint=COMMAND)
-    if source.startswith(_EXAMPLE):
-        path = _example(source.removeprefix(_EXAMPLE), examples_dir)
+    if source.startswith("example:"):
+        wanted = source.removeprefix("example:")
+        known = sorted(it.parent.name for it in examples_dir.glob(f"*/{PIPE_FILE}"))
+        if wanted not in known:
+            detail = f"there is no example {shown(wanted)}{did_you_mean(wanted, known)}"
+            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
+        path = examples_dir / wanted
     else:
         path = Path(os.path.abspath(os.path.expanduser(source)))
     if not os.path.lexists(path):
@@ -218,17 +214,6 @@ def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) 
     except OSError as error:
         raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
     return _Origin(raw, name or _name_of(str(file)), str(file), folder)
-
-
-def _example(name: str, examples_dir: Path) -> Path:
-    try:
-        known = sorted(each.name for each in os.scandir(examples_dir) if os.path.isfile(Path(each.path) / PIPE_FILE))
-    except OSError:
-        known = []
-    if name not in known:
-        detail = f"there is no example {shown(name)}{did_you_mean(name, known)}"
-        raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
-    return examples_dir / name
 
 
 def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefinition:

@@ -130,16 +130,16 @@ class Pipes:
         self._house.config = config
         self._all.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self._all.admission.resize(config.slots)
-        self._all.timetable.reconfigure()
+        self._all.timetable.reconfigure(config.scheduler)
 
     def health(self) -> PipesHealth:
         """Return how the room is."""
         scheduler = self._all.timetable.health()
         at_work = self._all.admission.queue
         return PipesHealth(
-            scheduler_running=scheduler is not None and scheduler.alive and self.config.enabled,
-            scheduler_restarts=scheduler.restarts if scheduler else 0,
-            scheduler_error=scheduler.last_error if scheduler else None,
+            scheduler_running=scheduler.alive and self.config.enabled,
+            scheduler_restarts=scheduler.restarts,
+            scheduler_error=scheduler.last_error,
             catalog=self._all.catalog.trouble,
             pipes=len(self._all.catalog.all()),
             broken=self._all.views.broken(),

@@ -187,30 +187,29 @@ class Scheduler:
         note: Told when what is known of a pipe changes.
         limits: The settings.
         watch: The clocks.
-        seed: Of the stagger: the instance's, so that machines with the same pipes differ.
-        restart_policy: How patiently a crashed body is started again.
     """
+
+    restart_policy = _RESTARTS
+    """How patiently a crashed body is started again."""
+    seed = ""
+    """Of the stagger: the instance's, so that machines with the same pipes differ."""
 
     def __init__(
         self,
         look: Callable[[], Iterable[Candidate]],
-        trigger: Callable[[str, Due], Awaitable[str | None]],
+        trigger: Callable[[str, Due], Awaitable[str | None]] | None,
         note: Callable[[str, Note], None],
         limits: SchedulerLimits,
         watch: ClockWatch,
-        *,
-        seed: str = "",
-        restart_policy: BackoffPolicy = _RESTARTS,
     ) -> None:
         self._look = look
         self._trigger = trigger
         self._note = note
         self._limits = limits
         self._watch = watch
-        self._seed = seed
+        self.now = watch.now
         self._entries: dict[str, _Entry] = {}
         self._bell = asyncio.Event()
-        self._restart_policy = restart_policy
         self._alive = False
         self._restarts = 0
         self._last_error: str | None = None
@@ -225,10 +224,10 @@ class Scheduler:
         self._ask_all_again(self._watch.now())
         self.wake()
 
-    def decision_on(self, name: str, schedule: Schedule) -> Decision | None:
+    def decision_on(self, pipe: PipeDefinition | Candidate) -> Decision | None:
         """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
-        entry = self._entries.get(name)
-        return entry.decision if entry and entry.candidate.schedule == schedule else None
+        entry = self._entries.get(pipe.name)
+        return entry.decision if entry and entry.candidate.schedule == pipe.schedule else None
 
     def health(self) -> SchedulerHealth:
         """Return how the loop does."""
@@ -236,7 +235,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Ask and start until cancelled."""
-        backoff = Backoff(self._restart_policy)
+        backoff = Backoff(self.restart_policy)
         while True:
             try:
                 self._alive = True
@@ -296,13 +295,13 @@ class Scheduler:
 
     async def _attend(self, entry: _Entry, now: Now) -> None:
         pipe = entry.candidate
-        delay = stagger(pipe.name, self._seed, self._limits)
+        delay = stagger(pipe.name, self.seed, self._limits)
         try:
             found = decide(
                 pipe.schedule, pipe.progress, now, self._limits, run_on_enable=pipe.run_on_enable, delay=delay
             )
             entry.decision = found
-            if isinstance(found, Due):
+            if isinstance(found, Due) and self._trigger is not None:
                 entry.deadline = now.boottime + self._limits.sleep_seconds
                 if found.at > entry.served:
                     why = await self._trigger(pipe.name, found)
@@ -326,8 +325,8 @@ class Scheduler:
             self._note(entry.candidate.name, note)
 
 
-class Timetable:
-    """Joins the scheduler to the room: which pipes have times, what is remembered of them, what it said.
+class Timetable(Scheduler):
+    """The scheduler of the room: which pipes have times, what is remembered of them, what was decided.
 
     Args:
         house: Whose pipes.
@@ -335,13 +334,11 @@ class Timetable:
     """
 
     def __init__(self, house: RunningHouse, pipes: Callable[[], Iterable[PipeDefinition]]) -> None:
+        watch = ClockWatch(house.clocks, self._zone)
+        super().__init__(self._candidates, None, self._remember, house.config.scheduler, watch)
         self._house = house
         self._pipes = pipes
-        self._watch = ClockWatch(house.clocks, self._zone)
-        self.now = self._watch.now
-        self._scheduler: Scheduler | None = None
         self._progress: Callable[[PipeStateRow], Progress] | None = None
-        self._trigger: Callable[[str, Due], Awaitable[str | None]] | None = None
 
     def join(
         self, trigger: Callable[[str, Due], Awaitable[str | None]], progress: Callable[[PipeStateRow], Progress]
@@ -349,39 +346,17 @@ class Timetable:
         """Say what it starts pipes with, and what it knows of them."""
         self._trigger, self._progress = trigger, progress
 
+    def start(self) -> None:
+        """Begin to ask which pipes are due."""
+        if not self.seed:
+            self.seed = self._house.placement.new_key().partition(".")[0]
+            self._house.run_task(self.run(), "pipe-scheduler")
+
     def _zone(self) -> tzinfo:
         try:
             return ZoneInfo(self._house.config.default_timezone or self._house.shelf.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             return UTC
-
-    def start(self) -> None:
-        """Begin to ask which pipes are due."""
-        if self._scheduler is not None or self._trigger is None:
-            return
-        seed = self._house.placement.new_key().partition(".")[0]
-        limits = self._house.config.scheduler
-        self._scheduler = Scheduler(self._candidates, self._trigger, self._note, limits, self._watch, seed=seed)
-        self._house.run_task(self._scheduler.run(), "pipe-scheduler")
-
-    def wake(self) -> None:
-        """Look now."""
-        if self._scheduler is not None:
-            self._scheduler.wake()
-
-    def reconfigure(self) -> None:
-        """Take new settings; the look that follows starts nothing where pipes are off."""
-        if self._scheduler is not None:
-            self._scheduler.reconfigure(self._house.config.scheduler)
-
-    def decision_on(self, definition: PipeDefinition) -> Decision | None:
-        """Return what was last decided about the schedule that a pipe has now, which may be a moment old."""
-        scheduler = self._scheduler
-        return None if scheduler is None else scheduler.decision_on(definition.name, definition.schedule)
-
-    def health(self) -> SchedulerHealth | None:
-        """Return how the loop does; None before its start."""
-        return None if self._scheduler is None else self._scheduler.health()
 
     async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:
         """Look again, where it has times: a pipe is free."""
@@ -400,7 +375,7 @@ class Timetable:
                 progress = self._progress(row)
                 yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
 
-    def _note(self, pipe: str, note: Note) -> None:
+    def _remember(self, pipe: str, note: Note) -> None:
         """Remember what was decided. That it merely waits would hide what was decided before: that is shown live."""
         words = note.decided if isinstance(note, Wait) else note.why
         is_told = isinstance(note, Wait | Never) and words == self._house.states.get(pipe).last_decision

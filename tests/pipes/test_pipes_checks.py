@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,16 +81,6 @@ def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
     (folder / ".env").rmdir()
     (folder / ".env").symlink_to(".env")
     assert checks_of(folder)["env_file"].status is FAIL
-
-
-def test_an_output_folder_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path, "a")
-    assert checks_of(folder)["output_folder"].status is PASS
-    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK | os.X_OK)
-    assert checks_of(folder)["output_folder"].status is FAIL
-    monkeypatch.undo()
-    (folder / "output").write_text("a file")
-    assert checks_of(folder)["output_folder"].status is FAIL
 
 
 def test_a_prompt_that_says_nothing_fails_and_keys_without_effect_warn(tmp_path: Path) -> None:

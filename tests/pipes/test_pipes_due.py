@@ -20,9 +20,7 @@ from supervisord_py.pipes.due import (
     Wait,
     decide,
     explain,
-    period,
     slower,
-    stagger,
     upcoming,
 )
 from supervisord_py.pipes.schedule import At, Calendar, Cron, Every, Frequency, Manual, Schedule
@@ -136,20 +134,6 @@ def test_cron_does_not_fire_when_it_is_installed() -> None:
     world.pass_(23 * HOUR + 58 * 60)
     assert world.run() == Due(at("2026-11-22T09:00"), 0, "due at 09:00 UTC")
     assert world.waits() == DAY
-
-
-def test_a_missed_cron_run_is_made_good_within_the_window_once() -> None:
-    """#3684."""
-    world = World(NINE)
-    world.pass_(3 * DAY)
-    assert world.run() == Due(at("2026-11-24T09:00"), 3, "missed 3 runs while off or asleep: one made good")
-    assert world.waits() == 21 * HOUR
-    world.pass_(2 * DAY + 10 * HOUR)
-    wait = world.decide()
-    assert isinstance(wait, Wait)
-    assert wait.until == at("2026-11-27T09:00")
-    assert "missed Thu" not in wait.why
-    assert "too late to be made good; waits for Fri 2026-11-27 09:00 UTC" in wait.why
 
 
 def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
@@ -315,16 +299,6 @@ def test_the_next_runs() -> None:
     assert coming(until, SEEN) == (NOON + 21 * HOUR,)
 
 
-def test_the_period_is_the_shortest_gap() -> None:
-    """The window of a first prompt, and what a run may take."""
-    assert period(Every(HOUR), SEEN, NOW) == HOUR
-    assert period(Cron("0 9,10 * * *"), SEEN, NOW) == HOUR
-    assert period(Calendar(Frequency.WEEKS, days_of_week=(1, 2)), SEEN, NOW) == DAY
-    assert period(At(NOON + 5), SEEN, NOW) is None
-    assert period(Manual(), SEEN, NOW) is None
-    assert period(Calendar(Frequency.DAYS, at_hour=9, ending=NOON + DAY), SEEN, NOW) is None
-
-
 def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about() -> None:
     """E5."""
     assert slower(Every(600), SEEN, NOW, None) is None
@@ -353,13 +327,3 @@ def test_the_whole_story() -> None:
             "between are skipped"
         ),
     )
-
-
-def test_the_stagger_is_of_the_name_and_the_machine_and_within_its_bound() -> None:
-    delays = [stagger(f"pipe-{each}", "seed", LIMITS) for each in range(200)]
-    assert delays == [stagger(f"pipe-{each}", "seed", LIMITS) for each in range(200)]
-    assert all(0 <= each < 30 for each in delays)
-    assert min(delays) < 3
-    assert max(delays) > 27
-    assert stagger("pipe-1", "other", LIMITS) != delays[1]
-    assert stagger("x", "", SchedulerLimits(stagger_seconds=0.0)) == 0

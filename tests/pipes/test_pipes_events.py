@@ -12,7 +12,6 @@ from supervisord_py.pipes.events import (
     goes_below,
     loop,
     matches,
-    misses,
     watch_root,
 )
 from supervisord_py.pipes.models import EventPattern
@@ -122,19 +121,3 @@ def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(nam
         check_published(name)
     assert repr(name) in caught.value.detail
     assert "deploy_done" in (caught.value.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("text", "missed"),
-    [
-        ("pipe_completed:here", False),
-        ("pipe_completed:nosuch", True),
-        ("pipe_failed:he*", False),
-        ("pipe_failed:no*", True),
-        ("pipe_failed", False),
-        ("tool_failed:nosuch", False),
-        ("deploy", False),
-    ],
-)
-def test_the_end_of_a_pipe_that_is_not_there_cannot_come(text: str, missed: bool) -> None:
-    assert misses(parse_pattern(text), ("here", "there")) is missed

@@ -25,8 +25,6 @@ from supervisord_py.pipes.schedule import (
     Schedule,
     ScheduleError,
     describe,
-    span_text,
-    time_text,
 )
 
 HOUR, DAY = 3600.0, 86400.0
@@ -112,11 +110,6 @@ def test_daily_stays_an_interval_and_says_so(text: str, seconds: float, better: 
     assert better in found.warnings[0]
 
 
-def test_a_zone_in_the_text_wins_over_the_pipes() -> None:
-    assert parse_schedule("daily at 9 UTC", timezone="America/New_York").schedule == Cron("0 9 * * *", "UTC")
-    assert parse_schedule("daily at 9", timezone="America/New_York").schedule == Cron("0 9 * * *", "America/New_York")
-
-
 @pytest.mark.parametrize("name", ["Europe/Berln", "europe/berlin", "Europe", "../../etc/passwd", "Mars/Olympus", "\0"])
 def test_an_unknown_zone_is_an_error_with_the_nearest(name: str) -> None:
     with pytest.raises(ScheduleError) as caught:
@@ -200,18 +193,6 @@ def test_minutes_and_hours_are_an_interval_unless_they_are_bounded() -> None:
     assert config(frequency="hours", days_of_week=[], at_hour="0", starting="") == Every(HOUR)
     assert config(frequency="hours", max_occurrences=3) == Calendar(Frequency.HOURS, max_occurrences=3)
     assert config(frequency="hourly", days_of_week=[1]) == Calendar(Frequency.HOURS, days_of_week=(1,))
-
-
-def test_what_has_no_effect_is_told() -> None:
-    found = parse_schedule("", {"frequency": "hours", "at_hour": 9, "day_of_month": None, "intervall": 3, "zzz": 1})
-    assert found.warnings == (
-        "schedule_config: at_hour has no effect with frequency hours",
-        "schedule_config: intervall is unknown; did you mean 'interval'?",
-        "schedule_config: zzz is unknown",
-    )
-    months = parse_schedule("", {"frequency": "months", "days_of_week": [1]})
-    assert months.schedule == Calendar(Frequency.MONTHS)
-    assert len(months.warnings) == 1
 
 
 @pytest.mark.parametrize(
@@ -405,14 +386,6 @@ def test_due_times_ascend_and_agree_with_another_implementation(expression: str,
             assert rule.latest(found, zone) == found
             assert (rule.latest(found - 1, zone) or 0) <= instant
         instant = found
-
-
-def test_people_read_times_in_their_zone_and_lengths_in_two_units() -> None:
-    now = at("2026-11-21T08:00", BERLIN)
-    assert time_text(at("2026-11-21T09:30", BERLIN), BERLIN, now) == "09:30 CET"
-    assert time_text(at("2026-11-21T09:30:05", BERLIN), BERLIN, now) == "09:30:05 CET"
-    assert time_text(at("2027-07-01T09:30", BERLIN), BERLIN, now) == "Thu 2027-07-01 09:30 CEST"
-    assert [span_text(each) for each in (0, 90, 3600, 100_000)] == ["0 s", "1 min 30 s", "1 h", "1 d 3 h"]
 
 
 # schedule_config on the calendar

@@ -49,8 +49,8 @@ class Room:
             lambda name, note: self.notes.append((name, note)),
             limits,
             self.watch,
-            restart_policy=BackoffPolicy(initial_seconds=0.001, max_seconds=0.001),
         )
+        self.scheduler.restart_policy = BackoffPolicy(initial_seconds=0.001, max_seconds=0.001)
 
     def add(self, name: str, schedule: Schedule) -> None:
         self.pipes[name] = Candidate(name, schedule, Progress(self.wall, anchor_boot=self.boottime))
@@ -82,8 +82,8 @@ class Room:
         return None if started else "still running: execution 7; skipped"
 
     def decision(self, name: str) -> Decision | None:
-        schedules = {pipe.name: pipe.schedule for pipe in self.pipes.values()}
-        return self.scheduler.decision_on(name, schedules.get(name, Manual()))
+        pipe = self.pipes.get(name)
+        return None if pipe is None else self.scheduler.decision_on(pipe)
 
     def told(self, name: str) -> list[Note]:
         return [note for who, note in self.notes if who == name]

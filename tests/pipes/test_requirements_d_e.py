@@ -18,12 +18,11 @@ from supervisord_py.errors import ConflictError
 from supervisord_py.ledger import pipe_executions, pipe_state
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.pipes import scheduler
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.grammar import parse_schedule
-from supervisord_py.pipes.scheduler import Scheduler, Timetable
+from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.spec import StopReport, Survivor
 
@@ -221,8 +220,7 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
 
 async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, with the last error, in health; and what is due runs."""
-    quickly = partial(Scheduler, restart_policy=BackoffPolicy(0.01, 0.01, 60.0))
-    monkeypatch.setattr(scheduler, "Scheduler", quickly)
+    monkeypatch.setattr(Timetable, "restart_policy", BackoffPolicy(0.01, 0.01, 60.0))
     candidates, crashes = Timetable._candidates, iter((RuntimeError("boom"),))
 
     def fails_once(self: Timetable) -> Any:
