@@ -136,6 +136,20 @@ def test_cron_does_not_fire_when_it_is_installed() -> None:
     assert world.waits() == DAY
 
 
+def test_a_missed_cron_run_is_made_good_within_the_window_once() -> None:
+    """#3684."""
+    world = World(NINE)
+    world.pass_(3 * DAY)
+    assert world.run() == Due(at("2026-11-24T09:00"), 3, "missed 3 runs while off or asleep: one made good")
+    assert world.waits() == 21 * HOUR
+    world.pass_(2 * DAY + 10 * HOUR)
+    wait = world.decide()
+    assert isinstance(wait, Wait)
+    assert wait.until == at("2026-11-27T09:00")
+    assert "missed Thu" not in wait.why
+    assert "too late to be made good; waits for Fri 2026-11-27 09:00 UTC" in wait.why
+
+
 def test_a_clock_that_was_wrong_by_a_year_does_not_stop_cron_for_a_year() -> None:
     """B4: what was done in a future that never was is forgotten."""
     world = World(NINE, at("2027-11-21T08:59"))
