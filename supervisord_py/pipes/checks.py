@@ -12,7 +12,7 @@ import os
 import stat
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.executable import find_executable
@@ -150,22 +150,19 @@ class Check(NamedTuple):
     hint: str | None = None
 
 
-class Elsewhere(NamedTuple):
-    """What other rooms say of a pipe, by the name of the check.
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
-    Attributes:
-        troubles: Why it cannot run, or never will.
-        doubts: What is odd, in sentences.
-        found: What is said of a check that passes.
+
+def validate(
+    declared: Declared,
+    troubles: Mapping[str, Problem] = _NONE,
+    doubts: Mapping[str, Sequence[str]] = _NONE,
+    found: Mapping[str, str] = _NONE,
+) -> tuple[Check, ...]:
+    """Check a pipe, broken or not; one or more checks for each of NAMES, in that order. Blocking.
+
+    What only others know comes in by the name of the check: why it cannot run, what is odd, and what is `found`.
     """
-
-    troubles: Mapping[str, Problem] = MappingProxyType({})
-    doubts: Mapping[str, Sequence[str]] = MappingProxyType({})
-    found: Mapping[str, str] = MappingProxyType({})
-
-
-def validate(declared: Declared, known: Elsewhere) -> tuple[Check, ...]:
-    """Check a pipe, broken or not; one or more checks for each of NAMES, in that order."""
     if isinstance(declared, BrokenPipe):
         return _broken(declared)
     passed = {
@@ -175,11 +172,11 @@ def validate(declared: Declared, known: Elsewhere) -> tuple[Check, ...]:
         "command": " ".join(declared.command),
         "presets": ", ".join(declared.presets) or declared.model or "none is needed",
         "keys": "each has its effect",
-        **known.found,
+        **found,
     }
     folder = declared.folder
     env_doubts = read_dotenv(folder / ".env")[1] if os.path.isfile(folder / ".env") else ()
-    doubts = {**known.doubts, "keys": declared.warnings, "env_file": env_doubts}
+    doubts = {**doubts, "keys": declared.warnings, "env_file": env_doubts}
     own = {check.name: check for check in (_env_file(folder), _output_folder(folder), _prompt(declared))}
     if declared.agent != COMMAND:
         own["command"] = Check("command", CheckStatus.SKIP, f"the agent is {declared.agent}")
@@ -187,8 +184,8 @@ def validate(declared: Declared, known: Elsewhere) -> tuple[Check, ...]:
     for name in NAMES:
         warned = [Check(name, CheckStatus.WARN, each) for each in doubts.get(name, ())]
         check = own.get(name) or Check(name, CheckStatus.PASS, passed.get(name, ""))
-        if name in known.troubles:
-            check = _failed(name, known.troubles[name])
+        if name in troubles:
+            check = _failed(name, troubles[name])
         checks += warned if warned and check.status is CheckStatus.PASS else [check, *warned]
     return tuple(checks)
 

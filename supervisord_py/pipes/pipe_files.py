@@ -153,35 +153,32 @@ class PipeFiles:
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
         """Check a pipe, its agent, its presets, its times."""
-        from supervisord_py.pipes.checks import Elsewhere, validate
+        from supervisord_py.pipes.checks import validate
 
-        known = Elsewhere()
-        if isinstance(declared, PipeDefinition):
-            chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
-            presets = await self._house.shelf.presets()
-            found = resolve(declared, presets)
-            words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
-            faults = await asyncio.to_thread(self._all.faults.afresh, declared)
-            troubles = {{"/preset": "presets"}.get(each.pointer, each.pointer[1:]): each for each in faults}
-            agent, agent_doubts = await self._of_agent(declared, chosen)
-            if agent is not None and not troubles.keys() & {"agent", "command"}:
-                troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
-            if (never := self._all.views.schedule_trouble(declared)) is not None:
-                troubles["schedule"] = never
-            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
-            known = Elsewhere(
-                troubles,
-                {
-                    "agent": agent_doubts,
-                    "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in doubts],
-                    "schedule": self._all.views.schedule_doubts(declared),
-                },
-                {} if words is None else {"presets": words},
-            )
-            declared = structs.replace(
-                declared, warnings=(*declared.warnings, *timeout_doubts(declared, self._house.config))
-            )
-        return await asyncio.to_thread(validate, declared, known)
+        if isinstance(declared, BrokenPipe):
+            return validate(declared)
+        chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
+        presets = await self._house.shelf.presets()
+        found = resolve(declared, presets)
+        words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
+        faults = await asyncio.to_thread(self._all.faults.afresh, declared)
+        troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
+        agent, agent_doubts = await self._of_agent(declared, chosen)
+        if agent is not None and not troubles.keys() & {"agent", "command"}:
+            troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
+        if (never := self._all.views.schedule_trouble(declared)) is not None:
+            troubles["schedule"] = never
+        preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
+        doubts = {
+            "agent": agent_doubts,
+            "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts],
+            "schedule": self._all.views.schedule_doubts(declared),
+        }
+        warnings = (*declared.warnings, *timeout_doubts(declared, self._house.config))
+        declared = structs.replace(declared, warnings=warnings)
+        return await asyncio.to_thread(
+            validate, declared, troubles, doubts, {} if words is None else {"presets": words}
+        )
 
     async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""

@@ -9,7 +9,7 @@ import pytest
 from pipe_texts import LIMIT, write_folder
 from supervisord_py.config.documents import Problem
 from supervisord_py.pipes.catalog import read_pipe
-from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, Elsewhere, validate
+from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, validate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ PASS, WARN, FAIL, SKIP = CheckStatus
 def checks_of(folder: Path, **known: Any) -> dict[str, Check]:
     """Return the first check of each name."""
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, Elsewhere(**known))
+    found = validate(declared, **known)
     assert list(dict.fromkeys(each.name for each in found)) == list(NAMES)
     return {each.name: each for each in reversed(found)}
 
@@ -86,7 +86,7 @@ def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
 def test_a_prompt_that_says_nothing_fails_and_keys_without_effect_warn(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "scedule: daily\nlookback: 1h\ntrigger: pipe_completed:b", body="")
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, Elsewhere())
+    found = validate(declared)
     assert [each.status for each in found if each.name == "keys"] == [WARN, WARN]
     assert next(each for each in found if each.name == "prompt").status is FAIL
     assert next(each for each in found if each.name == "schedule").message == "on pipe_completed:b"
