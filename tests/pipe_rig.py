@@ -19,7 +19,7 @@ from supervisord_py.pipes.config import PipesConfig
 from supervisord_py.pipes.room import Pipes
 from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, RunRequest
 from supervisord_py.pipes.running import watching
-from supervisord_py.pipes.running.clocks import Clocks, Resumes
+from supervisord_py.pipes.scheduler import Clocks, Resumes
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.local import LocalPlacement
 
@@ -48,7 +48,7 @@ def quick_watchers(monkeypatch: pytest.MonkeyPatch) -> list[Resumes]:
     look = Resumes.look
     seen: list[Resumes] = []
 
-    def noted(self: Resumes) -> bool:
+    def noted(self: Resumes) -> float:
         if self not in seen:
             seen.append(self)
         return look(self)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.pipe_file import declare
-from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
+from supervisord_py.pipes.definition import declare
+from supervisord_py.pipes.models import BrokenPipe, Fingerprint, PipeDefinition
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.config.documents import Problem
+    from supervisord_py.pipes.models import Declared
 
 LIMIT = 1024 * 1024
 NOBODY = Fingerprint(0, 0, 0, 0, "")
@@ -40,7 +41,7 @@ def broken(header: str, body: str = "Do it.") -> BrokenPipe:
     return found
 
 
-def problem(header: str) -> ConfigProblem:
+def problem(header: str) -> Problem:
     """Return the only problem of a front matter."""
     found = broken(header)
     assert not found.more

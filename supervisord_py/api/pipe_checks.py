@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.api.checks import Check, Verdict
 from supervisord_py.errors import PxError
-from supervisord_py.pipes.declaring.validate import CheckStatus
+from supervisord_py.pipes.checks import CheckStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

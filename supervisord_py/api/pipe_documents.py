@@ -13,7 +13,7 @@ from supervisord_py.pipes.views import FollowDone, FollowOutput, FollowStart, Fo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisord_py.pipes.declaring.validate import Check
+    from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.views import (
         Decision,

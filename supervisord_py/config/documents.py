@@ -289,40 +289,47 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
     """
     import yaml  # 15 ms; settings and tools do without
 
-    def build(node: Any, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise RecursionError
+    def build(node: Any) -> Any:
         if node.id == "scalar":
-            return None if node.style is None and node.value in {"", "~", "null", "Null", "NULL"} else node.value
+            return None if not node.style and node.value in {"", "~", "null", "Null", "NULL"} else node.value
         if node.id == "sequence":
-            return [build(each, depth + 1) for each in node.value]
+            return [build(each) for each in node.value]
         found: dict[str, Any] = {}
         for key, value in node.value:
             if key.id != "scalar":
                 raise yaml.MarkedYAMLError(problem="a key is a word", problem_mark=key.start_mark)
             if key.value in found:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
-            found[key.value] = build(value, depth + 1)
+            found[key.value] = build(value)
         return found
 
-    try:
-        event: Any
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
-                message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
-                raise yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
-        root = yaml.compose(text, Loader=yaml.BaseLoader)
-        value = build(root, 0) if root is not None else None
-    except RecursionError:
-        raise DocumentError(_too_deep(file)) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+    failed: Any = None
+    # libyaml is ten times as fast; what it refuses is read once more for the other's words and places.
+    for loader in dict.fromkeys((getattr(yaml, "CBaseLoader", yaml.BaseLoader), yaml.BaseLoader)):
+        try:
+            event: Any
+            depth = 0
+            for event in yaml.parse(text, Loader=loader):
+                if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
+                    message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
+                    raise yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > MAX_DEPTH:
+                    raise RecursionError
+            root = yaml.compose(text, Loader=loader)
+            return Document(build(root) if root is not None else None, text, file, "yaml", first_line)
+        except RecursionError:
+            raise DocumentError(_too_deep(file)) from None
+        except yaml.YAMLError as error:
+            failed = error
+    line = column = None
+    if isinstance(failed, yaml.MarkedYAMLError):
+        # What is never closed is wrong where it begins, not where the text ends.
+        is_open = (failed.context or "").startswith(("while scanning a", "while parsing a flow"))
+        mark = (failed.context_mark if is_open else None) or failed.problem_mark or failed.context_mark
         line, column = (mark.line + first_line, mark.column + 1) if mark else (None, None)
-        problem = Problem(message=error.problem or str(error), file=file, line=line, column=column)
-        raise DocumentError(problem) from None
-    except yaml.YAMLError as error:
-        raise DocumentError(Problem(message=str(error).splitlines()[0], file=file)) from None
-    return Document(value, text, file, "yaml", first_line)
+    message = getattr(failed, "problem", None) or str(failed).splitlines()[0]
+    raise DocumentError(Problem(message=message, file=file, line=line, column=column))
 
 
 def _check_depth(value: Any, file: str, depth: int = 0) -> None:

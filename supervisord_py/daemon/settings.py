@@ -211,8 +211,7 @@ def _pipe_contradictions(pipes: PipesSection) -> Iterator[tuple[str, str]]:
 
 def _zone_problem(name: str) -> str | None:
     # Names and files of zones: 3 ms that a start without this setting does not pay.
-    from supervisord_py.pipes.scheduling.schedule import ScheduleError
-    from supervisord_py.pipes.scheduling.wall import checked_zone
+    from supervisord_py.pipes.schedule import ScheduleError, checked_zone
 
     try:
         checked_zone(name)

@@ -92,7 +92,6 @@ class SchedulerLimits:
         claim_days: How long an event's claim is kept.
         step_back_seconds: A due time that was served and lies ahead of the clock by no more is not served twice;
             one further ahead comes from a clock that was wrong, and is forgotten.
-        stale_seconds: A one-time schedule that was over for longer when it was first seen is refused.
         late_seconds: A start that is later than this counts as missed and made good.
         sleep_seconds: Longest sleep of the scheduler: a step of the wall clock is noticed within it.
         deferred_events: Events that wait for a busy pipe; more are refused.
@@ -107,7 +106,6 @@ class SchedulerLimits:
     window_default_seconds: float = 3600.0
     claim_days: float = 7.0
     step_back_seconds: float = 3600.0
-    stale_seconds: float = 3600.0
     late_seconds: float = 60.0
     sleep_seconds: float = 60.0
     deferred_events: int = 64

@@ -9,11 +9,14 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
+from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
 from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
 from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import COMMAND, BrokenPipe, ConfigProblem, Fingerprint, PipeDefinition
 from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
@@ -21,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from supervisord_py.pipes.agents.presets import Presets, Resolved
-    from supervisord_py.pipes.declaring.edit import Value
-    from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.checks import Check
+    from supervisord_py.pipes.front_matter import Value
+    from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView
@@ -42,7 +45,7 @@ class PipeFiles:
 
     async def install(self, source: str, name: str | None) -> PipeView:
         """Add a pipe; return how it stands, with what is to be said of it now."""
-        from supervisord_py.pipes.declaring.install import install
+        from supervisord_py.pipes.install import install
 
         config = self._house.config
         known = frozenset((await self._house.shelf.catalog()).names)
@@ -65,7 +68,7 @@ class PipeFiles:
 
     async def scaffold(self, name: str) -> str:
         """Make a pipe to be filled in; return its name."""
-        from supervisord_py.pipes.declaring.install import scaffold
+        from supervisord_py.pipes.install import scaffold
 
         folder = await asyncio.to_thread(scaffold, name, self._house.config.pipes_dir)
         await self._all.upkeep.refresh()
@@ -84,32 +87,37 @@ class PipeFiles:
         await self._all.upkeep.refresh()
 
     def _edit(self, declared: Declared, changes: Mapping[str, Value]) -> None:
-        from supervisord_py.pipes.declaring.edit import edit_keys
-        from supervisord_py.pipes.declaring.files import PIPE_FILE, read_text, write_pipe
-        from supervisord_py.pipes.declaring.pipe_file import declare
-        from supervisord_py.pipes.declaring.problems import DeclarationError, error_of
+        from supervisord_py.pipes.catalog import NOBODY, write_pipe
+        from supervisord_py.pipes.definition import KNOWN, PIPE_FILE, USED, declare
+        from supervisord_py.pipes.front_matter import set_keys
 
-        file = declared.folder / PIPE_FILE
+        file, present = declared.folder / PIPE_FILE, getattr(declared, "lines", {})
+        foreign = [key for key, value in changes.items() if value is not None and key not in {*KNOWN, *present}]
+        if foreign:
+            message = f"{foreign[0]!r} is no key of a pipe{did_you_mean(foreign[0], USED)}"
+            hint = "pipe.md(5) lists the keys; one of your own is written into the file by hand"
+            problem = Problem(message=message, file=str(file), pointer=f"/{foreign[0]}", hint=hint)
+            raise error_of([problem], declared.name)
         try:
-            before = read_text(file, self._house.config.file_bytes_max)
-        except DeclarationError as error:
-            raise error_of(error.problems, f"pipe:{declared.name}") from error
-        text = edit_keys(before, changes)
+            before = read_bounded(file, self._house.config.file_bytes_max).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise error_of([Problem(message=f"cannot be read: {error}", file=str(file))], declared.name) from None
+        text = set_keys(before, changes)
         if text == before:
             return
-        mark, agent = declared.fingerprint or Fingerprint(0, 0, 0, 0, ""), self._house.config.default_agent
-        will = declare(text.encode(), folder=declared.folder, fingerprint=mark, default_agent=agent)
+        agent = self._house.config.default_agent
+        will = declare(text.encode(), folder=declared.folder, fingerprint=NOBODY, default_agent=agent)
         if isinstance(will, BrokenPipe):
             wrong = [will.problem, *will.more]
         else:  # what is missing beside the file is told where it was named just now
-            wrong = [each for each in self._all.faults.afresh(will) if each.key in changes]
+            wrong = [each for each in self._all.faults.afresh(will) if each.pointer[1:] in changes]
         if wrong:
-            raise error_of(wrong, f"pipe:{declared.name}")
+            raise error_of(wrong, declared.name)
         write_pipe(file, text)
 
     async def remove(self, declared: Declared) -> None:
         """Delete a pipe's folder."""
-        from supervisord_py.pipes.declaring.install import remove
+        from supervisord_py.pipes.install import remove
 
         async with self._lock:
             await asyncio.to_thread(remove, declared.folder)
@@ -124,16 +132,10 @@ class PipeFiles:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        from supervisord_py.pipes.declaring.pipe_file import read_pipe
-
-        await self._all.upkeep.refresh()
-        known = self._all.views.declared(name)
-        if not self._all.catalog.unsettled:
-            return known
-        config = self._house.config
-        found = await asyncio.to_thread(
-            read_pipe, known.folder, limit_bytes=config.file_bytes_max, default_agent=config.default_agent
-        )
+        found = await asyncio.to_thread(self._all.catalog.fresh, name)
+        if found is None or found is not self._all.catalog.get(name):
+            await self._all.upkeep.refresh()
+        known = self._all.catalog.declared(name)
         # The look holds back what does not read while it is young. A file that is away for a moment is what it was.
         return found if isinstance(found, BrokenPipe) and found.fingerprint is not None else known
 
@@ -144,42 +146,39 @@ class PipeFiles:
             UnknownUnitError: There is none of that name; the nearest is named.
             ConfigError: There is one, and it is broken.
         """
-        from supervisord_py.pipes.declaring.problems import config_error
-
         found = await self.afresh(name)
         if isinstance(found, BrokenPipe):
-            raise config_error(found)
+            raise found.error()
         return found
 
     async def validate(self, declared: Declared) -> tuple[Check, ...]:
         """Check a pipe, its agent, its presets, its times."""
-        from supervisord_py.pipes.declaring.validate import Elsewhere, validate
+        from supervisord_py.pipes.checks import validate
 
-        known = Elsewhere()
-        if isinstance(declared, PipeDefinition):
-            chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
-            presets = await self._house.shelf.presets()
-            found = resolve(declared, presets)
-            words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
-            faults = await asyncio.to_thread(self._all.faults.afresh, declared)
-            troubles = {"presets" if each.key == "preset" else each.key or "": each for each in faults}
-            agent, agent_doubts = await self._of_agent(declared, chosen)
-            if agent is not None and not troubles.keys() & {"agent", "command"}:
-                troubles["agent"] = ConfigProblem(agent, "mend that", str(declared.file))
-            if (never := self._all.views.schedule_trouble(declared)) is not None:
-                troubles["schedule"] = never
-            doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
-            known = Elsewhere(
-                troubles,
-                {
-                    "agent": agent_doubts,
-                    "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in doubts],
-                    "schedule": self._all.views.schedule_doubts(declared),
-                },
-                {} if words is None else {"presets": words},
-            )
-            declared = replace(declared, warnings=(*declared.warnings, *timeout_doubts(declared, self._house.config)))
-        return await asyncio.to_thread(validate, declared, known)
+        if isinstance(declared, BrokenPipe):
+            return validate(declared)
+        chosen = await self._all.intake.choose(declared, Order(Trigger.MANUAL, Group.MANUAL))
+        presets = await self._house.shelf.presets()
+        found = resolve(declared, presets)
+        words = None if isinstance(found, PresetProblem) else _in_words(declared, found)
+        faults = await asyncio.to_thread(self._all.faults.afresh, declared)
+        troubles = {"presets" if each.pointer == "/preset" else each.pointer[1:]: each for each in faults}
+        agent, agent_doubts = await self._of_agent(declared, chosen)
+        if agent is not None and not troubles.keys() & {"agent", "command"}:
+            troubles["agent"] = Problem(message=agent, file=str(declared.file), hint="mend that")
+        if (never := self._all.views.schedule_trouble(declared)) is not None:
+            troubles["schedule"] = never
+        preset_doubts = (*chosen.warnings, *_preset_doubts(declared, presets))
+        doubts = {
+            "agent": agent_doubts,
+            "presets": [f"{each} (it runs with {chosen.preset.id or 'no preset'})" for each in preset_doubts],
+            "schedule": self._all.views.schedule_doubts(declared),
+        }
+        warnings = (*declared.warnings, *timeout_doubts(declared, self._house.config))
+        declared = structs.replace(declared, warnings=warnings)
+        return await asyncio.to_thread(
+            validate, declared, troubles, doubts, {} if words is None else {"presets": words}
+        )
 
     async def _of_agent(self, definition: PipeDefinition, chosen: Chosen) -> tuple[str | None, tuple[str, ...]]:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import ConflictError, ShuttingDownError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes import rows
+from supervisord_py.pipes.models import BrokenPipe
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest
 from supervisord_py.pipes.running import spool
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from supervisord_py.ledger.store import Ledger
+    from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.declaring.edit import Value
-    from supervisord_py.pipes.declaring.validate import Check
-    from supervisord_py.pipes.definition import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.front_matter import Value
+    from supervisord_py.pipes.models import ConfigProblem, Declared, PipeDefinition
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
-    from supervisord_py.pipes.running.clocks import Clocks
     from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.scheduler import Clocks
     from supervisord_py.pipes.views import EventClaims, FollowItem, NextReport, OutputPage, PipeView, QueueView
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement
@@ -129,16 +130,16 @@ class Pipes:
         self._house.config = config
         self._all.catalog.reconfigure(config.file_bytes_max, config.default_agent)
         self._all.admission.resize(config.slots)
-        self._all.timetable.reconfigure()
+        self._all.timetable.reconfigure(config.scheduler)
 
     def health(self) -> PipesHealth:
         """Return how the room is."""
         scheduler = self._all.timetable.health()
         at_work = self._all.admission.queue
         return PipesHealth(
-            scheduler_running=scheduler is not None and scheduler.alive and self.config.enabled,
-            scheduler_restarts=scheduler.restarts if scheduler else 0,
-            scheduler_error=scheduler.last_error if scheduler else None,
+            scheduler_running=scheduler.alive and self.config.enabled,
+            scheduler_restarts=scheduler.restarts,
+            scheduler_error=scheduler.last_error,
             catalog=self._all.catalog.trouble,
             pipes=len(self._all.catalog.all()),
             broken=self._all.views.broken(),
@@ -368,7 +369,10 @@ class Pipes:
         return await self._all.triggering.publish_for_others(event)
 
     def _usable(self, name: str) -> PipeDefinition:
-        return self._all.catalog.definition(name)
+        found = self._all.catalog.declared(name)
+        if isinstance(found, BrokenPipe):
+            raise found.error()
+        return found
 
     def _refuse_at_the_end(self) -> None:
         if self._house.is_ending:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.pipes.declaring.validate import Check, CheckStatus
+from supervisord_py.pipes.checks import Check, CheckStatus
 from supervisord_py.pipes.execution import ErrorType, Execution, Group, Plan, Preset, Status, Trigger, Usage
 from supervisord_py.pipes.views import (
     Claimed,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
     from api.api_rig import Rig
-    from supervisord_py.pipes.declaring.validate import Check
+    from supervisord_py.pipes.checks import Check
 
 
 async def test_metrics_count_pipes_executions_and_lines(rig: Rig) -> None:

@@ -232,10 +232,28 @@ def test_an_edit_goes_through_a_link_and_touches_nothing_else(home: House) -> No
     assert (pipe(home, "linked")["schedule"], pipe(home, "linked")["title"]) == ("every 2h", "a: b")
     refused = home.request("POST", "/api/pipes/linked/config", {"schedule": "continuous"})
     assert (refused.status, refused.json()["kind"]) == (422, "config_error")
+    slip = home.request("POST", "/api/pipes/linked/config", {"schedul": "every 5h"})
+    assert (slip.status, slip.json()["pointer"]) == (422, "/schedul")
+    assert "did you mean 'schedule'" in slip.json()["detail"]
     assert real.read_bytes().decode() == written, "what would break it is not written"
     assert home.request("POST", "/api/pipes/linked/config", {"title": None}).json()["title"] is None
     real.write_bytes(text.replace("manual", "every 5h").encode())
     until(lambda: pipe(home, "linked")["schedule"] == "every 5h", "an edit behind the link is seen")
+
+
+def test_a_single_time_is_taken_as_people_write_it_and_over_where_it_is_past(home: House) -> None:
+    """No other time is offered than the one that was written; a past one did not run and is not made good."""
+    for text in ("in 30m", "tomorrow at 9am", "2099-12-01 10:00"):
+        seen = home.request("POST", "/api/pipes/schedule/preview", {"schedule": text}).json()
+        assert (seen["valid"], len(seen["next"])) == (True, 1), seen
+    past = "at 2020-01-01T00:00:00Z"
+    seen = home.request("POST", "/api/pipes/schedule/preview", {"schedule": past}).json()
+    assert (seen["valid"], seen["next"]) == (False, []), seen
+    folder = shell(home, "bygone", "echo ran", f"schedule: {past}")
+    until(lambda: "bygone" in names(home) and problem_of(home, "bygone"), "it is told")
+    assert not [each for each in rows(home) if each.pipe_name == "bygone"]
+    shutil.rmtree(folder)
+    until(lambda: "bygone" not in names(home), "it is gone")
 
 
 def is_removed(folder: Path) -> bool:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.errors import BadRequestError
-from supervisord_py.pipes.definition import EventPattern
-from supervisord_py.pipes.scheduling.events import (
-    Event,
+from supervisord_py.pipes.definition import parse_pattern
+from supervisord_py.pipes.events import (
+    PipeEvent,
     check_published,
     goes_below,
-    is_own,
     loop,
     matches,
-    misses,
-    parse_pattern,
     watch_root,
 )
-from supervisord_py.pipes.scheduling.schedule import ScheduleError
+from supervisord_py.pipes.models import EventPattern
+from supervisord_py.pipes.schedule import ScheduleError
 
 HOME = "/home/me/pipes/summary"
 
 
-def event(text: str) -> Event:
+def event(text: str) -> PipeEvent:
     name, colon, subject = text.partition(":")
-    return Event(name, subject if colon else None, "1")
+    return PipeEvent(name, subject if colon else None, "1")
 
 
 @pytest.mark.parametrize(
@@ -105,24 +101,8 @@ def test_what_to_watch(pattern: str, root: str, deep: bool) -> None:
     assert (watch_root(asked, HOME), goes_below(asked, HOME)) == (root, deep)
 
 
-def test_what_a_pipe_and_its_owner_write_in_its_folder_is_known_to_be_no_news() -> None:
-    own = ("pipe.md", "./pipe.md", "output/", "output/**/*.md", f"{HOME}/.env", "../summary/pipe.md")
-    assert all(is_own(EventPattern("file_changed", each), HOME) for each in own)
-    others = ("*.md", "in/pipe.md", "../other/pipe.md", "/etc/x", "./", "outputs/x")
-    assert not any(is_own(EventPattern("file_changed", each), HOME) for each in others)
-    assert not is_own(EventPattern("pipe_completed", "pipe.md"), HOME)
-
-
-@given(st.text(alphabet="ab*?/.[+", max_size=12), st.text(alphabet="ab/.[+", max_size=12))
-def test_any_path_and_any_pattern_can_be_asked(pattern: str, path: str) -> None:
-    asked = EventPattern("file_changed", f"x{pattern}")
-    found = matches(asked, Event("file_changed", f"{HOME}/x{path}", "1"), HOME)
-    if found:
-        assert f"{HOME}/x{path}".startswith(watch_root(asked, HOME))
-
-
 def test_an_event_starts_no_pipe_that_had_a_part_in_it() -> None:
-    of_c = Event("pipe_completed", "c", "1", ("a", "b", "c"))
+    of_c = PipeEvent("pipe_completed", "c", "1", ("a", "b", "c"))
     assert loop("a", of_c) == "pipe_completed:c would go round in a loop (a -> b -> c -> a): suppressed"
     assert "(b -> c -> b)" in str(loop("b", of_c))
     assert "does not start itself" in str(loop("c", of_c))
@@ -141,23 +121,3 @@ def test_what_only_the_daemon_tells_and_what_no_pipe_can_wait_for_is_refused(nam
         check_published(name)
     assert repr(name) in caught.value.detail
     assert "deploy_done" in (caught.value.hint or "")
-
-
-def test_a_name_of_ones_own_may_be_published() -> None:
-    check_published("deploy_done")
-
-
-@pytest.mark.parametrize(
-    ("text", "missed"),
-    [
-        ("pipe_completed:here", False),
-        ("pipe_completed:nosuch", True),
-        ("pipe_failed:he*", False),
-        ("pipe_failed:no*", True),
-        ("pipe_failed", False),
-        ("tool_failed:nosuch", False),
-        ("deploy", False),
-    ],
-)
-def test_the_end_of_a_pipe_that_is_not_there_cannot_come(text: str, missed: bool) -> None:
-    assert misses(parse_pattern(text), ("here", "there")) is missed

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.config import RetryLimits
-from supervisord_py.pipes.definition import RetryRules
 from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status, Usage
 from supervisord_py.pipes.judging.classify import TABLE, classify, hint_seconds
 from supervisord_py.pipes.judging.outcome import exceeded, judge
 from supervisord_py.pipes.judging.retry import Done, FallBack, RetryIn, is_retryable, next_try
 from supervisord_py.pipes.judging.values import Cause, Ending, ErrorPattern, Requirement, SuccessRule, Summary
+from supervisord_py.pipes.models import RetryRules
 
 E = ErrorType
 

@@ -17,9 +17,9 @@ from supervisord_py.pipes.agents.presets import (
     parse_presets,
     resolve,
 )
-from supervisord_py.pipes.definition import Fingerprint, PipeDefinition
 from supervisord_py.pipes.execution import ErrorType, Preset
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.models import Fingerprint, PipeDefinition
+from supervisord_py.pipes.schedule import Manual
 
 FILE = "/conf/presets.toml"
 TEXT = """

@@ -10,15 +10,15 @@ import pytest
 
 from pipe_rig import eventually, pipe_house
 from supervisord_py.errors import ConfigError
-from supervisord_py.pipes.declaring.validate import CheckStatus
+from supervisord_py.pipes import checks as checks_module
+from supervisord_py.pipes.checks import CheckStatus
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.room_requests import RunRequest
-from supervisord_py.pipes.running import pipe_faults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from supervisord_py.pipes.declaring.catalog import Change
+    from supervisord_py.pipes.catalog import Change
 
 
 async def test_a_timeout_that_is_cut_is_told_wherever_the_pipe_is(short_tmp: Path) -> None:
@@ -124,7 +124,7 @@ CASES = {
 async def test_what_cannot_run_is_listed_with_its_line_and_cure_until_it_can(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipe_faults, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(checks_module, "LOOK_SECONDS", 0.0)
     async with pipe_house(short_tmp) as rig:
         presets, agents = rig.config.presets_file, rig.config.agents_file
         presets.write_text(PRESET)
@@ -168,7 +168,7 @@ async def test_a_change_is_refused_for_what_it_breaks_and_for_nothing_else(short
             for name in ("sound", "stranger") if "preset" in changes else ("sound",):
                 with pytest.raises(ConfigError) as refused:
                     await rig.room.configure(name, changes)
-                assert (refused.value.extra["key"], refused.value.exit_code) == (next(iter(changes)), 2)
+                assert (refused.value.extra["pointer"], refused.value.exit_code) == (f"/{next(iter(changes))}", 2)
         assert (folder / "pipe.md").read_text() == text
         assert "claud" in ((await rig.room.configure("stranger", {"timeout": "2m"})).config_error or "")
         assert (await rig.room.configure("stranger", {"agent": "pi"})).config_error is None

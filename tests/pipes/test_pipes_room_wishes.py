@@ -160,10 +160,10 @@ async def test_a_schedule_config_that_cannot_come_is_named_with_its_own_line(sho
         over = "schedule_config:\n  frequency: days\n  ending: 2020-01-01T00:00:00Z\nschedule: manual"
         rig.write("over", f"agent: command\ncommand: 'true'\n{over}")
         await rig.room.refresh()
-        said = f"{rig.config.pipes_dir}/over/pipe.md:5: schedule_config: has no time to come; "
+        said = f"{rig.config.pipes_dir}/over/pipe.md:4: schedule_config: has no time to come; "
         assert (rig.room.get("over").config_error or "").startswith(said)
         failed = [it for it in await rig.room.validate("over") if it.status == "fail"]
-        assert [(it.line, it.hint) for it in failed] == [(5, "write an `ending` that will come, or none")]
+        assert [(it.line, it.hint) for it in failed] == [(4, "write an `ending` that will come, or none")]
 
 
 async def test_a_new_schedule_is_told_at_once_and_not_what_the_old_one_waited_for(short_tmp: Path) -> None:

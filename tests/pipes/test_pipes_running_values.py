@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from supervisord_py.ledger.pipe_history import UsageSum
 from supervisord_py.ledger.pipe_state import PipeStateRow
 from supervisord_py.pipes import rows
 from supervisord_py.pipes.config import PipesConfig, SchedulerLimits
-from supervisord_py.pipes.definition import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.execution import (
     ErrorType,
     Execution,
@@ -25,14 +25,15 @@ from supervisord_py.pipes.execution import (
     Trigger,
     Usage,
 )
+from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.running import freezing
-from supervisord_py.pipes.running.clocks import Clocks, Resumes, whole_ms
 from supervisord_py.pipes.running.conclusion import counted, is_incomplete
 from supervisord_py.pipes.running.freezing import Ceilings, Order, Window
 from supervisord_py.pipes.running.run_terms import RunTag, decode_tag
 from supervisord_py.pipes.running.spool import Utf8Check, head_tail, row_text
 from supervisord_py.pipes.running.starting import DailyBudget, budget_refusal, day_start
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.schedule import Manual
+from supervisord_py.pipes.scheduler import Clocks, Resumes, whole_ms
 
 HERE = Path("/nowhere")
 CONFIG = PipesConfig(HERE, HERE, HERE, HERE, HERE, "/nowhere/sock")
@@ -122,7 +123,9 @@ def test_windows_are_chained_and_capped() -> None:
 def test_a_plan_takes_the_word_of_the_run_then_of_the_pipe_then_of_the_adapter_then_of_the_daemon() -> None:
     plain = freezing.plan_of(DEFINITION, (), Ceilings(), BY_HAND, CONFIG)
     assert (plain.timeout_seconds, plain.max_turns, plain.retries, plain.max_cost) == (300.0, 200, 2, None)
-    pipe = replace(DEFINITION, timeout_seconds=50.0, limits=RunLimits(turns=3, memory_bytes=9), retries=RetryRules(0))
+    pipe = structs.replace(
+        DEFINITION, timeout_seconds=50.0, limits=RunLimits(turns=3, memory_bytes=9), retries=RetryRules(0)
+    )
     own = freezing.plan_of(pipe, (), Ceilings(7, 8, 9.0), BY_HAND, CONFIG)
     assert (own.timeout_seconds, own.max_turns, own.max_tokens, own.max_cost) == (50.0, 3, 8, 9.0)
     assert (own.retries, own.memory_bytes) == (0, 9)
@@ -200,10 +203,10 @@ def test_a_resume_is_noticed_once() -> None:
     clocks = Clocks(lambda: 0.0, lambda: clock["boot"], lambda: clock["awake"])
     resumes = Resumes(clocks)
     clock.update(boot=200.0, awake=149.0)
-    assert (resumes.look(), resumes.resumed_at) == (False, None)
+    assert (resumes.look(), resumes.resumed_at) == (0.0, None)
     clock.update(boot=300.0, awake=150.0)
-    assert (resumes.look(), resumes.resumed_at) == (True, 300.0)
-    assert (resumes.look(), resumes.resumed_at) == (False, 300.0)
+    assert (resumes.look(), resumes.resumed_at) == (100.0, 300.0)
+    assert (resumes.look(), resumes.resumed_at) == (0.0, 300.0)
 
 
 def test_a_look_that_was_stopped_between_two_clocks_is_no_resume() -> None:
@@ -218,7 +221,7 @@ def test_a_look_that_was_stopped_between_two_clocks_is_no_resume() -> None:
 
     resumes = Resumes(Clocks(lambda: 0.0, lambda: stall("boot"), lambda: stall("awake")))
     stalls += [7.0]
-    assert [resumes.look() for _ in range(2)] == [False, False]
+    assert [resumes.look() for _ in range(2)] == [0.0, 0.0]
 
 
 @given(st.floats(0, 4e9))

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pipe_rig import eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.pipes.config import SchedulerLimits
+from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest
 from supervisord_py.pipes.running import forgetting, watching
 from supervisord_py.pipes.running.spool import Spool
-from supervisord_py.pipes.scheduling.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.scheduling.schedule import Every
+from supervisord_py.pipes.schedule import Every
 
 if TYPE_CHECKING:
     import sqlite3

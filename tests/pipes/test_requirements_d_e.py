@@ -19,11 +19,10 @@ from supervisord_py.ledger import pipe_executions, pipe_state
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.config import SchedulerLimits
+from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
-from supervisord_py.pipes.running import timetable
-from supervisord_py.pipes.scheduling.due import Due, Now, Progress, Wait, decide
-from supervisord_py.pipes.scheduling.grammar import parse_schedule
-from supervisord_py.pipes.scheduling.scheduler import Scheduler
+from supervisord_py.pipes.grammar import parse_schedule
+from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
 from supervisord_py.process.spec import StopReport, Survivor
 
@@ -221,16 +220,15 @@ async def test_e3_two_triggers_at_once_are_one_run(rig: PipeRig) -> None:
 
 async def test_e4_a_scheduler_that_dies_is_started_again(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, with the last error, in health; and what is due runs."""
-    quickly = partial(Scheduler, restart_policy=BackoffPolicy(0.01, 0.01, 60.0))
-    monkeypatch.setattr(timetable, "Scheduler", quickly)
-    candidates, crashes = timetable.Timetable._candidates, iter((RuntimeError("boom"),))
+    monkeypatch.setattr(Timetable, "restart_policy", BackoffPolicy(0.01, 0.01, 60.0))
+    candidates, crashes = Timetable._candidates, iter((RuntimeError("boom"),))
 
-    def fails_once(self: timetable.Timetable) -> Any:
+    def fails_once(self: Timetable) -> Any:
         for error in crashes:
             raise error
         return candidates(self)
 
-    monkeypatch.setattr(timetable.Timetable, "_candidates", fails_once)
+    monkeypatch.setattr(Timetable, "_candidates", fails_once)
     async with pipe_house(short_tmp) as house:
         await eventually(lambda: house.room.health().scheduler_restarts, "the crash")
         house.shell("e4", "echo still", "schedule: every 1h")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import ConfigError
 from supervisord_py.pipes.agents.spec_reading import read_spec
 from supervisord_py.pipes.agents.toml_table import TomlTable, line_of, nearest
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.models import ConfigProblem
 from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:

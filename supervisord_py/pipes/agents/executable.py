@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.agents.refusals import CannotRunError
-from supervisord_py.pipes.definition import COMMAND
 from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.pipes.models import COMMAND
 from supervisord_py.process.child_environment import DEFAULT_PATH
 
 if TYPE_CHECKING:

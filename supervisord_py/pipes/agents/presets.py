@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.pipes.agents.toml_table import TomlTable, line_of, nearest
-from supervisord_py.pipes.definition import COMMAND, ConfigProblem
 from supervisord_py.pipes.execution import ErrorType, Preset
+from supervisord_py.pipes.models import COMMAND, ConfigProblem
 from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from supervisord_py.pipes.definition import PipeDefinition
+    from supervisord_py.pipes.models import PipeDefinition
 
 AGAIN_SECONDS = 0.2
 """Somebody may be writing the file just now, without a temporary one."""

@@ -11,7 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.pipes.models import ConfigProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,8 +13,8 @@ from supervisord_py.pipes.execution import ErrorType
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.config import RetryLimits
-    from supervisord_py.pipes.definition import RetryRules
     from supervisord_py.pipes.execution import Outcome, Plan, Preset
+    from supervisord_py.pipes.models import RetryRules
 
 PASSING = frozenset((ErrorType.RATE_LIMITED, ErrorType.NETWORK, ErrorType.PROVIDER_ERROR))
 """What can pass by itself; a timeout can where the pipe says so."""

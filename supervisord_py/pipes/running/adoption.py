@@ -23,7 +23,6 @@ from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.judging.values import Cause
 from supervisord_py.pipes.room_requests import MOST_PAGE, OutputStream
 from supervisord_py.pipes.running import run_terms
-from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.live_run import LiveRun
 from supervisord_py.pipes.running.log_blots import blot_the_rest
@@ -33,6 +32,7 @@ from supervisord_py.pipes.running.starting import order_of
 from supervisord_py.pipes.running.stopping import remove_private_files
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.pipes.running.watching import output_of
+from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.process import identity
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import Identity, Liveness, Reason

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.agents.catalog import AgentCatalog
     from supervisord_py.pipes.agents.presets import Presets
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.definition import ConfigProblem
+    from supervisord_py.pipes.models import ConfigProblem
     from supervisord_py.process.placement import Placement
 
 

@@ -18,8 +18,8 @@ from supervisord_py.pipes.running.freezing import Order
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.room_requests import RunRequest
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.conclusion import Conclusion

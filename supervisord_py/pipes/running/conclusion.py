@@ -17,8 +17,8 @@ import structlog
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes.execution import ErrorType, Status
-from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.stopping import REASONS
+from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

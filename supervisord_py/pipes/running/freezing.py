@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.pipes.config import PipesConfig, SchedulerLimits
-    from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import ErrorType
+    from supervisord_py.pipes.models import PipeDefinition
 
 OUTPUT_FOLDER = "output"
 

@@ -19,15 +19,15 @@ from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
 from supervisord_py.pipes.execution import ErrorType, Group, Outcome, Preset, Status, Trigger
 from supervisord_py.pipes.running import freezing
 from supervisord_py.pipes.running.agent_shelf import said
-from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import Order, Refusal
 from supervisord_py.pipes.running.live_run import LiveRun
+from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_claims import Claim
     from supervisord_py.ledger.pipe_executions import PipeExecutionRow
-    from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution, Plan
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.conclusion import Conclusion, Weighed
     from supervisord_py.pipes.running.running_house import RunningHouse

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from supervisord_py.ledger.pipe_executions import Output
-    from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution, Usage
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.run_terms import RunTerms
     from supervisord_py.process.spec import Child, ExitRecord

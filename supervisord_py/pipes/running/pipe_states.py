@@ -14,8 +14,8 @@ from supervisord_py.ledger.pipe_state import PipeStateRow, StateChange
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.pipes.definition import PipeDefinition
-    from supervisord_py.pipes.running.clocks import Clocks
+    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.scheduler import Clocks
 
 _INSTANTS = ("last_run_at", "last_due", "anchor_at")
 
@@ -33,6 +33,11 @@ class PipeStates:
     async def open(self) -> None:
         """Read what is remembered."""
         self._rows = await pipe_state.everything(self._ledger)
+        wall, ahead = self._clocks.wall(), self._clocks.wall() - self._clocks.boot()
+        for pipe, row in self._rows.items():
+            known = {name: getattr(row, name) for name in _INSTANTS}
+            # What lies ahead of the clock was noted when that was wrong: it counts as now (B4).
+            self._boots |= {(pipe, name): min(at, wall) - ahead for name, at in known.items() if at is not None}
 
     def get(self, pipe: str) -> PipeStateRow:
         """Return the row of a pipe; an empty one where nothing is remembered."""

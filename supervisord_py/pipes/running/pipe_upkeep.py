@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisord_py.pipes.declaring.catalog import SETTLE_SECONDS, ChangeKind
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.pipes.catalog import SETTLE_SECONDS, ChangeKind
 from supervisord_py.pipes.execution import Trigger
-from supervisord_py.pipes.scheduling.schedule import At
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, problem_text
+from supervisord_py.pipes.schedule import At
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.declaring.catalog import Change, PipeCatalog
+    from supervisord_py.pipes.catalog import Change, PipeCatalog
     from supervisord_py.pipes.running.by_hand import Cancelling
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
@@ -102,12 +102,12 @@ class PipeUpkeep:
 
     async def _take(self, change: Change) -> None:
         declared = self._catalog.get(change.name)
-        problem = declared.problem.text if isinstance(declared, BrokenPipe) else None
+        problem = problem_text(declared.problem) if isinstance(declared, BrokenPipe) else None
         self._house.chronicle.say_of_pipe(_WORDS[change.kind], change.name, config_error=problem)
         if isinstance(declared, PipeDefinition):
             await self.settle(declared)
         elif isinstance(declared, BrokenPipe):
-            _log.warning("pipe_broken", pipe=change.name, detail=declared.problem.text)
+            _log.warning("pipe_broken", pipe=change.name, detail=problem_text(declared.problem))
         else:
             self._house.run_task(self.gone(change.name, "its folder was deleted"), f"pipe-gone:{change.name}")
 

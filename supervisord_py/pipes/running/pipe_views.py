@@ -5,32 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import UnknownUnitError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.ledger.instants import to_text
-from supervisord_py.pipes.definition import BrokenPipe, ConfigProblem
+from supervisord_py.pipes import due, events
+from supervisord_py.pipes.due import Never, Progress, Wait, decide
 from supervisord_py.pipes.execution import Execution, Group, Status
+from supervisord_py.pipes.grammar import parse_schedule
+from supervisord_py.pipes.models import BrokenPipe, problem_text
 from supervisord_py.pipes.running.freezing import timeout_doubts
-from supervisord_py.pipes.scheduling import events, forecast
-from supervisord_py.pipes.scheduling.due import Never, Progress, Wait, decide
-from supervisord_py.pipes.scheduling.grammar import parse_schedule
-from supervisord_py.pipes.scheduling.schedule import Calendar, ScheduleError
-from supervisord_py.pipes.scheduling.wall import time_text
+from supervisord_py.pipes.schedule import At, Calendar, ScheduleError, describe, time_text, zone_of
 from supervisord_py.pipes.views import Decision, GroupView, NextReport, PipeView, QueueView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from supervisord_py.config.documents import Problem
     from supervisord_py.ledger.pipe_state import PipeStateRow
-    from supervisord_py.pipes.declaring.catalog import PipeCatalog
-    from supervisord_py.pipes.definition import Declared, PipeDefinition
+    from supervisord_py.pipes.catalog import PipeCatalog
+    from supervisord_py.pipes.checks import PipeFaults
+    from supervisord_py.pipes.due import Decision as Due
+    from supervisord_py.pipes.due import Now
     from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.running.admission import Admission
     from supervisord_py.pipes.running.live_run import LiveRun
-    from supervisord_py.pipes.running.pipe_faults import PipeFaults
     from supervisord_py.pipes.running.running_house import RunningHouse
-    from supervisord_py.pipes.scheduling.due import Decision as Due
-    from supervisord_py.pipes.scheduling.due import Now
 
 _RUNS = 20
 """Durations are averaged over about so many runs."""
@@ -108,11 +107,7 @@ class PipeViews:
         Raises:
             UnknownUnitError: There is none of that name.
         """
-        found = self._catalog.get(name)
-        if found is None:
-            self._catalog.definition(name)  # says which one may be meant
-            raise UnknownUnitError(f"there is no pipe {name}", hint="pxctl pipe list", unit=f"pipe:{name}")
-        return found
+        return self._catalog.declared(name)
 
     def _view(self, declared: Declared) -> PipeView:
         name, row = declared.name, self._house.states.get(declared.name)
@@ -135,12 +130,12 @@ class PipeViews:
             folder=str(declared.folder),
         )
         if isinstance(declared, BrokenPipe):
-            return replace(known, config_error=declared.problem.text, file=declared.problem.file)
+            return replace(known, config_error=problem_text(declared.problem), file=declared.problem.file)
         return self._of_definition(known, declared, row)
 
     def _of_definition(self, known: PipeView, definition: PipeDefinition, row: PipeStateRow) -> PipeView:
         enabled, fault = self._house.states.is_enabled(definition), self._fault(definition)
-        late = forecast.slower(definition.schedule, self.progress(row), self._now(), self._seconds.get(definition.name))
+        late = due.slower(definition.schedule, self.progress(row), self._now(), self._seconds.get(definition.name))
         return replace(
             known,
             enabled=enabled,
@@ -160,15 +155,15 @@ class PipeViews:
             presets=definition.presets,
             events=tuple(each.text for each in definition.events),
             slower_than_schedule=late is not None,
-            config_error=fault.text if fault is not None else None,
+            config_error=problem_text(fault) if fault is not None else None,
             file=str(definition.file),
         )
 
-    def _fault(self, definition: PipeDefinition) -> ConfigProblem | None:
+    def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
         return self._faults.find(definition) or self.schedule_trouble(definition)
 
-    def schedule_trouble(self, definition: PipeDefinition) -> ConfigProblem | None:
+    def schedule_trouble(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe will never run, although its schedule was to start it; None once it ran, or was due."""
         row = self._house.states.get(definition.name)
         if _has_begun(row) or not self._house.states.is_enabled(definition):
@@ -179,7 +174,7 @@ class PipeViews:
         is_map = isinstance(definition.schedule, Calendar)
         key = "schedule_config" if is_map else "schedule"
         hint = "write an `ending` that will come, or none" if is_map else "write a time that will come, or `manual`"
-        return ConfigProblem(f"{key}: {standing.why}", hint, str(definition.file), definition.lines.get(key), key=key)
+        return definition.problem(key, f"{key}: {standing.why}", hint)
 
     def _over(self, definition: PipeDefinition) -> tuple[str, ...]:
         """Say that a schedule has come to its end: its file is not wrong, and no time follows all the same."""
@@ -191,7 +186,7 @@ class PipeViews:
         if not (isinstance(standing, Never) and standing.over):
             return ()
         now = self._now()
-        zone = forecast.display_zone(definition.schedule, now.zone)
+        zone = zone_of(getattr(definition.schedule, "timezone", None), now.zone)
         ran = "never ran" if row.last_run_at is None else f"last ran {time_text(row.last_run_at, zone, now.wall)}"
         return (f"its schedule is over: {standing.why}; it {ran}, and will not run again by schedule",)
 
@@ -227,15 +222,8 @@ class PipeViews:
         return decide(definition.schedule, self.progress(row), self._now(), limits, run_on_enable=run_on_enable)
 
     def _upcoming(self, definition: PipeDefinition, row: PipeStateRow, count: int) -> tuple[float, ...]:
-        return forecast.upcoming(
-            definition.schedule,
-            self.progress(row),
-            self._now(),
-            self._house.config.scheduler,
-            count=count,
-            run_on_enable=definition.run_on_enable,
-            decided=self._standing(definition, row),
-        )
+        standing = self._standing(definition, row)
+        return due.upcoming(definition.schedule, self.progress(row), self._now(), standing, count)
 
     def progress(self, row: PipeStateRow) -> Progress:
         """Return what the scheduler is to know of a pipe."""
@@ -253,41 +241,41 @@ class PipeViews:
     def interval(self, definition: PipeDefinition) -> float | None:
         """Return the seconds between two runs of a pipe, where there is such a thing."""
         row = self._house.states.get(definition.name)
-        return forecast.period(definition.schedule, self.progress(row), self._now())
+        return due.period(definition.schedule, self.progress(row), self._now())
 
     def next(self, name: str, count: int) -> NextReport:
         """Return when a pipe is due, and why."""
         view, declared = self.get(name), self.declared(name)
         if isinstance(declared, BrokenPipe):
-            why = (f"it cannot run: {declared.problem.text}",)
+            why = (f"it cannot run: {problem_text(declared.problem)}",)
             return NextReport(name, view.enabled, None, "broken", (), why, None, view.last_decision)
         row, is_on = self._house.states.get(name), view.enabled and self._house.config.enabled
         standing = self._standing(declared, row)
-        sentences = forecast.explain(
+        sentences = due.explain(
             declared.schedule,
             self.progress(row),
             self._now(),
-            self._house.config.scheduler,
+            standing,
             count=count,
-            run_on_enable=declared.run_on_enable,
             average_seconds=self._seconds.get(name),
-            decided=standing,
             is_on=is_on,
         )
         if declared.events:
             sentences = (*sentences, f"events: {', '.join(view.events)}")
         fault = self._faults.find(declared)
         if fault is not None:
-            sentences = (f"each run of it fails at once: {fault.text}", *sentences)
+            sentences = (f"each run of it fails at once: {problem_text(fault)}", *sentences)
         if not self._house.config.enabled:
             sentences = ("no pipe runs by itself here (pipes.enabled = false)", *sentences)
         if not view.enabled:
-            sentences = (f"it is disabled; `pxctl pipe enable {name}` lets it run by itself", *sentences)
+            is_spent = isinstance(declared.schedule, At) and isinstance(standing, Never)
+            cure = "write another time" if is_spent else f"`pxctl pipe enable {name}` lets it run by itself"
+            sentences = (f"it is disabled; {cure}", *sentences)
         return NextReport(
             name=name,
             enabled=view.enabled,
             schedule=declared.schedule_text,
-            summary=forecast.describe(declared.schedule, self._house.config.default_timezone),
+            summary=describe(declared.schedule, self._house.config.default_timezone),
             upcoming=self._upcoming(declared, row, count) if is_on else (),
             sentences=sentences,
             timezone=declared.timezone or self._house.config.default_timezone or self._house.shelf.zone,
@@ -302,7 +290,7 @@ class PipeViews:
         standing = self._standing(definition, row)
         is_over = isinstance(standing, Never) and standing.over and self.schedule_trouble(definition) is None
         never = (f"no run of it comes by itself: {standing.why}",) if is_over and not _has_begun(row) else ()
-        late = forecast.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
+        late = due.slower(definition.schedule, self.progress(row), now, self._seconds.get(definition.name))
         return (*never, *self._over(definition), *([late] if late else ()), *self._unheard(definition))
 
     def preview(self, text: str, timezone: str | None, count: int) -> dict[str, Any]:
@@ -314,14 +302,16 @@ class PipeViews:
         except ScheduleError as error:
             nothing: dict[str, Any] = {"valid": False, "summary": None, "warnings": [], "next": []}
             return {**nothing, "error": error.detail, "hint": error.hint}
-        due = forecast.upcoming(parsed.schedule, Progress(anchor_at=now.wall), now, limits, count=count)
+        progress = Progress(anchor_at=now.wall)
+        standing = decide(parsed.schedule, progress, now, limits)
+        is_over = isinstance(standing, Never) and standing.over
         return {
-            "valid": True,
-            "summary": forecast.describe(parsed.schedule),
-            "error": None,
-            "hint": None,
+            "valid": not is_over,
+            "summary": describe(parsed.schedule),
+            "error": standing.why if is_over else None,
+            "hint": "write a time that will come" if is_over else None,
             "warnings": list(parsed.warnings),
-            "next": [to_text(at) for at in due],
+            "next": [to_text(at) for at in due.upcoming(parsed.schedule, progress, now, standing, count)],
         }
 
     # -- lines -------------------------------------------------------------------------------------------------------

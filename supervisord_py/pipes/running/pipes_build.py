@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.declaring.catalog import PipeCatalog
-from supervisord_py.pipes.definition import PipeDefinition
+from supervisord_py.pipes.catalog import PipeCatalog
+from supervisord_py.pipes.checks import PipeFaults
+from supervisord_py.pipes.events import EventSources
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.running.admission import Admission
 from supervisord_py.pipes.running.adoption import Adoption
 from supervisord_py.pipes.running.agent_shelf import AgentShelf
 from supervisord_py.pipes.running.by_hand import ByHand, Cancelling
-from supervisord_py.pipes.running.clocks import Clocks
 from supervisord_py.pipes.running.conclusion import Conclusion
-from supervisord_py.pipes.running.event_sources import EventSources
 from supervisord_py.pipes.running.forgetting import Forgetting
 from supervisord_py.pipes.running.intake import Intake
 from supervisord_py.pipes.running.output_reading import OutputReading
 from supervisord_py.pipes.running.performing import Performing
-from supervisord_py.pipes.running.pipe_faults import PipeFaults
 from supervisord_py.pipes.running.pipe_upkeep import PipeUpkeep
 from supervisord_py.pipes.running.pipe_views import PipeViews
 from supervisord_py.pipes.running.retrying import Retrying
 from supervisord_py.pipes.running.running_house import RunningHouse
 from supervisord_py.pipes.running.starting import Starting
-from supervisord_py.pipes.running.timetable import Timetable
 from supervisord_py.pipes.running.triggering import Triggering
+from supervisord_py.pipes.scheduler import Clocks, Timetable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.execution import Status, Trigger
 from supervisord_py.pipes.judging.retry import Done, FallBack, NextTry, RetryIn, next_try
-from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import Order
 from supervisord_py.pipes.running.intake import Chosen
+from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.execution import Outcome

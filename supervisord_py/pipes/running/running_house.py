@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.pipes.definition import PipeDefinition
-from supervisord_py.pipes.running.clocks import Clocks
+from supervisord_py.pipes.models import PipeDefinition
 from supervisord_py.pipes.running.live_run import Roster
 from supervisord_py.pipes.running.pipe_chronicle import PipeChronicle
 from supervisord_py.pipes.running.pipe_states import PipeStates
 from supervisord_py.pipes.running.spool import folder_of
+from supervisord_py.pipes.scheduler import Clocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.definition import Declared
+    from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.running.agent_shelf import AgentShelf
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.placement import Placement

@@ -23,18 +23,18 @@ from supervisord_py.pipes.agents.launching import LaunchOrder, launch
 from supervisord_py.pipes.agents.refusals import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
 from supervisord_py.pipes.running import run_terms, secret_store
-from supervisord_py.pipes.running.clocks import whole_ms
 from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
 from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.process.instance import spawned_row, starting_row
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_history import UsageSum
     from supervisord_py.pipes.agents.launching import Means, Prepared
-    from supervisord_py.pipes.definition import PipeDefinition
     from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.process.spec import Child

@@ -16,23 +16,24 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger import pipe_claims
 from supervisord_py.ledger.pipe_claims import Claim
 from supervisord_py.ledger.pipe_state import StateChange
+from supervisord_py.pipes import events
+from supervisord_py.pipes.definition import FILE_CHANGED
+from supervisord_py.pipes.events import PipeEvent
 from supervisord_py.pipes.execution import ErrorType, Group, Status, Trigger
 from supervisord_py.pipes.room_requests import PublishedEvent
 from supervisord_py.pipes.running.freezing import Order
-from supervisord_py.pipes.scheduling import events
-from supervisord_py.pipes.scheduling.events import FILE_CHANGED, Event
-from supervisord_py.pipes.scheduling.schedule import At
+from supervisord_py.pipes.schedule import At
 from supervisord_py.pipes.views import Claimed, EventClaims, Suppressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from supervisord_py.pipes.definition import PipeDefinition
+    from supervisord_py.pipes.due import Due
     from supervisord_py.pipes.execution import Execution, Outcome
+    from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.intake import Intake
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
-    from supervisord_py.pipes.scheduling.due import Due
 
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +109,7 @@ class Triggering:
             source = None if running is None else running.execution
         before = (source.plan.context or {}).get("chain", ()) if source is not None and source.trigger_event else ()
         chain = (*before, published.source) if published.source is not None else ()
-        event = Event(published.name, published.subject, key, chain)
+        event = PipeEvent(published.name, published.subject, key, chain)
         claimed: list[Claimed] = []
         suppressed: list[Suppressed] = []
         for definition in tuple(self._pipes()):
@@ -129,7 +130,7 @@ class Triggering:
             _log.info("pipe_event_suppressed", pipe=definition.name, event_name=event.text, why=why)
         return EventClaims(tuple(claimed), tuple(suppressed))
 
-    def _looping(self, pipe: str, event: Event, cause: int | None) -> str | None:
+    def _looping(self, pipe: str, event: PipeEvent, cause: int | None) -> str | None:
         """Return why an event would go round in a loop; it is told, too, for whoever made the ring has to learn of it.
 
         That a pipe does not start itself is nothing to tell: it is so after each run of one that waits for all ends.
@@ -141,7 +142,7 @@ class Triggering:
             house.states.change(pipe, last_decision=f"not started: {why}", last_decision_at=house.clocks.moment())
         return why
 
-    def _refusal(self, definition: PipeDefinition, event: Event) -> str | None:
+    def _refusal(self, definition: PipeDefinition, event: PipeEvent) -> str | None:
         house, name = self._house, definition.name
         for is_so, why in (
             (house.is_ending, "the daemon is stopping"),
@@ -158,7 +159,7 @@ class Triggering:
         return None
 
     async def _start(
-        self, definition: PipeDefinition, event: Event, facts: Mapping[str, Any] | None, cause: int | None
+        self, definition: PipeDefinition, event: PipeEvent, facts: Mapping[str, Any] | None, cause: int | None
     ) -> LiveRun | None:
         house = self._house
         claim = Claim(definition.name, event.text, event.key, house.clocks.moment())

@@ -13,8 +13,8 @@ from supervisord_py.errors import PxError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.pipes.judging.outcome import exceeded
 from supervisord_py.pipes.judging.values import Cause
-from supervisord_py.pipes.running.clocks import Resumes
 from supervisord_py.pipes.running.freezing import too_late
+from supervisord_py.pipes.scheduler import Resumes
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.running.following import Following

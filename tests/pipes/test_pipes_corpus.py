@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from pipe_texts import read
-from supervisord_py.pipes.declaring.edit import edit_keys
-from supervisord_py.pipes.declaring.front_matter import parse
-from supervisord_py.pipes.definition import EventPattern, PipeDefinition
-from supervisord_py.pipes.scheduling.schedule import At, Every, Manual
+from supervisord_py.pipes.front_matter import parse, set_keys
+from supervisord_py.pipes.models import EventPattern, PipeDefinition
+from supervisord_py.pipes.schedule import At, Every, Manual
 
 
 @dataclass(frozen=True)
@@ -91,11 +90,11 @@ def test_each_file_becomes_what_it_says(name: str) -> None:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_switching_a_pipe_changes_one_line(name: str, enabled: bool) -> None:
     before = ZOO[name].text
-    after = edit_keys(before, {"enabled": enabled})
+    after = set_keys(before, {"enabled": enabled})
     found = read(after, name)
     assert isinstance(found, PipeDefinition)
     assert found.enabled is enabled
-    assert after[parse(after, "").sections.body_start :] == before[parse(before, "").sections.body_start :]
+    assert after[parse(after, "").body_start :] == before[parse(before, "").body_start :]
     differing = set(before.splitlines(keepends=True)) ^ set(after.splitlines(keepends=True))
     assert all(each.startswith("enabled:") for each in differing)
     original = read(before, name)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
-from supervisord_py.errors import ConfigError, UnknownUnitError
-from supervisord_py.pipes.declaring import catalog as catalog_module
-from supervisord_py.pipes.declaring import files
-from supervisord_py.pipes.declaring.catalog import GONE_SECONDS, SETTLE_SECONDS, Change, ChangeKind, PipeCatalog
-from supervisord_py.pipes.declaring.files import DiskError, read_text, write_pipe
-from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.declaring.problems import DeclarationError
-from supervisord_py.pipes.definition import BrokenPipe, PipeDefinition
+from supervisord_py.errors import UnknownUnitError
+from supervisord_py.pipes import catalog as catalog_module
+from supervisord_py.pipes.catalog import (
+    GONE_SECONDS,
+    SETTLE_SECONDS,
+    ChangeKind,
+    DiskError,
+    PipeCatalog,
+    read_pipe,
+    write_pipe,
+)
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +71,7 @@ def test_the_life_of_a_pipe(world: World) -> None:
     write_folder(world.pipes_dir, "a", "timeout: 5m")
     write_folder(world.pipes_dir, "b", "timeout: 6m")
     assert world.refresh() == [(CHANGED, "a"), (MENDED, "b")]
-    assert world.catalog.definition("a").timeout_seconds == 300
+    assert getattr(world.catalog.declared("a"), "timeout_seconds", None) == 300
     write_folder(world.pipes_dir, "b", "timeout: soon")
     (folder / "pipe.md").unlink()
     folder.rmdir()
@@ -81,31 +86,31 @@ def test_a_usable_pipe_is_given_and_all_others_say_why(world: World) -> None:
     write_folder(world.pipes_dir, "digest")
     write_folder(world.pipes_dir, "broken", "a: *x")
     world.refresh()
-    assert world.catalog.definition("digest").name == "digest"
-    with pytest.raises(ConfigError, match=r"pipe\.md:2: .* begins with \*") as caught:
-        world.catalog.definition("broken")
-    assert caught.value.unit == "pipe:broken"
+    assert world.catalog.declared("digest").name == "digest"
+    broken = world.catalog.declared("broken")
+    assert isinstance(broken, BrokenPipe)
+    assert re.search(r"pipe\.md:2: .* begins with \*", broken.error().detail)
+    assert broken.error().unit == "pipe:broken"
     with pytest.raises(UnknownUnitError, match="did you mean 'digest'"):
-        world.catalog.definition("digset")
+        world.catalog.declared("digset")
 
 
-def test_nothing_is_read_when_nothing_changed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(5):
-        write_folder(world.pipes_dir, f"p{number}")
-    world.refresh()
-    monkeypatch.setattr(catalog_module, "look_at_pipe", pytest.fail)
-    assert world.refresh() == []
-
-
-def test_a_touch_and_a_copy_of_the_same_bytes_are_no_change(world: World) -> None:
+def test_one_pipe_is_looked_at_alone_and_read_only_where_it_changed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_folder(world.pipes_dir, "a")
+    assert isinstance(world.catalog.fresh("a"), PipeDefinition), "it is not known yet"
+    assert world.catalog.fresh("../a") is None
     world.refresh()
-    before = world.catalog.get("a")
-    os.utime(folder / "pipe.md")
-    (folder / "copy").write_text((folder / "pipe.md").read_text())
-    (folder / "copy").rename(folder / "pipe.md")
-    assert world.refresh() == []
-    assert world.catalog.get("a") is before
+    with monkeypatch.context() as patch:
+        patch.setattr(catalog_module, "read_pipe", pytest.fail)
+        patch.setattr(catalog_module.os, "scandir", pytest.fail)
+        assert world.catalog.fresh("a") is world.catalog.get("a")
+        assert world.catalog.fresh("b") is None
+    (folder / "pipe.md").write_text("---\ntime")
+    assert isinstance(world.catalog.fresh("a"), BrokenPipe)
+    (folder / "pipe.md").unlink()
+    assert world.catalog.fresh("a") is world.catalog.get("a"), "an editor may be about to put it back"
 
 
 def test_a_change_that_keeps_size_and_time_is_seen(world: World) -> None:
@@ -178,60 +183,18 @@ def test_a_look_without_descriptors_changes_nothing(world: World, monkeypatch: p
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "open", blind)
+        patch.setattr(catalog_module.os, "open", blind)
         write_folder_by_hand = world.pipes_dir / "a" / "pipe.md"
         os.utime(write_folder_by_hand)
         assert world.refresh() == []
         assert "cannot read" in (world.catalog.trouble or "")
-        assert isinstance(read_pipe(world.pipes_dir / "a", limit_bytes=LIMIT), BrokenPipe)
-        with pytest.raises(DeclarationError):
-            read_text(world.pipes_dir / "a" / "pipe.md", LIMIT)
+        assert world.catalog.fresh("a") is world.catalog.get("a")
     with monkeypatch.context() as patch:
         patch.setattr(catalog_module.os, "scandir", blind)
         assert world.refresh() == []
         assert "cannot look into" in (world.catalog.trouble or "")
     assert world.refresh() == []
     assert world.catalog.trouble is None
-
-
-def test_a_folder_that_may_not_be_looked_into_is_broken_until_it_may(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_folder(world.pipes_dir, "a")
-    world.refresh()
-
-    def denied(*_args: object, **_kwargs: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(catalog_module.os, "stat", denied)
-        patch.setattr(files.os, "open", denied)
-        assert world.refresh() == [(BROKEN, "a")]
-        assert world.refresh() == []
-        found = world.catalog.get("a")
-        assert isinstance(found, BrokenPipe)
-        assert "Permission denied" in found.problem.detail
-        assert found.problem.hint.startswith("let its owner read it: chmod")
-    assert world.refresh() == [(MENDED, "a")]
-
-
-def test_other_settings_are_taken_at_the_next_look(world: World) -> None:
-    write_folder(world.pipes_dir, "a")
-    world.refresh()
-    world.catalog.reconfigure(LIMIT, "claude")
-    assert world.catalog.refresh() == (Change(CHANGED, "a"),)
-    assert world.catalog.definition("a").agent == "claude"
-    world.catalog.reconfigure(5, "claude")
-    assert world.refresh() == [(BROKEN, "a")]
-    found = world.catalog.get("a")
-    assert isinstance(found, BrokenPipe)
-    assert "is larger than 5 bytes" in found.problem.detail
-
-
-def test_a_fifo_in_the_place_of_the_file_blocks_nobody(world: World) -> None:
-    (world.pipes_dir / "a").mkdir(parents=True)
-    os.mkfifo(world.pipes_dir / "a" / "pipe.md")
-    assert world.refresh() == [(BROKEN, "a")]
 
 
 def test_read_pipe_never_raises(tmp_path: Path) -> None:
@@ -253,7 +216,6 @@ def test_writing_goes_through_links_keeps_the_mode_and_leaves_nothing_behind(tmp
     real.chmod(0o640)
     link = tmp_path / "pipe.md"
     link.symlink_to(real)
-    assert read_text(link, LIMIT) == "\ufeffold\r\n"
     write_pipe(link, "\ufeffnew\r\n")
     assert link.is_symlink()
     assert real.read_bytes() == b"\xef\xbb\xbfnew\r\n"
@@ -263,17 +225,6 @@ def test_writing_goes_through_links_keeps_the_mode_and_leaves_nothing_behind(tmp
     assert sorted(each.name for each in tmp_path.rglob("*.md*")) == ["fresh.md", "pipe.md", "real.md"]
 
 
-def test_the_owner_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "pipe.md"
-    file.write_text("old")
-    given = []
-    monkeypatch.setattr(files.os, "geteuid", lambda: -1)
-    monkeypatch.setattr(files.os, "fchown", lambda _fd, uid, gid: given.append((uid, gid)))
-    write_pipe(file, "new")
-    found = file.stat()
-    assert given == [(found.st_uid, found.st_gid)]
-
-
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pipe.md"
     file.write_text("old")
@@ -281,7 +232,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(catalog_module.os, "fsync", full)
     with pytest.raises(DiskError, match="No space left"):
         write_pipe(file, "new")
     assert file.read_text() == "old"

@@ -10,14 +10,13 @@ import pytest
 
 from pipe_texts import LIMIT, pipe_text, write_folder
 from supervisord_py.errors import BadRequestError, ConfigError, ConflictError, UnknownUnitError
-from supervisord_py.pipes.declaring.files import DiskError
-from supervisord_py.pipes.declaring.install import FetchError, install, remove, scaffold
-from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.definition import PipeDefinition
-from supervisord_py.pipes.scheduling.schedule import Manual
+from supervisord_py.pipes.catalog import DiskError, read_pipe
+from supervisord_py.pipes.install import install, remove, scaffold
+from supervisord_py.pipes.models import PipeDefinition
+from supervisord_py.pipes.schedule import Manual
 
 if TYPE_CHECKING:
-    from supervisord_py.pipes.declaring.install import Installed
+    from supervisord_py.pipes.install import Installed
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 
@@ -53,17 +52,6 @@ async def test_a_folder_is_copied_without_what_its_runs_left(tmp_path: Path) -> 
     assert [(folder / each).stat().st_mode & 0o777 for each in (".env", "pipe.md", ".")] == [0o600, 0o600, 0o700]
     assert left_in(pipes_dir) == ["mine"]
     assert (origin / "pipe.md").read_text().count("enabled: yes") == 1
-
-
-async def test_the_original_behind_a_link_is_not_touched(tmp_path: Path) -> None:
-    real = write_folder(tmp_path / "dotfiles", "real") / "pipe.md"
-    origin = tmp_path / "from" / "mine"
-    origin.mkdir(parents=True)
-    (origin / "pipe.md").symlink_to(real)
-    added = await add(tmp_path / "pipes", str(origin), "other")
-    assert added.definition.name == "other"
-    assert not (added.definition.folder / "pipe.md").is_symlink()
-    assert real.read_text() == pipe_text()
 
 
 @pytest.mark.parametrize(("file", "name"), [("notes.md", "notes"), ("pipe.md", "around")])
@@ -134,39 +122,10 @@ async def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object, **_kwargs: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("supervisord_py.pipes.declaring.install.shutil.copytree", full)
+    monkeypatch.setattr("supervisord_py.pipes.install.shutil.copytree", full)
     with pytest.raises(DiskError, match="No space left"):
         await add(tmp_path / "pipes", str(origin))
     assert left_in(tmp_path / "pipes") == []
-
-
-async def test_one_of_two_that_add_the_same_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    origin = write_folder(tmp_path / "from", "mine")
-    rename = os.rename
-
-    def late(source: str, target: str) -> None:
-        write_folder(tmp_path / "pipes", "mine", "title: theirs")
-        rename(source, target)
-
-    monkeypatch.setattr("supervisord_py.pipes.declaring.install.os.rename", late)
-    with pytest.raises(ConflictError):
-        await add(tmp_path / "pipes", str(origin))
-    assert "theirs" in (tmp_path / "pipes" / "mine" / "pipe.md").read_text()
-    assert left_in(tmp_path / "pipes") == ["mine"]
-
-
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        ("https://localhost:1/a/my-pipe/pipe.md", "cannot read https://localhost:1/a/my-pipe/pipe.md"),
-        ("https://localhost:1/pipes/digest.md?raw=1", "cannot read"),
-        ("https://localhost:1/My%20Pipe/pipe.md", "no name can be made"),
-        ("https://", "no name can be made"),
-    ],
-)
-async def test_an_address_gives_a_name_or_asks_for_one(tmp_path: Path, source: str, why: str) -> None:
-    with pytest.raises((BadRequestError, FetchError), match=why):
-        await add(tmp_path, source)
 
 
 def test_a_new_pipe_is_usable_and_runs_by_hand_only(tmp_path: Path) -> None:
@@ -193,15 +152,3 @@ def test_a_removed_folder_is_gone_and_a_link_loses_the_link_only(tmp_path: Path)
     remove(real)
     remove(real)
     assert left_in(tmp_path / "real") == []
-
-
-def test_a_folder_that_cannot_be_removed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path, "a")
-
-    def denied(*_args: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("supervisord_py.pipes.declaring.install.os.rename", denied)
-    with pytest.raises(DiskError, match="Permission denied"):
-        remove(folder)
-    assert folder.exists()

@@ -1,24 +1,99 @@
-"""Edits by key: only the characters of that value change, whatever else the file holds."""
+"""Front matter: where it lies, what its YAML says, that every fault has line and cure, and edits by key."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from supervisord_py.pipes.declaring.edit import EditError, as_read, edit_keys, inline
-from supervisord_py.pipes.declaring.front_matter import parse, simple
-
-if TYPE_CHECKING:
-    from supervisord_py.pipes.declaring.edit import Value
+from pipe_texts import pipe_text
+from supervisord_py.config.documents import DocumentError, Problem
+from supervisord_py.pipes.front_matter import EditError, Value, as_read, inline, parse, set_keys
 
 BODY = "\n# Do it\n\n```yaml\nenabled: false\n---\n```\n\n---\nMore {{start_time}} $x\n"
 
 
 def values_of(text: str) -> Any:
-    return simple(parse(text, "pipe.md").header)
+    return parse(text, "pipe.md").header.value
+
+
+def fault(text: str) -> Problem:
+    with pytest.raises(DocumentError) as caught:
+        parse(text, "pipe.md")
+    return caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "body"),
+    [
+        ("---\na: 1\n---\nDo it.\n", {"a": "1"}, "Do it."),
+        ("\ufeff---\r\na: 1\r\n---\r\n\r\nDo\r\nit.\r\n", {"a": "1"}, "Do\r\nit."),
+        ("---\ra: 1\rb: x\r---\rDo it.", {"a": "1", "b": "x"}, "Do it."),
+        ("\n \n---  \na: 1\n---\t\nDo it.", {"a": "1"}, "Do it."),
+        ("---\na: 1\n-----\nDo it.", {"a": "1"}, "Do it."),
+        ("---\n---", {}, ""),
+        ("---\n# only a comment\n---\n\n   \n    code\n\nmore  \n\n", {}, "    code\n\nmore"),
+        ("---\na: 1\n---\nx\n\n---\n\nenabled: false\n---\n", {"a": "1"}, "x\n\n---\n\nenabled: false\n---"),
+        ("---\na: {b: [c, 'd e']}\nf:\n- g\n-\n  h: ~\n---\n", {"a": {"b": ["c", "d e"]}, "f": ["g", {"h": None}]}, ""),
+        ("---\na: 9:30\nb: 010\nc: yes\nd: 2026-01-01\ne: 0x1F\ng: ''\n---\n",
+         {"a": "9:30", "b": "010", "c": "yes", "d": "2026-01-01", "e": "0x1F", "g": ""}, ""),
+        ("---\nnäme: — 日本 😀\n---\n日本", {"näme": "— 日本 😀"}, "日本"),
+    ],
+)  # fmt: skip
+def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None:
+    assert values_of(text) == header
+    assert parse(text, "pipe.md").body == body
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "detail", "hint"),
+    [
+        ("", 1, "the file is empty", "begin the file with a line ---"),
+        ("# Title\n", 1, "no front matter: the file begins with '# Title'", "begin the file"),
+        ("---yaml\na: 1\n---\n", 1, "the first line is '---yaml'", ""),
+        ("\n---\na: 1\n", 2, "never closed", "put a line --- between"),
+        ("---\na: 1\n--- b: 2\nx", 3, "'b: 2' follows the closing ---", "a line of its own"),
+        # What people meet in YAML.
+        (pipe_text("a: 1\nschedule: */30 * * * *  # often"), 3, "begins with *", "quote it: schedule: '*/30 * * * *'"),
+        (pipe_text("preset: [fast, *]"), 2, "a reference", 'quote it: preset: [fast, "*"]'),
+        (pipe_text("a: &b c"), 2, "anchor", "quote it: a: '&b c'"),
+        (pipe_text("a: !!int 3"), 2, "tag", "quote it: a: '!!int 3'"),
+        (pipe_text("model: @x/y"), 2, "begins with @", "quote it: model: '@x/y'"),
+        (pipe_text("a: `x`"), 2, "begins with `", "quote it: a: '`x`'"),
+        (pipe_text("description: Notes: the day's"), 2, "the value of 'description' holds a colon",
+         "quote it: description: 'Notes: the day''s'"),
+        (pipe_text("a: 1\n\tb: 2"), 3, "a tab", "use spaces"),
+        (pipe_text("a: 'b\nc: d"), 2, "the quote ' that begins here is never closed", "close the value with '"),
+        (pipe_text('a: "b\\d"'), 2, "backslash", "single quotes"),
+        (pipe_text('a: "b" c'), 2, "the value of 'a' is no plain text", 'quote it: a: \'"b" c\''),
+        (pipe_text("a: [b, c\nd: e"), 2, "the [ that begins here", "close them"),
+        (pipe_text("a:1\nb: 2"), 2, "'a:1' has no space after its colon", "write key: value"),
+        (pipe_text("a: 1\n  b: 2"), 3, "no valid YAML", "same column"),
+        (pipe_text("a: 1\njust words\nb: 2"), 3, "no valid YAML", "# before a comment"),
+        (pipe_text("- a\n- b"), 2, "not made of lines of key: value", "begin the file"),
+        (pipe_text("a: 1\nb: 2\na: 3"), 4, "'a' stands twice", "keep one"),
+        (pipe_text("a: " + "[" * 200 + "]" * 200), None, "nested deeper", ""),
+    ],
+)  # fmt: skip
+def test_every_fault_has_line_and_cure(text: str, line: int | None, detail: str, hint: str) -> None:
+    found = fault(text)
+    assert detail in found.message, found
+    assert hint in (found.hint or ""), found
+    assert line is None or found.line == line, found
+
+
+@given(st.text(max_size=300))
+@example("\xa0\xa0\U00010000\x1f")
+@example("a: \ufeffb")
+def test_any_text_is_parsed_or_refused(text: str) -> None:
+    for whole in (text, f"---\n{text}\n---\nbody\n"):
+        with contextlib.suppress(DocumentError):
+            parse(whole, "pipe.md")
+            continue
+        assert fault(whole).message
 
 
 @pytest.mark.parametrize(
@@ -56,9 +131,9 @@ def values_of(text: str) -> Any:
 def test_edits(header: str, changes: dict[str, Value], expected: str, newline: str) -> None:
     for begin in ("---\n", "\ufeff\n---\n"):
         before = f"{begin}{header}---\n{BODY}".replace("\n", newline)
-        after = edit_keys(before, changes)
+        after = set_keys(before, changes)
         assert after == f"{begin}{expected}---\n{BODY}".replace("\n", newline)
-        assert edit_keys(after, changes) == after
+        assert set_keys(after, changes) == after
 
 
 @pytest.mark.parametrize(
@@ -69,7 +144,6 @@ def test_edits(header: str, changes: dict[str, Value], expected: str, newline: s
         ("---\n{a: 1}\n---\n", {"a": "2"}, "in braces"),
         ("---\n? a\n: 1\n---\n", {"a": "2"}, "not of the form a: value"),
         ("---\n? a\n: 1\n---\n", {"a": None}, "not of the form a: value"),
-        ("---\n~\n---\n", {"a": "2"}, "not"),
         ("---\na: |+\n  x\nb: 1\n\n---\n", {"b": None}, "cannot be changed without changing other keys"),
         ("---\na: 1\n---\n", {"a b": "2"}, "no key of front matter"),
         ("---\na: 1\n---\n", {"a": float("inf")}, "cannot be written"),
@@ -78,7 +152,7 @@ def test_edits(header: str, changes: dict[str, Value], expected: str, newline: s
 )
 def test_what_cannot_be_edited_is_refused(text: str, changes: dict[str, Value], detail: str) -> None:
     with pytest.raises(EditError) as caught:
-        edit_keys(text, changes)
+        set_keys(text, changes)
     assert detail in caught.value.detail
     assert caught.value.hint
 
@@ -116,20 +190,15 @@ def files(draw: st.DrawFn) -> str:
 @given(files(), st.dictionaries(keys, values | st.none(), max_size=3))
 def test_an_edit_changes_what_was_asked_and_nothing_else(text: str, changes: dict[str, Value]) -> None:
     before = parse(text, "pipe.md")
-    after_text = edit_keys(text, changes)
+    after_text = set_keys(text, changes)
     after = parse(after_text, "pipe.md")
-    body = text[before.sections.body_start :]
-    assert after_text[after.sections.body_start :] == body
+    assert after_text[after.body_start :] == text[before.body_start :]
     assert values_of(after_text) == {
         key: as_read(changes[key]) if key in changes else value
         for key, value in (values_of(text) | dict.fromkeys(changes)).items()
         if key not in changes or changes[key] is not None
     }
-    untouched = [each for each in before.header.entries if each.key not in changes]
-    for each in untouched:
-        written = text[each.span.start : each.value.span.end]
-        assert written in after_text
-    assert edit_keys(after_text, changes) == after_text
+    assert set_keys(after_text, changes) == after_text
 
 
 @given(values)
@@ -142,7 +211,7 @@ def test_every_value_reads_back_as_it_was_written(value: Value) -> None:
 def test_any_text_is_edited_or_refused(text: str, changes: dict[str, Value]) -> None:
     for whole in (text, f"---\n{text}\n---\n"):
         try:
-            after = edit_keys(whole, changes)
+            after = set_keys(whole, changes)
         except EditError:
             continue
-        assert edit_keys(after, changes) == after
+        assert set_keys(after, changes) == after

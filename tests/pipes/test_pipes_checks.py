@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipe_texts import LIMIT, write_folder
-from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.declaring.validate import NAMES, Check, CheckStatus, Elsewhere, validate
-from supervisord_py.pipes.definition import ConfigProblem
+from supervisord_py.config.documents import Problem
+from supervisord_py.pipes.catalog import read_pipe
+from supervisord_py.pipes.checks import NAMES, Check, CheckStatus, validate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +20,7 @@ PASS, WARN, FAIL, SKIP = CheckStatus
 def checks_of(folder: Path, **known: Any) -> dict[str, Check]:
     """Return the first check of each name."""
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, Elsewhere(**known))
+    found = validate(declared, **known)
     assert list(dict.fromkeys(each.name for each in found)) == list(NAMES)
     return {each.name: each for each in reversed(found)}
 
@@ -40,7 +39,8 @@ def test_a_good_pipe_passes(tmp_path: Path) -> None:
 
 def test_what_the_other_rooms_say_fails_the_pipe_or_is_a_warning(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "agent: command\ncommand: ./a.sh", body="")
-    named = {name: ConfigProblem(f"no {name}", "mend it", "pipe.md") for name in ("agent", "command", "presets")}
+    keys = ("agent", "command", "presets")
+    named = {name: Problem(message=f"no {name}", hint="mend it", file="pipe.md") for name in keys}
     found = checks_of(folder, troubles=named, doubts={"schedule": ["over"], "agent": ["odd"]})
     assert statuses(found) == {"agent": FAIL, "command": FAIL, "presets": FAIL, "schedule": WARN}
     assert (found["agent"].message, found["agent"].hint, found["schedule"].message) == ("no agent", "mend it", "over")
@@ -83,20 +83,10 @@ def test_secrets_that_others_may_read_are_a_warning(tmp_path: Path) -> None:
     assert checks_of(folder)["env_file"].status is FAIL
 
 
-def test_an_output_folder_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_folder(tmp_path, "a")
-    assert checks_of(folder)["output_folder"].status is PASS
-    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK | os.X_OK)
-    assert checks_of(folder)["output_folder"].status is FAIL
-    monkeypatch.undo()
-    (folder / "output").write_text("a file")
-    assert checks_of(folder)["output_folder"].status is FAIL
-
-
 def test_a_prompt_that_says_nothing_fails_and_keys_without_effect_warn(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, "a", "scedule: daily\nlookback: 1h\ntrigger: pipe_completed:b", body="")
     declared = read_pipe(folder, limit_bytes=LIMIT)
-    found = validate(declared, Elsewhere())
+    found = validate(declared)
     assert [each.status for each in found if each.name == "keys"] == [WARN, WARN]
     assert next(each for each in found if each.name == "prompt").status is FAIL
     assert next(each for each in found if each.name == "schedule").message == "on pipe_completed:b"

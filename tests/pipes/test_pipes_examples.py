@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pipe_texts import LIMIT, usable
-from supervisord_py.pipes.declaring.fields import USED
-from supervisord_py.pipes.declaring.pipe_file import read_pipe
-from supervisord_py.pipes.definition import PipeDefinition
+from supervisord_py.pipes.catalog import read_pipe
+from supervisord_py.pipes.definition import USED
+from supervisord_py.pipes.models import PipeDefinition
 
 EXAMPLES = Path(__file__).parents[2] / "supervisord_py" / "examples" / "pipes"
 HEADER = """Time range: 2026-11-20T08:00:00Z to 2026-11-21T08:00:00Z
@@ -35,6 +35,9 @@ SCHEDULES = (
     "*/15 8-20 * * 1-5",
     "@daily",
     "at 2099-01-01T09:00:00Z",
+    "2026-12-01 10:00",
+    "tomorrow at 9am",
+    "in 30m",
 )
 
 
@@ -48,7 +51,7 @@ def example(name: str) -> PipeDefinition:
 def test_an_example_is_a_pipe_without_a_warning(name: str) -> None:
     found = example(name)
     assert found.warnings == ()
-    assert found.unknown == {}
+    assert found.unknown == ()
     assert found.description
     assert found.title
 

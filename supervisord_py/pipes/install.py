@@ -13,24 +13,23 @@ import os
 import secrets
 import shutil
 import ssl
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
+from msgspec.structs import replace
+
+from supervisord_py.config.documents import did_you_mean, read_bounded
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TooLargeError, UnknownUnitError
-from supervisord_py.pipes.declaring.edit import edit_keys
-from supervisord_py.pipes.declaring.fields import DEFAULT_AGENT
-from supervisord_py.pipes.declaring.files import PIPE_FILE, BlindError, DiskError, decode, read_bounded
-from supervisord_py.pipes.declaring.pipe_file import declare, name_trouble, read_pipe
-from supervisord_py.pipes.declaring.problems import DeclarationError, config_error, error_of
-from supervisord_py.pipes.definition import BrokenPipe, Fingerprint, PipeDefinition
-from supervisord_py.pipes.scheduling.wall import did_you_mean, shown
+from supervisord_py.pipes.catalog import NOBODY, DiskError
+from supervisord_py.pipes.definition import DEFAULT_AGENT, PIPE_FILE, declare, name_trouble
+from supervisord_py.pipes.front_matter import set_keys
+from supervisord_py.pipes.models import BrokenPipe, PipeDefinition, error_of
+from supervisord_py.pipes.schedule import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import aiohttp
 
 COMMAND = "pxctl pipe add PATH|URL|example:NAME --name my-pipe"
 TIMEOUT_SECONDS = 30.0
@@ -54,10 +53,6 @@ the output directory of this run and the address of the daemon. Refer to them by
 2. Write a short report to report.md in the given output directory.
 3. End with one sentence that says what you did.
 """
-_EXAMPLE = "example:"
-_NOBODY = Fingerprint(0, 0, 0, 0, "")
-_PRIVATE = 0o600
-_OK = 200
 
 
 class FetchError(PxError):
@@ -68,16 +63,14 @@ class FetchError(PxError):
     status = 502
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(NamedTuple):
     """A pipe that was added; `warnings` are sentences for people."""
 
     definition: PipeDefinition
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
+class _Origin(NamedTuple):
     """What is to be copied: the bytes of `pipe.md`, and the folder whose other files come along (None for none).
 
     `label` is what messages call the file.
@@ -158,43 +151,36 @@ async def fetch(address: str, limit_bytes: int) -> bytes:
     Raises:
         FetchError, TooLargeError: It cannot be read.
     """
-    # Costs its import in a control plane that has no other use of a client.
-    import aiohttp
+    import aiohttp  # costs its import in a control plane that has no other use of a client
 
+    hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             # Anew each time: whom this machine trusts may have changed since the start. Reads files.
             connector = aiohttp.TCPConnector(ssl=await asyncio.to_thread(ssl.create_default_context))
-            async with (
-                aiohttp.ClientSession(connector=connector, trust_env=True) as session,
-                session.get(address) as answer,
-            ):
-                return await _body(answer, limit_bytes)
+            session = aiohttp.ClientSession(connector=connector, trust_env=True)
+            async with session, session.get(address) as answer:
+                url = answer.url.human_repr()
+                insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
+                if insecure:
+                    detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
+                elif answer.status != 200:
+                    detail = f"{url} answered {answer.status} {answer.reason}"
+                elif answer.content_type == "text/html":
+                    detail, hint = f"{url} is a web page, not a pipe.md", "use the address of the raw file"
+                else:
+                    body = bytearray()
+                    async for chunk in answer.content.iter_any():
+                        body += chunk
+                        if len(body) > limit_bytes:
+                            said = f"{url} is larger than {limit_bytes} bytes"
+                            raise TooLargeError(said, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
+                    return bytes(body)
     except TimeoutError:
         detail = f"{address} did not answer within {TIMEOUT_SECONDS:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         detail = f"cannot read {address}: {str(error) or type(error).__name__}"
-    hint = "look at the address in a browser, or download it and add the file; SSL_CERT_FILE names authorities to trust"
     raise FetchError(detail, hint=hint)
-
-
-async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    url = answer.url.human_repr()
-    insecure = [each.url.human_repr() for each in (*answer.history, answer) if each.url.scheme != "https"]
-    if insecure:
-        detail = f"{insecure[0]} is not taken: what runs with your rights is read over https only"
-        raise FetchError(detail, hint="use the final address, or download it and add the file")
-    if answer.status != _OK:
-        raise FetchError(f"{url} answered {answer.status} {answer.reason}", hint="look at the address in a browser")
-    if answer.content_type == "text/html":
-        raise FetchError(f"{url} is a web page, not a pipe.md", hint="use the address of the raw file")
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > limit_bytes:
-            detail = f"{url} is larger than {limit_bytes} bytes"
-            raise TooLargeError(detail, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
-    return bytes(body)
 
 
 def _name_of(path: str) -> str:
@@ -210,8 +196,13 @@ def _name_of(path: str) -> str:
 def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) -> _Origin:
     if not source or "\0" in source:
         raise BadRequestError("a pipe comes from a folder, a file, an https address or example:NAME", hint=COMMAND)
-    if source.startswith(_EXAMPLE):
-        path = _example(source.removeprefix(_EXAMPLE), examples_dir)
+    if source.startswith("example:"):
+        wanted = source.removeprefix("example:")
+        known = sorted(it.parent.name for it in examples_dir.glob(f"*/{PIPE_FILE}"))
+        if wanted not in known:
+            detail = f"there is no example {shown(wanted)}{did_you_mean(wanted, known)}"
+            raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
+        path = examples_dir / wanted
     else:
         path = Path(os.path.abspath(os.path.expanduser(source)))
     if not os.path.lexists(path):
@@ -219,26 +210,15 @@ def _local(source: str, examples_dir: Path, name: str | None, limit_bytes: int) 
     folder = path if os.path.isdir(path) else None
     file = path if folder is None else path / PIPE_FILE
     try:
-        raw = read_bounded(file, limit_bytes).raw
-    except (DeclarationError, BlindError) as error:
-        raise BadRequestError(str(error), hint=COMMAND) from None
+        raw = read_bounded(file, limit_bytes)
+    except OSError as error:
+        raise BadRequestError(f"{file}: {error.strerror or error}", hint=COMMAND) from None
     return _Origin(raw, name or _name_of(str(file)), str(file), folder)
-
-
-def _example(name: str, examples_dir: Path) -> Path:
-    try:
-        known = sorted(each.name for each in os.scandir(examples_dir) if os.path.isfile(Path(each.path) / PIPE_FILE))
-    except OSError:
-        known = []
-    if name not in known:
-        detail = f"there is no example {shown(name)}{did_you_mean(name, known)}"
-        raise UnknownUnitError(detail, hint=f"examples: {', '.join(known) or 'none'}")
-    return examples_dir / name
 
 
 def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefinition:
     folder = _place_for(Path(os.path.abspath(pipes_dir)), origin.name, COMMAND)
-    raw = _disabled(origin, folder, default_agent).encode()
+    definition, raw = _disabled(origin, folder, default_agent)
     if origin.folder is not None and Path(os.path.realpath(pipes_dir)).is_relative_to(os.path.realpath(origin.folder)):
         raise BadRequestError(f"{origin.folder} contains the pipes directory and cannot be copied into it")
     with _placed(folder) as draft:
@@ -247,22 +227,19 @@ def _place(origin: _Origin, pipes_dir: Path, default_agent: str) -> PipeDefiniti
         else:
             _copy(origin.folder, draft)
         (draft / PIPE_FILE).write_bytes(raw)
-        os.chmod(draft / PIPE_FILE, _PRIVATE)
-    added = read_pipe(folder, limit_bytes=len(raw), default_agent=default_agent)
-    if isinstance(added, BrokenPipe):  # pragma: no cover - somebody else wrote into it within the moment
-        raise config_error(added)
-    return added
+        os.chmod(draft / PIPE_FILE, 0o600)
+    return definition
 
 
-def _disabled(origin: _Origin, folder: Path, default_agent: str) -> str:
-    """Return the text with `enabled: false`, once it is known to be a usable pipe."""
-    declared = declare(origin.raw, folder=folder, fingerprint=_NOBODY, default_agent=default_agent)
+def _disabled(origin: _Origin, folder: Path, default_agent: str) -> tuple[PipeDefinition, bytes]:
+    """Return what it will be, and the bytes with `enabled: false`, once it is known to be a usable pipe."""
+    declared = declare(origin.raw, folder=folder, fingerprint=NOBODY, default_agent=default_agent)
     if isinstance(declared, BrokenPipe):
         problems = [replace(each, file=origin.label) for each in (declared.problem, *declared.more)]
-        error = error_of(problems, f"pipe:{folder.name}")
+        error = error_of(problems, folder.name)
         error.hint = f"{error.hint}; mend it where it is, then add it again"
         raise error
-    return edit_keys(decode(origin.raw, origin.label), {"enabled": False})
+    return replace(declared, enabled=False), set_keys(origin.raw.decode(), {"enabled": False}).encode()
 
 
 def _copy(origin: Path, draft: Path) -> None:
@@ -279,7 +256,7 @@ def _copy(origin: Path, draft: Path) -> None:
     os.chmod(draft, 0o700)
     with contextlib.suppress(FileNotFoundError, NotImplementedError):
         if not (draft / ".env").is_symlink():
-            os.chmod(draft / ".env", _PRIVATE)
+            os.chmod(draft / ".env", 0o600)
 
 
 def _place_for(pipes_dir: Path, name: str, command: str) -> Path:

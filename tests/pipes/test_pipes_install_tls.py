@@ -11,9 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pipe_texts import LIMIT, pipe_text
-from ports import free_port
 from supervisord_py.errors import ConfigError, TooLargeError
-from supervisord_py.pipes.declaring.install import FetchError, fetch, install
+from supervisord_py.pipes.install import FetchError, fetch, install
 from tls_site import Authority
 
 if TYPE_CHECKING:
@@ -111,21 +110,3 @@ async def test_a_certificate_with_a_fault_is_refused(authority: Authority, names
         with pytest.raises(FetchError, match=f"cannot read .*{words}") as caught:
             await fetch(f"{here}/digest/pipe.md", LIMIT)
     assert caught.value.status == 502
-
-
-async def test_nobody_is_believed_whose_authority_is_unknown(
-    good: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path, "stranger").file))
-    async with site(good) as here:
-        with pytest.raises(FetchError, match="certificate") as caught:
-            await fetch(f"{here}/digest/pipe.md", LIMIT)
-    assert "SSL_CERT_FILE" in (caught.value.hint or "")
-
-
-async def test_who_does_not_speak_tls_or_is_away_is_said() -> None:
-    async with site(None) as here:
-        with pytest.raises(FetchError, match="cannot read"):
-            await fetch(f"{here}/digest/pipe.md", LIMIT)
-    with pytest.raises(FetchError, match=r"cannot read https://localhost:\d+/digest/pipe.md: "):
-        await fetch(f"https://localhost:{free_port()}/digest/pipe.md", LIMIT)

@@ -1,0 +1,246 @@
+"""What is wrong with a pipe: its file, its agent, its command's program, presets; for `list`, `validate`, doctor.
+
+A pipe whose file reads well and which cannot run all the same is listed with the cause, like one whose file is broken,
+until the cause is gone; a run of it is a row that failed at once, so that nothing happens in silence (A3). Nothing is
+spawned for an answer: agents.toml and presets.toml are read when their stamp is another one, a program is looked for
+once in a while. What a broken file hides is skipped, not guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.agents.executable import find_executable
+from supervisord_py.pipes.agents.presets import PresetProblem, resolve
+from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.models import COMMAND, BrokenPipe
+from supervisord_py.pipes.schedule import Manual
+from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from supervisord_py.config.documents import Problem
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.pipes.models import Declared, PipeDefinition
+    from supervisord_py.pipes.running.agent_shelf import AgentShelf
+
+    Look = Callable[[PipeDefinition], Problem | None]
+
+LOOK_SECONDS = 1.0
+"""So long it is believed that a program is there, or is not."""
+_DOTENV = ".env"
+
+
+class PipeFaults:
+    """Finds what keeps pipes from running.
+
+    Args:
+        shelf: Agents and presets.
+        config: Settings in force.
+        environ: The daemon's environment.
+        boot: A clock that only goes forward, in seconds.
+    """
+
+    def __init__(
+        self,
+        shelf: AgentShelf,
+        config: Callable[[], PipesConfig],
+        environ: Mapping[str, str],
+        boot: Callable[[], float],
+    ) -> None:
+        self._shelf = shelf
+        self._config = config
+        self._environ = environ
+        self._boot = boot
+        self._programs: dict[str, tuple[PipeDefinition, float, Problem | None]] = {}
+        """By pipe: of which definition, until when it counts, what was found."""
+
+    def find(self, definition: PipeDefinition) -> Problem | None:
+        """Return the first thing that keeps a pipe from running; None where nothing is known to."""
+        return next(self._each(definition, self._program), None)
+
+    def afresh(self, definition: PipeDefinition) -> tuple[Problem, ...]:
+        """Return all that keeps a pipe from running, or would; what is believed is not asked. Blocking."""
+        return tuple(self._each(definition, self._looked_for))
+
+    def _each(self, definition: PipeDefinition, program: Look) -> Iterator[Problem]:
+        has_own = False
+        try:
+            has_own = not self._shelf.agents_now().get(definition.agent).argv
+        except ConfigError as error:
+            yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
+        found = resolve(definition, self._shelf.presets_now())
+        if isinstance(found, PresetProblem):
+            yield definition.problem("preset", found.message, found.hint)
+        if has_own and (problem := program(definition)) is not None:
+            yield problem
+
+    def keep_only(self, pipes: Collection[str]) -> None:
+        """Forget the pipes that are gone."""
+        for name in self._programs.keys() - set(pipes):
+            del self._programs[name]
+
+    def _program(self, definition: PipeDefinition) -> Problem | None:
+        """Return why a pipe's own command cannot be started."""
+        now = self._boot()
+        known = self._programs.get(definition.name)
+        if known is not None and known[0] is definition and now < known[1]:
+            return known[2]
+        found = self._looked_for(definition)
+        self._programs[definition.name] = (definition, now + LOOK_SECONDS, found)
+        return found
+
+    def _looked_for(self, definition: PipeDefinition) -> Problem | None:
+        env = {"PATH": DEFAULT_PATH} | passed(self._environ, self._config().env_allow)
+        why = _missing(definition, env)
+        if why is None:
+            return None
+        own, _doubts = read_dotenv(definition.folder / _DOTENV)
+        why = _missing(definition, env | dict(own))
+        return None if why is None else definition.problem("command", why.detail, why.hint or "mend the command")
+
+
+def _missing(definition: PipeDefinition, env: Mapping[str, str]) -> CannotRunError | None:
+    if not definition.command:
+        return None
+    home, path = env.get("HOME", "/"), env["PATH"]
+    try:
+        find_executable(definition.command[0], path=path, home=home, folder=definition.folder, agent=definition.agent)
+    except CannotRunError as error:
+        return error
+    return None
+
+
+# -- pxctl pipe validate -----------------------------------------------------------------------------------------------
+
+NAMES = ("front_matter", "schedule", "agent", "command", "presets", "env_file", "output_folder", "prompt", "keys")
+"""The checks in their order."""
+
+_CHECKS = {
+    **dict.fromkeys(("schedule", "schedule_config", "timezone", "trigger"), "schedule"),
+    **dict.fromkeys(("command", "agent"), "command"),
+    "preset": "presets",
+}
+"""Of a broken file: by the key that is wrong."""
+
+
+class CheckStatus(StrEnum):
+    """How a check came out."""
+
+    PASS = "pass"  # noqa: S105 - the word of the report, no password
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+class Check(NamedTuple):
+    """One check: a sentence, the line of `pipe.md` it is about, and what to do; None where there is none."""
+
+    name: str
+    status: CheckStatus
+    message: str
+    line: int | None = None
+    hint: str | None = None
+
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+def validate(
+    declared: Declared,
+    troubles: Mapping[str, Problem] = _NONE,
+    doubts: Mapping[str, Sequence[str]] = _NONE,
+    found: Mapping[str, str] = _NONE,
+) -> tuple[Check, ...]:
+    """Check a pipe, broken or not; one or more checks for each of NAMES, in that order. Blocking.
+
+    What only others know comes in by the name of the check: why it cannot run, what is odd, and what is `found`.
+    """
+    if isinstance(declared, BrokenPipe):
+        return _broken(declared)
+    passed = {
+        "front_matter": "reads",
+        "schedule": _schedule_text(declared),
+        "agent": f"{declared.agent} is known",
+        "command": " ".join(declared.command),
+        "presets": ", ".join(declared.presets) or declared.model or "none is needed",
+        "keys": "each has its effect",
+        **found,
+    }
+    folder = declared.folder
+    env_doubts = read_dotenv(folder / ".env")[1] if os.path.isfile(folder / ".env") else ()
+    doubts = {**doubts, "keys": declared.warnings, "env_file": env_doubts}
+    own = {check.name: check for check in (_env_file(folder), _output_folder(folder), _prompt(declared))}
+    if declared.agent != COMMAND:
+        own["command"] = Check("command", CheckStatus.SKIP, f"the agent is {declared.agent}")
+    checks: list[Check] = []
+    for name in NAMES:
+        warned = [Check(name, CheckStatus.WARN, each) for each in doubts.get(name, ())]
+        check = own.get(name) or Check(name, CheckStatus.PASS, passed.get(name, ""))
+        if name in troubles:
+            check = _failed(name, troubles[name])
+        checks += warned if warned and check.status is CheckStatus.PASS else [check, *warned]
+    return tuple(checks)
+
+
+def _failed(name: str, problem: Problem) -> Check:
+    return Check(name, CheckStatus.FAIL, problem.message.removeprefix(f"{name}: "), problem.line, problem.hint)
+
+
+def _broken(pipe: BrokenPipe) -> tuple[Check, ...]:
+    """Sort the problems of a broken file to the checks that they belong to; the other checks are skipped."""
+    failed = [_failed(_check_of(each), each) for each in (pipe.problem, *pipe.more)]
+    found = {each.name for each in failed}
+    rest = [Check(name, CheckStatus.SKIP, "pipe.md must be mended first") for name in NAMES[1:] if name not in found]
+    if "front_matter" not in found:
+        rest.append(Check("front_matter", CheckStatus.PASS, "reads"))
+    return tuple(sorted([*failed, *rest], key=lambda each: NAMES.index(each.name)))
+
+
+def _check_of(problem: Problem) -> str:
+    key = problem.pointer[1:].partition("/")[0]
+    return _CHECKS.get(key, "keys" if key else "front_matter")
+
+
+def _schedule_text(pipe: PipeDefinition) -> str:
+    if not isinstance(pipe.schedule, Manual):
+        return pipe.schedule_text
+    return f"on {', '.join(each.text for each in pipe.events)}" if pipe.events else "manual: it runs by hand"
+
+
+def _env_file(folder: Path) -> Check:
+    name, path = "env_file", folder / ".env"
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return Check(name, CheckStatus.PASS, "there is none")
+    except OSError as error:
+        return Check(name, CheckStatus.FAIL, f"{path}: {error.strerror}", None, f"ls -l {path}")
+    if not stat.S_ISREG(mode) or not os.access(path, os.R_OK):
+        return Check(name, CheckStatus.FAIL, f"{path} is no readable file", None, f"chmod 600 {path}")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        said = f"{path} holds secrets, and others may read it"
+        return Check(name, CheckStatus.WARN, said, None, f"chmod 600 {path}")
+    return Check(name, CheckStatus.PASS, "nobody else may read it")
+
+
+def _output_folder(folder: Path) -> Check:
+    path = folder / "output"
+    place = path if os.path.lexists(path) else folder
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+        return Check("output_folder", CheckStatus.PASS, f"{path} can be written")
+    return Check("output_folder", CheckStatus.FAIL, f"{place} cannot be written", None, f"ls -ld {place}")
+
+
+def _prompt(pipe: PipeDefinition) -> Check:
+    if pipe.body or pipe.agent == COMMAND:
+        return Check("prompt", CheckStatus.PASS, f"{len(pipe.body)} characters")
+    hint = "say below the closing --- what the agent is to do"
+    return Check("prompt", CheckStatus.FAIL, "there is no text below the front matter", None, hint)

@@ -1,1 +1,0 @@
-"""What a pipe is to be, read from its folder: front matter, edits, catalog, installation."""

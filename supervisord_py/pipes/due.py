@@ -1,0 +1,331 @@
+"""Is a pipe due? Pure: what the clocks show and what the ledger remembers come in, a decision with its reason goes out.
+
+Laws. Intervals go by the clock that counts suspend, and no step of the wall clock moves them; calendars go by the wall
+clock. Whatever was missed, one run makes it good; a wall-clock run only within `catch_up_seconds`. A wall-clock pipe
+runs only for due instants after it was first seen, enabled or edited; an interval is due at once when it never ran.
+No due instant is served twice, unless the clock was wrong by more than `step_back_seconds`: what the ledger then
+remembers of the future is forgotten (B4). Every decision says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from datetime import UTC, tzinfo
+from itertools import chain, islice, pairwise, takewhile
+from itertools import count as counting
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from supervisord_py.pipes.schedule import (
+    At,
+    Calendar,
+    Cron,
+    Every,
+    Manual,
+    Schedule,
+    describe,
+    span_text,
+    time_text,
+    zone_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from supervisord_py.pipes.config import SchedulerLimits
+
+_COUNT_MAX = 500
+"""Missed runs are counted up to here: the number is for people, and the count costs time."""
+_LOOK_AHEAD = 6
+"""Due instants between which the shortest gap is looked for."""
+
+
+class Now(msgspec.Struct, frozen=True):
+    """What the clocks show.
+
+    Attributes:
+        wall: Unix seconds.
+        boottime: Seconds since boot, suspended ones included (`process.clock`).
+        resumed_at: `boottime` of the last resume, or of the scheduler's start; None to stagger nothing.
+        zone: The machine's, for schedules that name none.
+        set_at: Wall-clock instant at which the wall clock was last set, or first looked at; None for just now.
+    """
+
+    wall: float
+    boottime: float
+    resumed_at: float | None = None
+    zone: tzinfo = UTC
+    set_at: float | None = None
+
+    def wall_of(self, boottime: float) -> float:
+        """Return the wall-clock instant of a moment, as the clocks stand."""
+        return self.wall - (self.boottime - boottime)
+
+    def boottime_of(self, wall: float) -> float:
+        """Return the moment of a wall-clock instant, as the clocks stand."""
+        return self.boottime - (self.wall - wall)
+
+    def past(self, wall: float) -> float:
+        """Return what a remembered instant counts as: one that is ahead of the clock is when the clock was set."""
+        if wall <= self.wall:
+            return wall
+        return self.wall if self.set_at is None else min(self.set_at, self.wall)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What is remembered of one pipe. Wall-clock instants are Unix seconds.
+
+    Attributes:
+        anchor_at: When it was first seen, last enabled, or its schedule last changed, whichever is latest.
+        last_run_at: Start of its last run, whatever began it.
+        last_due: The last due instant that was dealt with: run, or skipped because it was busy.
+        occurrences: Scheduled runs so far.
+        ever_ran: Whether there was a run at all.
+        touched_boot, anchor_boot: The later of `last_run_at` and `last_due`, and `anchor_at`, on the clock that counts
+            suspend; None where only the wall clock knows.
+    """
+
+    anchor_at: float
+    last_run_at: float | None = None
+    last_due: float | None = None
+    occurrences: int = 0
+    ever_ran: bool = False
+    touched_boot: float | None = None
+    anchor_boot: float | None = None
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Run it now.
+
+    Attributes:
+        at: The latest due instant, not after now: what `last_due` becomes.
+        missed: 0 when it is on time; else how many due instants went by, this one included, for which it is one run.
+        why: A sentence for people.
+    """
+
+    at: float
+    missed: int
+    why: str
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Not yet.
+
+    Attributes:
+        until: Wall-clock instant of the next run, as the clocks stand.
+        why: A sentence for people.
+        decided: What was decided on the way to it (a run put off, or not made good); empty where it merely waits.
+    """
+
+    until: float
+    why: str
+    decided: str = ""
+
+
+class Never(msgspec.Struct, frozen=True):
+    """It is not due by time; `over` where it had times, and there will be no more."""
+
+    why: str
+    over: bool = False
+
+
+Decision: TypeAlias = Due | Wait | Never
+
+
+def decide(
+    schedule: Schedule,
+    progress: Progress,
+    now: Now,
+    limits: SchedulerLimits,
+    *,
+    run_on_enable: bool = True,
+    delay: float = 0.0,
+) -> Decision:
+    """Say whether a pipe is due; a run that was missed is put off by `delay` after a resume or start (`stagger`).
+
+    Raises:
+        zoneinfo.ZoneInfoNotFoundError: The schedule's zone is gone from the machine.
+    """
+    decision: Decision
+    match schedule:
+        case Manual():
+            return Never("runs only by hand or by an event")
+        case Every():
+            decision = _interval(schedule, progress, now, limits, run_on_enable=run_on_enable)
+        case At():
+            decision = _once(schedule, progress, now, limits)
+        case Cron() | Calendar():
+            decision = _calendar(schedule, progress, now, limits)
+    return _staggered(decision, now, delay) if isinstance(decision, Due) else decision
+
+
+def stagger(name: str, seed: str, limits: SchedulerLimits) -> float:
+    """Return the seconds by which this pipe's missed run is put off after a resume: the same for the same name."""
+    digest = hashlib.blake2b(f"{seed}\0{name}".encode(errors="surrogatepass"), digest_size=4).digest()
+    return limits.stagger_seconds * int.from_bytes(digest) / 2**32
+
+
+def _interval(schedule: Every, known: Progress, now: Now, limits: SchedulerLimits, *, run_on_enable: bool) -> Decision:
+    anchor = known.anchor_boot if known.anchor_boot is not None else now.boottime_of(now.past(known.anchor_at))
+    touched = known.touched_boot
+    if touched is None and (at_wall := max(known.last_run_at or 0.0, known.last_due or 0.0)):
+        touched = now.boottime_of(now.past(at_wall))
+    due = (
+        anchor
+        if touched is None and not known.ever_ran
+        else (anchor if touched is None else touched) + schedule.seconds
+    )
+    if not run_on_enable:
+        due = max(due, anchor + schedule.seconds)
+    late = now.boottime - due
+    if late < 0:
+        until = now.wall_of(due)
+        return Wait(until, f"waits for {time_text(until, now.zone, now.wall)}: every {span_text(schedule.seconds)}")
+    intervals = math.floor(late / schedule.seconds)
+    at = now.wall_of(due + intervals * schedule.seconds)
+    if due <= anchor:
+        return Due(at, 0, "first run since it was enabled or edited")
+    if not intervals and late <= limits.late_seconds:
+        return Due(at, 0, f"due: {span_text(schedule.seconds)} since the last start")
+    return Due(at, intervals + 1, _made_good(intervals + 1, f"{intervals + 1}", late))
+
+
+def _once(schedule: At, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
+    instant = schedule.due(known.anchor_at, now.zone)
+    text = time_text(instant, now.zone, now.wall)
+    if known.last_due is not None and known.last_due >= instant:
+        return Never(f"was due once, at {text}", over=True)
+    if known.anchor_at - instant > limits.late_seconds:
+        over = span_text(known.anchor_at - instant)
+        return Never(f"{text} was over {over} before it was first seen or enabled: refused", over=True)
+    late = now.wall - instant
+    if late < 0:
+        return Wait(instant, f"waits for {text}, once")
+    if late > limits.catch_up_seconds:
+        return Never(f"missed {text} by {span_text(late)}: too late to be made good", over=True)
+    if late <= limits.late_seconds:
+        return Due(instant, 0, f"due at {text}, once")
+    return Due(instant, 1, _made_good(1, "1", late))
+
+
+def _calendar(schedule: Cron | Calendar, known: Progress, now: Now, limits: SchedulerLimits) -> Decision:
+    most = schedule.max_occurrences if isinstance(schedule, Calendar) else None
+    if most is not None and known.occurrences >= most:
+        return Never(f"max_occurrences reached: {known.occurrences}", over=True)
+    zone, begun = zone_of(schedule.timezone, now.zone), known.anchor_at
+    following = next(schedule.following(_watermark(known, now, limits), now.zone, begun), None)
+    if following is None or following > now.wall:
+        return _next(following, zone, now)
+    latest = max(schedule.latest(now.wall, now.zone, begun) or following, following)
+    late = now.wall - latest
+    if late > limits.catch_up_seconds:
+        then = _next(next(schedule.following(now.wall, now.zone, begun), None), zone, now)
+        told = f"missed {time_text(latest, zone, now.wall)} by {span_text(late)}, too late to be made good"
+        why = f"{told}; {then.why}"
+        return Wait(then.until, why, told) if isinstance(then, Wait) else Never(why, over=True)
+    if late <= limits.late_seconds and following == latest:
+        return Due(latest, 0, f"due at {time_text(latest, zone, now.wall)}")
+    more = islice(schedule.following(following, now.zone, begun), _COUNT_MAX - 1)
+    missed = 1 + sum(1 for _ in takewhile(lambda at: at <= latest, more))
+    return Due(latest, missed, _made_good(missed, f"{missed}" if missed < _COUNT_MAX else f"over {missed - 1}", late))
+
+
+def _watermark(known: Progress, now: Now, limits: SchedulerLimits) -> float:
+    """Return the wall-clock instant up to which all due instants are done with."""
+    watermark = now.past(known.anchor_at)
+    if known.last_due is None:
+        return watermark
+    is_wrong = known.last_due > now.wall + limits.step_back_seconds
+    return max(watermark, now.past(known.last_due) if is_wrong else known.last_due)
+
+
+def _next(at: float | None, zone: tzinfo, now: Now) -> Wait | Never:
+    if at is None:
+        return Never("has no time to come", over=True)
+    return Wait(at, f"waits for {time_text(at, zone, now.wall)}")
+
+
+def _made_good(missed: int, number: str, late: float) -> str:
+    if missed == 1:
+        return f"missed a run while off or asleep, {span_text(late)} ago: made good"
+    return f"missed {number} runs while off or asleep: one made good"
+
+
+def _staggered(due: Due, now: Now, delay: float) -> Decision:
+    """Put off what was due before the machine came back, so that not everything starts at once."""
+    if now.resumed_at is None or now.boottime_of(due.at) > now.resumed_at:
+        return due
+    left = now.resumed_at + delay - now.boottime
+    if left <= 0:
+        return due
+    why = f"{due.why}, in {span_text(max(left, 1))}: starts after a resume are spread out"
+    return Wait(now.wall + left, why, f"{due.why}; put off a little: starts after a resume are spread out")
+
+
+# -- what people ask -------------------------------------------------------------------------------------------------
+
+
+def upcoming(schedule: Schedule, progress: Progress, now: Now, decision: Decision, count: int = 5) -> tuple[float, ...]:
+    """Return the next due instants, ascending, at most `count`, given what was decided; one that is due is now."""
+    if isinstance(decision, Never):
+        return ()
+    first = now.wall if isinstance(decision, Due) else decision.until
+    if isinstance(schedule, Calendar) and schedule.max_occurrences is not None:
+        count = min(count, schedule.max_occurrences - progress.occurrences)
+    return tuple(islice(chain([first], _following(schedule, progress, now, first)), max(count, 0)))
+
+
+def period(schedule: Schedule, progress: Progress, now: Now) -> float | None:
+    """Return the seconds between two runs, the shortest of the next few; None when it does not repeat."""
+    if isinstance(schedule, Every):
+        return schedule.seconds
+    found = islice(_following(schedule, progress, now, now.wall), _LOOK_AHEAD)
+    return min((later - earlier for earlier, later in pairwise(found)), default=None)
+
+
+def slower(schedule: Schedule, progress: Progress, now: Now, average_seconds: float | None) -> str | None:
+    """Return a warning when runs take longer than the schedule leaves them (E5), or None."""
+    every = None if average_seconds is None else period(schedule, progress, now)
+    if average_seconds is None or every is None or average_seconds <= every:
+        return None
+    return (
+        f"slower than its schedule: a run takes {span_text(average_seconds)} on average and is due every "
+        f"{span_text(every)}; the runs in between are skipped"
+    )
+
+
+def explain(
+    schedule: Schedule,
+    progress: Progress,
+    now: Now,
+    decision: Decision,
+    *,
+    count: int = 5,
+    average_seconds: float | None = None,
+    is_on: bool = True,
+) -> tuple[str, ...]:
+    """Return sentences for people: the schedule, what holds now, the next runs, and what is odd about them.
+
+    `average_seconds` is what a run takes, `is_on` whether the pipe runs by itself at present: one that does not is
+    not said to be about to.
+    """
+    zone = zone_of(schedule.timezone, now.zone) if isinstance(schedule, Cron | Calendar) else now.zone
+    lines = [f"schedule: {describe(schedule)}"]
+    if not isinstance(schedule, Manual):
+        lines.append(f"{'now' if is_on else 'once it is on'}: {decision.why}")
+    instants = upcoming(schedule, progress, now, decision, count)
+    lines += [f"{'next' if is_on else 'would be next'}: {time_text(at, zone, now.wall)}" for at in instants]
+    warning = slower(schedule, progress, now, average_seconds)
+    return (*lines, *([f"warning: {warning}"] if warning else ()))
+
+
+def _following(schedule: Schedule, progress: Progress, now: Now, at: float) -> Iterator[float]:
+    match schedule:
+        case Every():
+            return counting(at + schedule.seconds, schedule.seconds)
+        case Cron() | Calendar():
+            return schedule.following(at, now.zone, progress.anchor_at)
+        case Manual() | At():
+            return iter(())

@@ -1,0 +1,290 @@
+"""Events that start pipes: which pattern fits, what is a loop, and where events come from that nobody publishes.
+
+An occurrence of an event starts a pipe once, whichever of its patterns fit: the claim is (pipe, event, key). A pipe
+never starts itself, and an event does not come back to a pipe that had a part in causing it. Tools that fail and files
+that change (`file_changed:PATH`) are heard here. What is watched is what some pipe names, no more; a change is named by
+path, time and size, so that one told twice starts a pipe once. What changes before the system announces it, or while
+the folders watched become others, may be missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import structlog
+
+from supervisord_py.errors import BadRequestError
+from supervisord_py.ledger.events import Event
+from supervisord_py.pipes.definition import FILE_CHANGED, PIPE_EVENTS, PUBLISHED
+from supervisord_py.pipes.room_requests import PublishedEvent
+from supervisord_py.pipes.schedule import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from supervisord_py.pipes.models import EventPattern, PipeDefinition
+    from supervisord_py.pipes.running.running_house import RunningHouse
+    from supervisord_py.pipes.running.triggering import Triggering
+
+_OWN = ("pipe.md", "output", ".env")
+"""In a pipe's folder, what the pipe itself or its owner writes: no news to it."""
+
+
+class PipeEvent(msgspec.Struct, frozen=True):
+    """Something happened.
+
+    Attributes:
+        name: The word before the colon.
+        subject: What it happened to: a pipe, a tool, an absolute path; None where there is none.
+        key: Which occurrence: an execution's id, a path with its time and size, what a webhook's caller gives.
+        chain: The pipes whose executions led to it, one by the other, the last one its source; empty when nobody knows.
+    """
+
+    name: str
+    subject: str | None
+    key: str
+    chain: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """As patterns and claims name it."""
+        return self.name if self.subject is None else f"{self.name}:{self.subject}"
+
+
+def check_published(name: str) -> None:
+    """Refuse the name of an event that nobody outside may publish, or that no pipe can wait for.
+
+    Raises:
+        BadRequestError: It is one of those.
+    """
+    hint = "give it a name of its own: letters, digits, `.`, `_` and `-`, at most 128, for example deploy_done"
+    if name.partition(":")[0] in PUBLISHED:
+        raise BadRequestError(f"{shown(name)} is told by what happens here, and by nobody else", hint=hint)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise BadRequestError(f"{shown(name)} is no name of an event", hint=hint)
+
+
+def misses(pattern: EventPattern, pipes: Collection[str]) -> bool:
+    """Say whether a pattern waits for the end of a pipe, and none of `pipes` is the one."""
+    subject = pattern.subject
+    if pattern.event not in PIPE_EVENTS or subject is None or subject in pipes:
+        return False
+    named = _glob(subject, names=True)
+    return not ("*" in subject or "?" in subject) or not any(named.fullmatch(each) for each in pipes)
+
+
+def matches(pattern: EventPattern, event: PipeEvent, folder: str) -> bool:
+    """Say whether the event is one of the pattern's. `folder` is the pipe's: its relative paths begin there."""
+    if pattern.event != event.name:
+        return False
+    if event.name == FILE_CHANGED:
+        path = event.subject or ""
+        return not _own(path, folder) and _glob(_absolute(pattern.subject or "", folder)).fullmatch(path) is not None
+    if pattern.subject is None:
+        return True
+    return event.subject is not None and _glob(pattern.subject, names=True).fullmatch(event.subject) is not None
+
+
+def loop(pipe: str, event: PipeEvent) -> str | None:
+    """Return why an event may not start a pipe that had a part in it, or None."""
+    if pipe not in event.chain:
+        return None
+    if event.chain[-1] == pipe:
+        return f"{event.text} is its own doing: a pipe does not start itself"
+    way = " -> ".join((*event.chain[event.chain.index(pipe) :], pipe))
+    return f"{event.text} would go round in a loop ({way}): suppressed"
+
+
+def watch_root(pattern: EventPattern, folder: str) -> str:
+    """Return the deepest folder that holds everything a `file_changed` pattern can mean."""
+    parts: list[str] = []
+    for part in PurePosixPath(_absolute(pattern.subject or "", folder)).parts[:-1]:
+        if "*" in part or "?" in part:
+            break
+        parts.append(part)
+    return str(PurePosixPath(*parts))
+
+
+def goes_below(pattern: EventPattern, folder: str) -> bool:
+    """Say whether a `file_changed` pattern can mean files in folders below its root."""
+    whole = _absolute(pattern.subject or "", folder)
+    return "**" in whole or "/" in whole.removeprefix(watch_root(pattern, folder)).strip("/")
+
+
+def is_own(pattern: EventPattern, folder: str) -> bool:
+    """Say whether a pattern means nothing but what the pipe itself, or its owner, writes in its folder."""
+    return pattern.event == FILE_CHANGED and _own(_absolute(pattern.subject or "", folder), folder)
+
+
+def _absolute(subject: str, folder: str) -> str:
+    """Return the path of a pattern, `.` and `..` resolved by name; what ends with a slash is all below that folder."""
+    parts: list[str] = []
+    for part in PurePosixPath(folder, subject).parts[1:]:
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    if subject.endswith("/"):
+        parts.append("**")
+    return "/" + "/".join(parts)
+
+
+def _own(path: str, folder: str) -> bool:
+    inside = PurePosixPath(path)
+    return inside.is_relative_to(folder) and inside.relative_to(folder).parts[:1] in [(each,) for each in _OWN]
+
+
+def _glob(pattern: str, *, names: bool = False) -> re.Pattern[str]:
+    """Return the expression of `*`, `?` and `**`; of names there are no folders, so a star is anything."""
+    within = "." if names else "[^/]"
+    pieces = []
+    for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
+        match piece:
+            case "**/":
+                pieces.append("(?:.*/)?")
+            case "**":
+                pieces.append(".*")
+            case "*":
+                pieces.append(f"{within}*")
+            case "?":
+                pieces.append(within)
+            case _:
+                pieces.append(re.escape(piece))
+    return re.compile("".join(pieces), re.DOTALL)
+
+
+# -- where they come from ----------------------------------------------------------------------------------------
+
+TOOL_FAILURES = frozenset(("died", "start_failed", "run_failed"))
+LOOK_SECONDS = 2.0
+"""So often it is looked whether folders that are named have come to be, or a listener has died."""
+_TOOL = "tool:"
+_DIED = "died"
+_STEP_MS, _GATHER_MS = 100, 400
+"""A stop is noticed within a step; an editor makes several changes of one save."""
+_log = structlog.get_logger(__name__)
+
+
+class Root(NamedTuple):
+    """A folder to be watched, with all below it or not."""
+
+    path: str
+    deep: bool
+
+
+class EventSources:
+    """Listens for what pipes wait for.
+
+    Args:
+        house: Whose events.
+        triggering: Starts pipes.
+        pipes: All that can be used at present.
+    """
+
+    def __init__(
+        self, house: RunningHouse, triggering: Triggering, pipes: Callable[[], Iterable[PipeDefinition]]
+    ) -> None:
+        self._house = house
+        self._triggering = triggering
+        self._pipes = pipes
+        self._heard = house.events.subscribe()
+        self._wake = asyncio.Event()
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._heard.close()
+
+    def look(self) -> None:
+        """Look now which files pipes wait for."""
+        self._wake.set()
+
+    async def hear_tools(self) -> None:
+        """Turn tools' failures into events, until the stream ends."""
+        async for item in self._heard:
+            if isinstance(item, Event) and item.event in TOOL_FAILURES and (item.unit or "").startswith(_TOOL):
+                name = (item.unit or "").removeprefix(_TOOL)
+                facts = {"reason": item.reason, "instance": item.instance, **item.facts}
+                event = PublishedEvent("tool_failed", name, _occurrence(item), facts)
+                await self._triggering.publish(event, item.id)
+
+    async def hear_files(self) -> None:
+        """Turn changes of files into events, until cancelled."""
+        watched: set[Root] = set()
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            while True:
+                self._wake.clear()
+                wanted = self._roots()
+                present = await asyncio.to_thread(lambda roots: {it for it in roots if os.path.isdir(it.path)}, wanted)
+                if present != watched or any(task.done() for task in tasks):
+                    await _cancelled(tasks)
+                    watched = present
+                    tasks = [asyncio.ensure_future(self._watch(present, deep=deep)) for deep in (False, True)]
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS if wanted else None):
+                        await self._wake.wait()
+        finally:
+            await _cancelled(tasks)
+
+    async def _watch(self, roots: set[Root], *, deep: bool) -> None:
+        """Tell of changes in folders, until cancelled or the system has no more watches to give."""
+        paths = sorted(root.path for root in roots if root.deep is deep)
+        if not paths:
+            await asyncio.Event().wait()
+        # A thread of its own: to set up a deep tree takes seconds, and awatch does that in the loop.
+        pool, ending, loop = ThreadPoolExecutor(1, "pipe files"), threading.Event(), asyncio.get_running_loop()
+        options: dict[str, Any] = {"debounce": _GATHER_MS, "step": _STEP_MS, "rust_timeout": _STEP_MS}
+        options |= {"ignore_permission_denied": True, "raise_interrupt": False, "stop_event": ending}
+        try:
+            # 20 ms, wanted only where a pipe names files; its binary part may be missing on a rare machine.
+            from watchfiles import Change, watch
+
+            batches = watch(*paths, watch_filter=None, recursive=deep, **options)
+            while changes := await loop.run_in_executor(pool, next, batches, None):
+                for path in sorted({path for kind, path in changes if kind is not Change.deleted}):
+                    key = await asyncio.to_thread(_file_key, path)
+                    if key is not None:
+                        await self._triggering.publish(PublishedEvent(FILE_CHANGED, path, key, {"path": path}))
+        except Exception as error:
+            _log.warning("files_not_watched", paths=paths, exc_info=error)
+        finally:
+            ending.set()
+            pool.shutdown(wait=False)
+
+    def _roots(self) -> frozenset[Root]:
+        found: set[Root] = set()
+        for definition in self._pipes():
+            for pattern in definition.events:
+                if pattern.event == FILE_CHANGED and self._house.states.is_enabled(definition):
+                    folder = str(definition.folder)
+                    found.add(Root(watch_root(pattern, folder), deep=goes_below(pattern, folder)))
+        return frozenset(found)
+
+
+async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _file_key(path: str) -> str | None:
+    """Name an occurrence by how a file stands; None where there is none. Blocking."""
+    with suppress(OSError):
+        stat = os.stat(path)
+        if not os.path.isdir(path):
+            return f"{path}:{stat.st_mtime_ns}:{stat.st_size}"
+    return None
+
+
+def _occurrence(failure: Event) -> str:
+    """Return what tells one failure from another: a process that dies in a run is one failure, told by two events."""
+    is_end = failure.event == _DIED or bool(failure.facts.get("instance_ended"))
+    return failure.instance if is_end and failure.instance else str(failure.id)

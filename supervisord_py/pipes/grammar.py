@@ -1,0 +1,338 @@
+"""From text to schedule. Pure: text in, a value or an error out.
+
+Every text either becomes a schedule or a `ScheduleError` that says what is wrong; nothing is silently `never`, and
+nothing silently means something else than what people read: `daily` stays an interval, as pipes in the wild have it,
+and says so. No hint offers another time than the one that was written.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, time
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from supervisord_py.config.documents import did_you_mean, nearest
+from supervisord_py.pipes.schedule import (
+    ELAPSED,
+    SECONDS,
+    UNITS,
+    WEEKDAYS,
+    At,
+    Calendar,
+    Cron,
+    Every,
+    Frequency,
+    Manual,
+    Schedule,
+    ScheduleError,
+    checked_zone,
+    shown,
+    span_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SHORTEST_SECONDS = 10.0
+LONGEST_SECONDS = 3660 * 86400.0
+FORMS = "pipe.md(5) lists the forms, from every 30m to a cron line"
+_MACROS = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # fmt: skip
+_INTERVALS = {"hourly": 3600.0, "daily": 86400.0, "weekly": 604800.0}
+_FIXED = {"daily": "daily at 9:00", "every day": "daily at 9:00"}
+_FIXED |= {"weekly": "monday at 9:00", "every week": "monday at 9:00"}
+_GROUPS = {"day": "*", "weekday": "1-5", "workday": "1-5", "weekend": "0,6", "daily": "*", "everyday": "*"}
+_HOURS = {"noon": (12, 0), "midday": (12, 0), "midnight": (0, 0)}
+_WORDS = ("manual", "every", "other", "and", "at", *UNITS, *_INTERVALS, *_GROUPS, *WEEKDAYS, *_HOURS, *_MACROS)
+_ZONE_BEFORE = re.compile(r"(?:CRON_TZ|TZ)=(\S+) (.+)")
+_ZONE_AFTER = re.compile(r"(.+?)(?: in| \()? ?(?<=[ (])((?:[A-Za-z_]+/[A-Za-z][A-Za-z0-9_+/-]*)|UTC|GMT)\)?")
+_CRON_LIKE = re.compile(r"[0-9*?,/-]*[0-9*?][0-9*?,/-]*(?: [0-9A-Za-z*?,/#-]+)*")
+_TIMED = re.compile(r"(?P<days>[a-z][a-z, -]*?),? (?:at|@) (?P<time>[0-9a-z:. ]+)")
+_TIME = re.compile(r"(?P<hour>[0-9]{1,2})(?:[:.](?P<minute>[0-9]{2}))?(?: ?(?P<half>am|pm|a\.m\.|p\.m\.))?")
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9:]+(?:\.[0-9]{1,9})?(?:Z|z|[+-][0-9]{2}:[0-9]{2})?)?")
+_INSTANT_HINT = "write date, time and offset, as `at 2099-01-01T09:00:00Z`"
+_CRON_HINT = "write for example `*/30 9-17 * * 1-5` (minute hour day month weekday)"
+_CRON_RANGES = {
+    "second": "0-59", "minute": "0-59", "hour": "0-23", "day-of-month": "1-31", "month": "1-12", "day-of-week": "0-7",
+}  # fmt: skip
+_CRON_MOST = (59, 59, 23, 31, 12, 6)
+
+
+class ParsedSchedule(msgspec.Struct, frozen=True):
+    """A schedule, and sentences for the one who wrote it."""
+
+    schedule: Schedule
+    warnings: tuple[str, ...] = ()
+
+
+def parse_schedule(
+    text: str,
+    config: Mapping[str, object] | None = None,
+    *,
+    timezone: str | None = None,
+    floor_seconds: float = SHORTEST_SECONDS,
+) -> ParsedSchedule:
+    """Read a schedule.
+
+    Args:
+        text: `schedule` of the front matter.
+        config: `schedule_config`; one that is not empty takes the place of the text.
+        timezone: Zone of what names none; None is the machine's.
+        floor_seconds: Nothing denser is taken.
+
+    Raises:
+        ScheduleError: It is none; `detail` says why.
+    """
+    zone = None if timezone is None else checked_zone(timezone)
+    if config:
+        return _read_config(config, zone, floor_seconds)
+    plain = " ".join(text.split())
+    if len(plain) > 200:
+        raise ScheduleError(f"a schedule of {len(plain)} characters is too long: {shown(plain)}", hint=FORMS)
+    found = _read(plain, zone, floor_seconds)
+    if found is None:
+        raise ScheduleError(f"{shown(plain)} is no schedule", hint=_hint(plain, zone, floor_seconds))
+    return found
+
+
+def _read(text: str, zone: str | None, floor: float) -> ParsedSchedule | None:
+    lower = text.lower()
+    if lower == "manual":
+        return ParsedSchedule(Manual())
+    if (once := _once(text, zone, floor)) is not None:
+        return ParsedSchedule(once)
+    seconds = _interval(lower.removeprefix("@") if lower.startswith("@every ") else lower)
+    if seconds is not None:
+        warning = f"`{lower}` is an interval from start to start, at no fixed hour; for a fixed hour write `{{}}`"
+        warnings = (warning.format(_FIXED[lower]),) if lower in _FIXED else ()
+        return ParsedSchedule(Every(_checked(seconds, text, floor)), warnings)
+    if before := _ZONE_BEFORE.fullmatch(text):
+        zone, text = checked_zone(before[1]), before[2]
+    elif after := _ZONE_AFTER.fullmatch(text):
+        text, zone = after[1], checked_zone(after[2])
+    lower = text.lower()
+    expression = _MACROS.get(lower) or _clock_cron(lower)
+    if expression is None and _CRON_LIKE.fullmatch(lower) and (" " in lower or "*" in lower):
+        expression = _checked_cron(lower, floor)
+    return None if expression is None else ParsedSchedule(Cron(expression, zone))
+
+
+def _once(text: str, zone: str | None, floor: float) -> At | None:
+    """Read `at 2026-12-01T10:00Z`, `2026-12-01 10:00 Europe/Berlin`, `in 30m`, `tomorrow at 9am`."""
+    if not re.match(r"(?:at )?[0-9]{4}-|in |tomorrow at ", text, re.IGNORECASE):
+        return None
+    if after := _ZONE_AFTER.fullmatch(text):
+        text, zone = after[1], checked_zone(after[2])
+    plain = text.lower().removeprefix("at ")
+    if plain.startswith("tomorrow at "):
+        return At(next_day=time(*_time(plain.removeprefix("tomorrow at "))).isoformat(), timezone=zone)
+    if plain.startswith("in "):
+        seconds = span_of(plain.removeprefix("in "))
+        return None if seconds is None else At(after_seconds=_checked(seconds, text, floor))
+    moment = _moment(plain)
+    if moment.tzinfo is None:
+        return At(reading=moment.isoformat(), timezone=zone)
+    return At(instant=moment.timestamp())
+
+
+def _hint(text: str, zone: str | None, floor: float) -> str:
+    """Offer the same text with its misspelled words mended, or its time of day each day, where that is a schedule."""
+    lower = text.lower()
+    if lower == "@reboot":
+        return f"a restart of the daemon would run it, too; {FORMS}"
+    mended = re.sub(r"@?[a-z]{2,}", lambda word: nearest(word[0], _WORDS, 0.7) or word[0], lower)
+    for meant in (mended, f"daily at {lower.removeprefix('at ')}"):
+        with suppress(ScheduleError):
+            if meant != lower and _read(meant, zone, floor):
+                return f"did you mean `{meant}`? {FORMS}"
+    return FORMS
+
+
+def _interval(text: str) -> float | None:
+    if text in _INTERVALS:
+        return _INTERVALS[text]
+    if (bare := re.fullmatch(r"every (other )?([a-z]{2,})", text)) and bare[2] in UNITS:
+        return UNITS[bare[2]] * (2 if bare[1] else 1)
+    return span_of(text.removeprefix("every "))
+
+
+def _checked(seconds: float, text: str, shortest: float) -> float:
+    if seconds < shortest:
+        detail = f"{shown(text)} is too dense; the shortest interval is {shortest:g} s"
+        raise ScheduleError(detail, hint=f"write for example `every {max(60, int(shortest) + 1)} s`")
+    if seconds > LONGEST_SECONDS:
+        raise ScheduleError(f"{shown(text)} is over ten years", hint="write a date instead: `at 2099-01-01T09:00:00Z`")
+    return seconds
+
+
+def _clock_cron(text: str) -> str | None:
+    """Return the five cron fields of `daily at 9:30am` and its like, or None for another text."""
+    match = _TIMED.fullmatch(text)
+    days = _days(match["days"]) if match else None
+    if match is None or days is None:
+        return None
+    hour, minute = _time(match["time"].strip())
+    return f"{minute} {hour} * * {days}"
+
+
+def _days(text: str) -> str | None:
+    words = re.sub(r"^(?:every|each|on) ", "", text)
+    if (group := _GROUPS.get(words) or _GROUPS.get(words.removesuffix("s"))) is not None:
+        return group
+    found: set[int] = set()
+    for each in re.split(r"(?:, ?and |, ?| and | )", words.replace(" - ", "-").replace(" to ", "-")):
+        first, dash, last = each.partition("-")
+        begin, end = _weekday(first), _weekday(last if dash else first)
+        if begin is None or end is None:
+            return None
+        found.update((begin + step) % 7 for step in range((end - begin) % 7 + 1))
+    return ",".join(str(each) for each in sorted(found))
+
+
+def _weekday(word: str) -> int | None:
+    short = {"tues": "tue", "weds": "wed", "thur": "thu", "thurs": "thu"}.get(word, word)
+    return next((number for number, name in enumerate(WEEKDAYS) if short in (name, f"{name}s", name[:3])), None)
+
+
+def _time(text: str) -> tuple[int, int]:
+    if text in _HOURS:
+        return _HOURS[text]
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ScheduleError(f"{shown(text)} is no time of day", hint="a time of day is written 9, 9am, 9:30am or 21:30")
+    hour, minute = int(match["hour"]), int(match["minute"] or 0)
+    if match["half"]:
+        if not 1 <= hour <= 12:
+            raise ScheduleError(f"{shown(text)} is no time of day", hint="the hour of am and pm is 1 to 12")
+        hour = hour % 12 + (12 if match["half"][0] == "p" else 0)
+    if hour > 23 or minute > 59:
+        raise ScheduleError(f"{shown(text)} is no time of day", hint="the day ends at 23:59")
+    return hour, minute
+
+
+def _checked_cron(text: str, shortest_seconds: float) -> str:
+    """Return an expression of 5 fields, or 6 with seconds first, that has due instants."""
+    from cronsim import CronSim, CronSimError
+
+    parts = text.upper().replace("?", "*").split()
+    if not 5 <= len(parts) <= 6:
+        raise ScheduleError(f"a cron expression has 5 or 6 (seconds first) fields, not {len(parts)}", hint=_CRON_HINT)
+    for most, part in zip(_CRON_MOST[-len(parts) :], parts, strict=True):
+        if any(int(step) > most for step in re.findall(r"/([0-9]{1,9})", part)):
+            detail = f"the step of {part!r} is more than the field holds: it would not go on where it ended"
+            raise ScheduleError(detail, hint="a step counts within its field; an interval is written `every 90m`")
+    expression = " ".join(parts)
+    try:
+        found = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        wrong = str(error).removeprefix("Bad ")
+        with suppress(CronSimError):
+            if wrong == "day-of-month":
+                CronSim(" ".join([*parts[:-2], "*", parts[-1]]), datetime(2026, 1, 1, tzinfo=UTC))
+                wrong = ""  # in another month there is such a day
+        if wrong:
+            said = f"cron: the {wrong} of {shown(text)} is wrong; it takes {_CRON_RANGES[wrong]}"
+            raise ScheduleError(said, hint=_CRON_HINT) from None
+        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT) from None
+    if next(found, None) is None:
+        raise ScheduleError(f"no calendar has a time for {shown(text)}", hint=_CRON_HINT)
+    ordered = sorted(found.seconds)
+    gap = min(after - before for before, after in zip(ordered, [*ordered[1:], ordered[0] + 60], strict=True))
+    if gap < shortest_seconds:
+        detail = f"runs {gap} s apart are too dense; the shortest is {shortest_seconds:g} s"
+        raise ScheduleError(detail, hint="write for example `0 * * * * *`, each minute at second 0")
+    return expression
+
+
+# -- schedule_config -------------------------------------------------------------------------------------------------
+
+_FREQUENCIES = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months"}
+_BOUNDS = {
+    "interval": (1, 10**6), "day_of_month": (1, 31), "at_hour": (0, 23), "at_minute": (0, 59),
+    "max_occurrences": (1, 10**6),
+}  # fmt: skip
+_KEYS = ("frequency", *_BOUNDS, "days_of_week", "timezone", "starting", "ending")
+_UNUSED: dict[Frequency, tuple[str, ...]] = dict.fromkeys(ELAPSED, ("day_of_month", "at_hour", "at_minute"))
+_UNUSED |= {Frequency.DAYS: ("day_of_month",), Frequency.WEEKS: ("day_of_month",), Frequency.MONTHS: ("days_of_week",)}
+_CONFIG_HINT = "write for example `schedule_config: {frequency: weeks, days_of_week: [1, 5], at_hour: 9}`"
+
+
+def _read_config(config: Mapping[str, object], timezone: str | None, shortest: float) -> ParsedSchedule:
+    """Read the map that user interfaces write; texts stand for numbers. The detail of an error names the key."""
+    given = {key: value for key, value in config.items() if value not in (None, "", "null", "~", [], ())}
+    name = str(given.get("frequency")).strip().lower()
+    word = _FREQUENCIES.get(name, name if name.endswith("s") else f"{name}s")
+    if word not in set(Frequency):
+        raise _config_error(f"frequency {shown(name)} is not one of {', '.join(Frequency)}")
+    frequency = Frequency(word)
+    unused = [key for key in given if key in _UNUSED[frequency]]
+    warnings = [f"schedule_config: {key} has no effect with frequency {frequency}" for key in unused]
+    warnings += [f"schedule_config: {key} is unknown{did_you_mean(key, _KEYS)}" for key in config if key not in _KEYS]
+    given = {key: value for key, value in given.items() if key not in unused}
+    zone = checked_zone(str(given["timezone"]).strip()) if "timezone" in given else timezone
+    plan = Calendar(
+        frequency=frequency,
+        days_of_week=_days_of_week(given.get("days_of_week", ())),
+        timezone=zone,
+        **{key: _number(key, given[key]) for key in _BOUNDS if key in given},
+        **{key: _config_instant(key, str(given[key]), zone) for key in ("starting", "ending") if key in given},
+    )
+    seconds = plan.interval * SECONDS[frequency]
+    if not shortest <= seconds <= LONGEST_SECONDS:
+        raise _config_error(f"every {plan.interval} {frequency} is not between {shortest:g} s and ten years")
+    if plan.starting is not None and next(plan.following(plan.starting - 1, UTC, 0.0), None) is None:
+        raise _config_error("there is no time between starting and ending")
+    bounded = plan.days_of_week or plan.starting is not None or plan.ending is not None or plan.max_occurrences
+    return ParsedSchedule(plan if bounded or frequency not in ELAPSED else Every(seconds), tuple(warnings))
+
+
+def _config_error(detail: str, hint: str = _CONFIG_HINT) -> ScheduleError:
+    return ScheduleError(f"schedule_config: {detail}", hint=hint)
+
+
+def _number(key: str, value: object) -> Any:
+    (low, high), text = _BOUNDS[key], str(value).strip()
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not low <= int(text) <= high:
+        raise _config_error(f"{key} {shown(text)} is no whole number in {low}-{high}")
+    return int(text)
+
+
+def _days_of_week(value: object) -> tuple[int, ...]:
+    found = set()
+    for each in value if isinstance(value, list | tuple) else str(value).split(","):
+        text = str(each).strip().lower()
+        day = int(text) % 7 if text in set("01234567") else _weekday(text)
+        if day is None:
+            raise _config_error(f"days_of_week {shown(text)} is no weekday (0 is Sunday, 6 is Saturday)")
+        found.add(day)
+    return tuple(sorted(found))
+
+
+def _config_instant(key: str, text: str, zone: str | None) -> Any:
+    hint = f"write `{key}: 2099-01-01T09:00:00Z`, or add `timezone:`"
+    try:
+        moment = _moment(text.strip())
+    except ScheduleError as error:
+        raise _config_error(f"{key} {error.detail}", hint) from None
+    if moment.tzinfo is None and zone is None:
+        raise _config_error(f"{key} {shown(text)} has no offset, and there is no `timezone:`", hint)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(str(zone)))).timestamp()
+
+
+def _moment(text: str) -> datetime:
+    """Read `2099-01-01T09:00:00+01:00`, the offset, the time or its seconds left out or not; to the whole second."""
+    try:
+        moment = datetime.fromisoformat(text.upper()).replace(microsecond=0) if _INSTANT.fullmatch(text) else None
+    except ValueError as error:
+        raise ScheduleError(f"{shown(text)} is no date and time: {error}", hint=_INSTANT_HINT) from None
+    if moment is None:
+        raise ScheduleError(f"{shown(text)} is no date and time", hint=_INSTANT_HINT)
+    if not 1900 <= moment.year <= 9998:
+        raise ScheduleError(f"the year of {shown(text)} is not in 1900-9998", hint=_INSTANT_HINT)
+    return moment

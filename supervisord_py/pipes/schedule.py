@@ -1,0 +1,320 @@
+"""The five kinds of schedule and the instants of each, and how times are shown to people. Pure.
+
+The calendar is cronsim's, which goes by the zone as Debian's cron does, and dateutil's; each is imported when the
+first schedule needs it. Text becomes a schedule in `grammar.py`; `due.py` says whether one is due.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+import msgspec
+
+from supervisord_py.config.documents import nearest
+from supervisord_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+"""By POSIX number; never of the locale, so that every surface and log says the same."""
+_DAYS = tuple(name[:3].title() for name in WEEKDAYS)
+UNITS = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 604800.0),
+}
+_ANY_SHOWN = 80
+_SPAN = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})? ?[a-z]+(?:,? and |, ?| )?)+(?<![ ,])")
+_PIECE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+?)(?:,? and\b|[, ]|(?=[0-9])|$)")
+_ZONE = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+){0,3}")
+
+
+class ScheduleError(ConfigError):
+    """A text is no schedule. What its hint names in backticks is one."""
+
+
+class Frequency(StrEnum):
+    """Units of `schedule_config`."""
+
+    MINUTES = "minutes"
+    HOURS = "hours"
+    DAYS = "days"
+    WEEKS = "weeks"
+    MONTHS = "months"
+
+
+ELAPSED = (Frequency.MINUTES, Frequency.HOURS)
+SECONDS = {each: UNITS.get(each.value, 31 * 86400.0) for each in Frequency}
+
+
+class Manual(msgspec.Struct, frozen=True):
+    """Only by hand, or by an event."""
+
+
+class Every(msgspec.Struct, frozen=True):
+    """An interval on a clock that counts suspend, from the start of one run to the start of the next."""
+
+    seconds: float
+
+
+class At(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """Once; then the pipe is disabled. One of:
+
+    Attributes:
+        instant: Unix seconds.
+        reading: `2026-12-01T10:00:00` on the clock of `timezone` (None: the machine's).
+        after_seconds: So long after the pipe was first seen, enabled or its schedule changed.
+        next_day: `09:00:00` on the day after that.
+    """
+
+    instant: float | None = None
+    reading: str | None = None
+    after_seconds: float | None = None
+    next_day: str | None = None
+    timezone: str | None = None
+
+    def due(self, anchor: float, machine: tzinfo) -> float:
+        """Return the instant, in Unix seconds, for a pipe that was first seen or enabled at `anchor`."""
+        if self.instant is not None:
+            return self.instant
+        if self.after_seconds is not None:
+            return float(int(anchor + self.after_seconds))
+        zone = zone_of(self.timezone, machine)
+        if self.reading is not None:
+            return datetime.fromisoformat(self.reading).replace(tzinfo=zone).timestamp()
+        day = datetime.fromtimestamp(anchor, zone).date() + timedelta(days=1)
+        return datetime.combine(day, time.fromisoformat(str(self.next_day)), zone).timestamp()
+
+
+class Cron(msgspec.Struct, frozen=True):
+    """Wall-clock times.
+
+    Attributes:
+        expression: 5 fields, or 6 with seconds first; POSIX weekdays (0 and 7 are Sunday).
+        timezone: IANA name; None is the machine's zone.
+    """
+
+    expression: str
+    timezone: str | None = None
+
+    def following(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> Iterator[float]:
+        """Yield the due instants after `instant`, ascending; none where there is none within 50 years."""
+        last = instant
+        for found in self._search(instant, machine):
+            if found > last:  # an hour that comes twice is searched twice
+                last = found
+                yield found
+
+    def latest(self, instant: float, machine: tzinfo, _begun: float = 0.0) -> float | None:
+        """Return the last due instant at or before `instant`; None when there is none within 50 years."""
+        return next((found for found in self._search(instant + 1, machine, reverse=True) if found <= instant), None)
+
+    def _search(self, start: float, machine: tzinfo, *, reverse: bool = False) -> Iterator[float]:
+        from cronsim import CronSim  # 7 ms, only needed once something is due
+
+        zone = zone_of(self.timezone, machine)
+        for found in CronSim(self.expression, datetime.fromtimestamp(start, zone), reverse=reverse):
+            yield found.timestamp()
+
+
+class Calendar(msgspec.Struct, frozen=True):
+    """`schedule_config`: every so many units at a wall-clock time. Days of the week: 0 is Sunday.
+
+    Its origin is `starting`, or else when the pipe was enabled; what the map leaves open (weekday, day of the month)
+    is the origin's. A day that a month has not got is its last.
+
+    Attributes:
+        starting, ending: Unix seconds; None for open.
+        max_occurrences: Runs after which it is over; None for never.
+    """
+
+    frequency: Frequency
+    interval: int = 1
+    days_of_week: tuple[int, ...] = ()
+    day_of_month: int | None = None
+    at_hour: int = 0
+    at_minute: int = 0
+    timezone: str | None = None
+    starting: float | None = None
+    ending: float | None = None
+    max_occurrences: int | None = None
+
+    def following(self, instant: float, machine: tzinfo, begun: float) -> Iterator[float]:
+        """Yield the due instants after `instant`, ascending, until it is over; `begun` is when it was enabled."""
+        origin = self._origin(begun)
+        last = max(instant, origin - 1.0)
+        for found in self._instants(last, 2, origin, zone_of(self.timezone, machine)):
+            if self.ending is not None and found > self.ending:
+                return
+            if found > last:
+                last = found
+                yield found
+
+    def latest(self, instant: float, machine: tzinfo, begun: float) -> float | None:
+        """Return the last due instant at or before `instant`; None when it has not begun."""
+        origin = self._origin(begun)
+        upto = instant if self.ending is None else min(instant, self.ending)
+        latest = None
+        for found in self._instants(upto, 60, origin, zone_of(self.timezone, machine)) if upto >= origin else ():
+            if found > upto:
+                break
+            latest = found if found >= origin else None
+        return latest
+
+    def _origin(self, begun: float) -> int:
+        """Return whole seconds: an instant must be the same after the ledger rounded it."""
+        return int(begun if self.starting is None else self.starting)
+
+    def _instants(self, near: float, periods: int, origin: int, zone: tzinfo) -> Iterator[float]:
+        """Yield due instants from some periods before `near` on."""
+        from dateutil import rrule
+
+        first = self._first(_reading(origin, zone))
+        every: dict[str, Any] = {"interval": self.interval}
+        if self.frequency is Frequency.MONTHS:
+            day = self.day_of_month or first.day
+            every |= {"bymonthday": tuple(range(min(day, 28), day + 1)), "bysetpos": -1}
+            first = first.replace(day=1)
+        elif self.days_of_week:
+            every["byweekday"] = tuple((each - 1) % 7 for each in self.days_of_week)
+        # Whole periods are left out, or each question would count all instants since the origin.
+        period = timedelta(seconds=SECONDS[self.frequency] * self.interval)
+        back = timedelta(days=8) if self.days_of_week else timedelta()
+        behind = _reading(near, zone) - first - periods * period - back
+        if self.frequency is not Frequency.MONTHS and behind > period:
+            first += behind // period * period
+        kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
+        for found in rrule.rrule(kinds[tuple(Frequency).index(self.frequency)], dtstart=first, **every):
+            yield found.replace(tzinfo=zone).timestamp()
+
+    def _first(self, origin: datetime) -> datetime:
+        """Return the origin, moved to a day that is wanted: then some multiple of the interval always is."""
+        days, wanted = (origin + timedelta(days=each) for each in range(7)), self.days_of_week
+        day = next(each for each in days if not wanted or each.isoweekday() % 7 in wanted)
+        if self.frequency not in ELAPSED:
+            return datetime.combine(day, time(self.at_hour, self.at_minute))
+        return day if day == origin else datetime.combine(day, time())
+
+
+Schedule: TypeAlias = Manual | Every | Cron | At | Calendar
+
+
+def describe(schedule: Schedule, zone: str | None = None) -> str:
+    """Return one phrase: `every 30 min`, `at 09:30 on Monday through Friday (Europe/Berlin)`.
+
+    `zone` is the one of schedules that name none; None is that of this machine.
+    """
+    local = zone or "local time"
+    match schedule:
+        case Manual():
+            return "only by hand or by an event"
+        case Every():
+            return f"every {span_text(schedule.seconds)}, from start to start"
+        case At(instant=float(instant)):
+            return f"once, at {utc_text(instant)}"
+        case At(after_seconds=float(seconds)):
+            return f"once, {span_text(seconds)} after it was enabled or written"
+        case At():
+            when = schedule.reading or f"{schedule.next_day} on the day after it was enabled or written"
+            return f"once, at {when} ({schedule.timezone or local})"
+        case Cron():
+            from cronsim.explain import Expression
+
+            fields = schedule.expression.split()
+            words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
+            return f"{words[:1].lower()}{words[1:]} ({schedule.timezone or local})"
+        case Calendar():
+            return f"{', '.join(_calendar_words(schedule))} ({schedule.timezone or local})"
+
+
+def _calendar_words(plan: Calendar) -> Iterator[str]:
+    unit = plan.frequency.value
+    yield f"every {unit[:-1]}" if plan.interval == 1 else f"every {plan.interval} {unit}"
+    if plan.days_of_week:
+        yield "on " + " ".join(_DAYS[each] for each in plan.days_of_week)
+    if plan.day_of_month is not None:
+        yield f"on day {plan.day_of_month} or the last of the month"
+    if plan.frequency not in ELAPSED:
+        yield f"at {plan.at_hour:02}:{plan.at_minute:02}"
+    if plan.starting is not None:
+        yield f"from {utc_text(plan.starting)}"
+    if plan.ending is not None:
+        yield f"until {utc_text(plan.ending)}"
+    if plan.max_occurrences is not None:
+        yield f"at most {plan.max_occurrences} times"
+
+
+# -- times, zones and other people's texts ---------------------------------------------------------------------------
+
+
+def shown(text: str) -> str:
+    """Quote somebody's text in one line of bearable length."""
+    return repr(text if len(text) <= _ANY_SHOWN else f"{text[: _ANY_SHOWN - 1]}…")
+
+
+def span_of(text: str) -> float | None:
+    """Return the seconds of `90s`, `1h30m`, `2 hours`, `1 hour and 30 minutes`; None for another text."""
+    pieces = _PIECE.findall(text) if _SPAN.fullmatch(text) else []
+    if not pieces or any(unit not in UNITS for _count, unit in pieces):
+        return None
+    return sum(float(count) * UNITS[unit] for count, unit in pieces)
+
+
+def checked_zone(name: str) -> str:
+    """Return the name of a time zone that exists.
+
+    Raises:
+        ScheduleError: There is none of that name; the hint has the nearest.
+    """
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):  # OSError: a folder of zones, such as `Europe`
+        if _ZONE.fullmatch(name):
+            return ZoneInfo(name).key
+    near = nearest(name, available_timezones())
+    hint = f"did you mean {near}?" if near else "use a name of the IANA list, for example Europe/Berlin or UTC"
+    raise ScheduleError(f"there is no time zone {shown(name)}", hint=hint)
+
+
+def zone_of(name: str | None, machine: tzinfo) -> tzinfo:
+    """Return the zone of that IANA name, or the machine's.
+
+    Raises:
+        zoneinfo.ZoneInfoNotFoundError: There is none of that name (any more).
+    """
+    return machine if name is None else ZoneInfo(name)
+
+
+def _reading(instant: float, zone: tzinfo) -> datetime:
+    return datetime.fromtimestamp(instant, zone).replace(tzinfo=None, microsecond=0)
+
+
+def time_text(instant: float, zone: tzinfo, now: float) -> str:
+    """Show an instant to people: `09:30 CET` today, `Mon 2026-11-23 09:30 CET` on another day; seconds if there are."""
+    moment = datetime.fromtimestamp(round(instant), zone)
+    text = moment.strftime("%H:%M:%S" if moment.second else "%H:%M")
+    if moment.date() != datetime.fromtimestamp(now, zone).date():
+        text = f"{_DAYS[moment.isoweekday() % 7]} {moment:%Y-%m-%d} {text}"
+    return f"{text} {moment.tzname() or 'UTC'}"
+
+
+def utc_text(instant: float) -> str:
+    """Show an instant for machines, ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def span_text(seconds: float) -> str:
+    """Show a length of time to people, in its two largest units: `90` is `1 min 30 s`."""
+    left = max(0, round(seconds))
+    parts = []
+    for size, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,384 @@
+"""The loop that asks which pipes are due, and starts them; and the clocks that it reads.
+
+Laws. Started only when the API listens (G1). It sleeps until something is due; a pipe is asked again only when what is
+known of it changed or its time has come. One that cannot be started or decided is told, tried again with backoff, and
+holds nobody up. A crash of the loop's body is logged, counted, shown in `health()`, and the body starts again (E4). A
+step of the wall clock is noticed within `sleep_seconds`, a change of the room's at once (`wake`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from contextlib import suppress
+from datetime import UTC, tzinfo
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+import structlog
+
+from supervisord_py.pipes.due import Decision, Due, Never, Now, Progress, Wait, decide, stagger
+from supervisord_py.pipes.schedule import Manual, Schedule
+from supervisord_py.process import clock
+from supervisord_py.process.backoff import Backoff, BackoffPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+    from supervisord_py.ledger.pipe_state import PipeStateRow
+    from supervisord_py.pipes.config import SchedulerLimits
+    from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.models import PipeDefinition
+    from supervisord_py.pipes.running.live_run import LiveRun
+    from supervisord_py.pipes.running.running_house import RunningHouse
+
+STEP_SECONDS = 1.0
+"""A slewed wall clock differs by less between two looks; what is left over adds up until it is a step."""
+SLEPT_SECONDS = 2.0
+"""Clocks that were read together differ by less."""
+_SLACK_SECONDS = 0.001
+"""The wall clock and the one that counts suspend are read one after the other."""
+_RESTARTS = BackoffPolicy(initial_seconds=1.0, max_seconds=60.0, reset_seconds=300.0)
+_RETRIES = BackoffPolicy(initial_seconds=5.0, max_seconds=300.0, reset_seconds=3600.0)
+_BREATH = 50
+"""So many decisions, and others of the control plane get their turn."""
+_log = structlog.get_logger(__name__)
+
+
+class Clocks(NamedTuple):
+    """Where time comes from, in one place so that tests can turn it (DESIGN law 10).
+
+    Attributes:
+        wall: Unix seconds.
+        boot: Seconds since boot, suspended ones included.
+        awake: Seconds since boot in which the machine was awake.
+    """
+
+    wall: Callable[[], float] = time.time
+    boot: Callable[[], float] = clock.now
+    awake: Callable[[], float] = time.monotonic
+
+    def moment(self) -> float:
+        """Return Unix seconds as a row keeps them: what was told at first is what is read again later."""
+        return whole_ms(self.wall())
+
+    def asleep(self) -> float:
+        """Return how long the machine has slept, up to a constant."""
+        return clock.ahead(self.boot, of=self.awake)
+
+
+def whole_ms(seconds: float) -> float:
+    """Return a time without what is finer than a millisecond; never later than it was."""
+    return math.floor(seconds * 1000) / 1000
+
+
+class Resumes:
+    """Notices that the machine slept between two looks; `resumed_at` is on the clock that counts suspend."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self._asleep = clocks.asleep()
+        self.resumed_at: float | None = None
+
+    def look(self) -> float:
+        """Return the seconds that it slept since the last look; 0.0 for not."""
+        asleep = self._clocks.asleep()
+        slept = asleep - self._asleep
+        if slept < SLEPT_SECONDS:
+            return 0.0
+        self._asleep = asleep
+        self.resumed_at = self._clocks.boot()
+        return slept
+
+
+class Look(NamedTuple):
+    """What one look at the clocks showed: seconds that the wall clock was set by, seconds asleep, another zone."""
+
+    now: Now
+    stepped: float
+    slept: float
+    moved: bool
+
+
+class ClockWatch:
+    """Looks at the clocks, and notices what people and machines do to them: set the time, change the zone, sleep.
+
+    What is found due at the first look counts as missed while the machine was off. `zone` is the machine's, now.
+    """
+
+    def __init__(self, clocks: Clocks, zone: Callable[[], tzinfo] = lambda: UTC) -> None:
+        self._clocks = clocks
+        self._machine_zone = zone
+        self._resumes = Resumes(clocks)
+        self._resumes.resumed_at = clocks.boot()
+        self._offset = clock.ahead(clocks.wall, of=clocks.boot)
+        self._set_boot = clocks.boot()
+        self._zone: tzinfo | None = None
+        """Of the last look: who makes the watch may not know the machine's zone yet."""
+
+    def now(self) -> Now:
+        """Return the time; what happened to it waits for the next look."""
+        offset, boot = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._clocks.boot()
+        zone = self._zone or self._machine_zone()
+        return Now(boot + offset, boot, self._resumes.resumed_at, zone, self._set_boot + offset)
+
+    def look(self) -> Look:
+        """Return the time, and what happened to it since the last look."""
+        slept = self._resumes.look()
+        offset, zone = clock.ahead(self._clocks.wall, of=self._clocks.boot), self._machine_zone()
+        stepped, moved = offset - self._offset, self._zone is not None and zone != self._zone
+        if abs(stepped) >= STEP_SECONDS:
+            self._offset, self._set_boot = offset, self._clocks.boot()
+        else:
+            stepped = 0.0
+        self._zone = zone
+        return Look(self.now(), stepped, slept, moved)
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An enabled pipe, as the room knows it."""
+
+    name: str
+    schedule: Schedule
+    progress: Progress
+    run_on_enable: bool = True
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A due instant passed without a run (the room said why), or could not be decided or started: it is tried again."""
+
+    at: float
+    why: str
+
+
+Note: TypeAlias = Decision | Skipped
+
+
+class _Entry:
+    """One pipe: what was decided, when to ask again (boottime), what the room was told."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.deadline = -math.inf
+        self.served = -math.inf
+        """The due instant that was dealt with last: never twice, even if the room has not taken it in yet."""
+        self.decision: Decision | None = None
+        self.told: Note | None = None
+        self.backoff = Backoff(_RETRIES)
+
+
+class SchedulerHealth(NamedTuple):
+    """How the loop does. `alive` is False before the start, after the end, and between a crash and the next start."""
+
+    alive: bool
+    restarts: int
+    last_error: str | None
+
+
+class Scheduler:
+    """Asks and starts.
+
+    Args:
+        look: The enabled pipes, cheap: it is called at each turn.
+        trigger: Queues an execution and stores `last_due = due.at`, in one transaction. Returns None, or a sentence
+            why there is none (busy): then `last_due` is stored all the same. Raises when it could not: tried again.
+        note: Told when what is known of a pipe changes.
+        limits: The settings.
+        watch: The clocks.
+    """
+
+    restart_policy = _RESTARTS
+    """How patiently a crashed body is started again."""
+    seed = ""
+    """Of the stagger: the instance's, so that machines with the same pipes differ."""
+
+    def __init__(
+        self,
+        look: Callable[[], Iterable[Candidate]],
+        trigger: Callable[[str, Due], Awaitable[str | None]] | None,
+        note: Callable[[str, Note], None],
+        limits: SchedulerLimits,
+        watch: ClockWatch,
+    ) -> None:
+        self._look = look
+        self._trigger = trigger
+        self._note = note
+        self._limits = limits
+        self._watch = watch
+        self.now = watch.now
+        self._entries: dict[str, _Entry] = {}
+        self._bell = asyncio.Event()
+        self._alive = False
+        self._restarts = 0
+        self._last_error: str | None = None
+
+    def wake(self) -> None:
+        """Look now: a pipe was added, enabled, edited, removed, or a run of one began or ended."""
+        self._bell.set()
+
+    def reconfigure(self, limits: SchedulerLimits) -> None:
+        """Go on with other settings."""
+        self._limits = limits
+        self._ask_all_again(self._watch.now())
+        self.wake()
+
+    def decision_on(self, pipe: PipeDefinition | Candidate) -> Decision | None:
+        """Return the last decision about a pipe's schedule; None where none, or another schedule, was looked at."""
+        entry = self._entries.get(pipe.name)
+        return entry.decision if entry and entry.candidate.schedule == pipe.schedule else None
+
+    def health(self) -> SchedulerHealth:
+        """Return how the loop does."""
+        return SchedulerHealth(self._alive, self._restarts, self._last_error)
+
+    async def run(self) -> None:
+        """Ask and start until cancelled."""
+        backoff = Backoff(self.restart_policy)
+        while True:
+            try:
+                self._alive = True
+                while True:
+                    self._bell.clear()
+                    seconds = await self.turn()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await self._bell.wait()
+            except Exception as err:
+                self._restarts += 1
+                self._last_error = f"{type(err).__name__}: {err}"
+                _log.exception("scheduler_crashed", restarts=self._restarts)
+                backoff = backoff.failed(self._watch.now().boottime, 0.0)
+            finally:
+                self._alive = False
+            await asyncio.sleep(backoff.wait_seconds(self._watch.now().boottime))  # no bell: a crash may be its echo
+
+    async def turn(self) -> float:
+        """Look once, start what is due; return the seconds to sleep, at most `sleep_seconds`."""
+        look = self._watch.look()
+        if look.stepped or look.slept or look.moved:
+            facts = {"stepped": look.stepped, "slept": look.slept, "zone": str(look.now.zone) if look.moved else None}
+            _log.info("clocks_changed", **{name: fact for name, fact in facts.items() if fact})
+            self._ask_all_again(look.now)
+        names: set[str] = set()
+        decided = 0
+        for candidate in tuple(self._look()):  # what it looks at changes while the loop awaits
+            names.add(candidate.name)
+            entry = self._taken(candidate, look.now)
+            if entry.deadline <= look.now.boottime:
+                await self._attend(entry, look.now)
+                decided += 1
+                if not decided % _BREATH:
+                    await asyncio.sleep(0)
+        self._entries = {name: entry for name, entry in self._entries.items() if name in names}
+        deadline = min((entry.deadline for entry in self._entries.values()), default=math.inf) + _SLACK_SECONDS
+        return min(max(deadline - self._watch.now().boottime, 0.0), self._limits.sleep_seconds)
+
+    def _taken(self, candidate: Candidate, now: Now) -> _Entry:
+        entry = self._entries.get(candidate.name)
+        if entry is None:
+            entry = self._entries[candidate.name] = _Entry(candidate)
+        elif entry.candidate != candidate:
+            if candidate.schedule != entry.candidate.schedule:
+                entry.backoff = Backoff(_RETRIES)
+            if candidate.progress.anchor_at != entry.candidate.progress.anchor_at:
+                entry.told, entry.served = None, -math.inf  # the room has begun anew
+            entry.candidate = candidate
+            entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
+        return entry
+
+    def _ask_all_again(self, now: Now) -> None:
+        for entry in self._entries.values():
+            entry.deadline = entry.backoff.settled(now.boottime).blocked_until or -math.inf
+            entry.served = -math.inf
+
+    async def _attend(self, entry: _Entry, now: Now) -> None:
+        pipe = entry.candidate
+        delay = stagger(pipe.name, self.seed, self._limits)
+        try:
+            found = decide(
+                pipe.schedule, pipe.progress, now, self._limits, run_on_enable=pipe.run_on_enable, delay=delay
+            )
+            entry.decision = found
+            if isinstance(found, Due) and self._trigger is not None:
+                entry.deadline = now.boottime + self._limits.sleep_seconds
+                if found.at > entry.served:
+                    why = await self._trigger(pipe.name, found)
+                    entry.served, entry.backoff = found.at, Backoff(_RETRIES)
+                    entry.deadline = -math.inf  # to be decided about its next one
+                    self._tell(entry, found if why is None else Skipped(found.at, why))
+            else:
+                entry.deadline = now.boottime_of(found.until) if isinstance(found, Wait) else math.inf
+                self._tell(entry, found)
+        except Exception as err:
+            entry.backoff = entry.backoff.failed(now.boottime, 0.0)
+            entry.deadline = entry.backoff.blocked_until or now.boottime
+            seconds = entry.deadline - now.boottime
+            _log.warning("schedule_failed", unit=f"pipe:{pipe.name}", retry_seconds=seconds, exc_info=err)
+            what = f"could not be decided or started: {type(err).__name__}: {err}"
+            self._tell(entry, Skipped(now.wall, f"{what}; tried again in {seconds:.0f} s"))
+
+    def _tell(self, entry: _Entry, note: Note) -> None:
+        if note != entry.told:
+            entry.told = note
+            self._note(entry.candidate.name, note)
+
+
+class Timetable(Scheduler):
+    """The scheduler of the room: which pipes have times, what is remembered of them, what was decided.
+
+    Args:
+        house: Whose pipes.
+        pipes: All that can be used at present.
+    """
+
+    def __init__(self, house: RunningHouse, pipes: Callable[[], Iterable[PipeDefinition]]) -> None:
+        watch = ClockWatch(house.clocks, self._zone)
+        super().__init__(self._candidates, None, self._remember, house.config.scheduler, watch)
+        self._house = house
+        self._pipes = pipes
+        self._progress: Callable[[PipeStateRow], Progress] | None = None
+
+    def join(
+        self, trigger: Callable[[str, Due], Awaitable[str | None]], progress: Callable[[PipeStateRow], Progress]
+    ) -> None:
+        """Say what it starts pipes with, and what it knows of them."""
+        self._trigger, self._progress = trigger, progress
+
+    def start(self) -> None:
+        """Begin to ask which pipes are due."""
+        if not self.seed:
+            self.seed = self._house.placement.new_key().partition(".")[0]
+            self._house.run_task(self.run(), "pipe-scheduler")
+
+    def _zone(self) -> tzinfo:
+        try:
+            return ZoneInfo(self._house.config.default_timezone or self._house.shelf.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            return UTC
+
+    async def ended(self, live: LiveRun, _outcome: Outcome, _goes_on: bool) -> None:
+        """Look again, where it has times: a pipe is free."""
+        if live.definition is None or not isinstance(live.definition.schedule, Manual):
+            self.wake()
+
+    def _candidates(self) -> Iterator[Candidate]:
+        states = self._house.states
+        for definition in self._pipes() if self._house.config.enabled else ():
+            row = states.get(definition.name)
+            # Who was not taken in yet (no anchor) would be decided about, and then be taken for new.
+            if self._progress is None or row.anchor_at is None or not states.is_enabled(definition):
+                continue
+            # What is on its way out of the line would be taken for a run that keeps the next one waiting.
+            if not any(live.is_leaving_line for live in self._house.roster.of_pipe(definition.name)):
+                progress = self._progress(row)
+                yield Candidate(definition.name, definition.schedule, progress, definition.run_on_enable)
+
+    def _remember(self, pipe: str, note: Note) -> None:
+        """Remember what was decided. That it merely waits would hide what was decided before: that is shown live."""
+        words = note.decided if isinstance(note, Wait) else note.why
+        is_told = isinstance(note, Wait | Never) and words == self._house.states.get(pipe).last_decision
+        if not words or is_told or (isinstance(note, Never) and not note.over):
+            return
+        self._house.states.change(pipe, last_decision=words, last_decision_at=self._house.clocks.moment())
