@@ -14,8 +14,7 @@ from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
 from supervisord_py.api import kernel_checks
 from supervisord_py.errors import OverloadedError
-from supervisord_py.kernels.choosing.capabilities import Offer, report
-from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.gateway.wire import unpack_json
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState

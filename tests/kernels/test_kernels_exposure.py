@@ -8,32 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.choosing.candidates import Source
-from supervisord_py.kernels.choosing.capabilities import Offer, report
-from supervisord_py.kernels.choosing.choice import Attempt, Explanation, Verdict
-from supervisord_py.kernels.choosing.environment import Inputs, filtered
-from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings, own_variable
+from supervisord_py.kernels.choice import Attempt, Explanation, Source, Verdict
 from supervisord_py.kernels.config import EnvRules
-from supervisord_py.kernels.exposure import Expose, degraded, expose_of
-from supervisord_py.kernels.session import BackendName
-from supervisord_py.process.child_environment import Environment
-
-
-@pytest.mark.parametrize(
-    ("word", "meaning"),
-    [
-        ("0", Expose.BASH),
-        ("bash", Expose.BASH),
-        ("1", Expose.PYTHON),
-        (" PY ", Expose.PYTHON),
-        ("mix", Expose.BOTH),
-        ("both", Expose.BOTH),
-        ("python", None),
-        ("2", None),
-    ],
+from supervisord_py.kernels.environment import filtered
+from supervisord_py.kernels.exposure import (
+    LEGACY_NAMES,
+    Expose,
+    Offer,
+    degraded,
+    legacy_settings,
+    own_variable,
+    report,
 )
-def test_words_of_px_py(word: str, meaning: Expose | None) -> None:
-    assert expose_of(word) is meaning
+from supervisord_py.kernels.session import BackendName
 
 
 @pytest.mark.parametrize(
@@ -81,7 +68,7 @@ def test_the_report_says_why() -> None:
 
 
 def settings(**environ: str) -> dict[str, str | bool]:
-    return {each.key: each.value for each in legacy_settings(environ).values}
+    return {each.key: each.value for each in legacy_settings(environ)[0]}
 
 
 def test_every_variable_of_the_original_is_a_setting() -> None:
@@ -104,6 +91,11 @@ def test_every_variable_of_the_original_is_a_setting() -> None:
     }
 
 
+@pytest.mark.parametrize(("word", "meaning"), [("0", "bash"), (" PY ", "python"), ("1", "python"), ("mix", "both")])
+def test_words_of_px_py(word: str, meaning: str) -> None:
+    assert settings(PX_PY=word) == {"kernels.expose": meaning}
+
+
 def test_our_names_win() -> None:
     assert settings(PX_PY="py", PI_PY="bash") == {"kernels.expose": "python"}
     assert settings(PX_KERNELS__EXPOSE="both", PX_PY="py", PI_PY="bash") == {}
@@ -113,11 +105,11 @@ def test_our_names_win() -> None:
 
 
 def test_a_word_that_is_not_known_is_ignored_with_a_warning() -> None:
-    reading = legacy_settings(
+    values, warnings = legacy_settings(
         {"PX_PY": "snake", "PI_PY": "mix", "PI_DEBUG_STARTUP": "maybe", "PI_PYTHON_GATEWAY_TOKEN": " "}
     )
-    assert [(each.key, each.value, each.variable) for each in reading.values] == [("kernels.expose", "both", "PI_PY")]
-    assert reading.warnings == (
+    assert [(each.key, each.value, each.variable) for each in values] == [("kernels.expose", "both", "PI_PY")]
+    assert warnings == (
         "PX_PY='snake' is ignored: it knows 0, bash, 1, py, mix, both",
         "PI_PYTHON_GATEWAY_TOKEN is ignored: it knows a token",
         "PI_DEBUG_STARTUP='maybe' is ignored: it knows 1 or 0",
@@ -134,25 +126,25 @@ def test_a_token_is_in_no_repr() -> None:
     st.sets(st.sampled_from(["EXPOSE", "TRACE"])),
 )
 def test_reading_never_fails_and_never_speaks_for_our_own_names(environ: dict[str, str], own: set[str]) -> None:
-    reading = legacy_settings({**environ, **{f"PX_KERNELS__{name}": "x" for name in own}})
-    keys = [each.key for each in reading.values]
+    values, warnings = legacy_settings({**environ, **{f"PX_KERNELS__{name}": "x" for name in own}})
+    keys = [each.key for each in values]
     assert len(keys) == len(set(keys))
     assert not {own_variable(key) for key in keys} & {f"PX_KERNELS__{name}" for name in own}
-    assert len(reading.warnings) <= len(environ)
+    assert len(warnings) <= len(environ)
 
 
 # -- explanations ----------------------------------------------------------------------------------------------------
 
 
 def test_an_explanation_is_json_without_values() -> None:
-    inputs = Inputs(Environment({"HOME": "/hidden", "OPENAI_API_KEY": "hidden"}))
+    found = filtered({"HOME": "/hidden", "OPENAI_API_KEY": "hidden"}, EnvRules())
     attempts = (
         Attempt(
             Source.DOT_VENV, "/p/.venv/bin/python", Verdict.NO_IPYKERNEL, "has no ipykernel", "3.11.7", "pip install"
         ),
         Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN),
     )
-    whole = Explanation("/p", attempts, "/usr/bin/python3", environment=filtered(inputs, EnvRules(), None)).document()
+    whole = Explanation("/p", attempts, "/usr/bin/python3", environment=found).document()
     assert "hidden" not in json.dumps(whole)
     assert whole["environment"] == {
         "passed": ["HOME", "PATH"],

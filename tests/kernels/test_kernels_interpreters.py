@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.choosing.candidates import (
+from supervisord_py.kernels.choice import Source
+from supervisord_py.kernels.interpreters import (
     MANAGED,
     Candidate,
-    Source,
-    Surroundings,
     candidates,
-    environments,
 )
 from supervisord_py.process.child_environment import DEFAULT_PATH
 
 
 def order(**around: Any) -> tuple[Candidate, ...]:
-    return candidates(Surroundings(**{"cwd": "/proj", "environ": {}, **around}))
+    return candidates(**{"cwd": "/proj", "environ": {}, **around})
 
 
 def test_the_whole_order() -> None:
@@ -62,12 +60,6 @@ def test_what_is_named_decides_alone(around: dict[str, Any], source: Source, pat
     assert only.paths[: len(paths)] == paths
 
 
-def test_shell_cells_look_only_at_environments_of_the_project() -> None:
-    around = Surroundings("/proj", {"VIRTUAL_ENV": "v"}, managed="/data/python")
-    assert [each.root for each in environments(around)] == ["/proj/v", "/proj/.venv", "/proj/venv"]
-    assert environments(Surroundings("/", {}))[0].root == "/.venv"
-
-
 DIRECTORIES = st.text("ab/", min_size=1, max_size=6).map(lambda text: f"/{text}")
 ENVIRONS = st.dictionaries(st.sampled_from(["VIRTUAL_ENV", "CONDA_PREFIX", "PATH", "HOME"]), DIRECTORIES)
 
@@ -75,17 +67,17 @@ ENVIRONS = st.dictionaries(st.sampled_from(["VIRTUAL_ENV", "CONDA_PREFIX", "PATH
 @given(ENVIRONS, DIRECTORIES, DIRECTORIES)
 def test_no_directory_is_given_the_environment_of_another(environ: dict[str, str], one: str, other: str) -> None:
     """D3: what lies in a directory comes only from that directory; the answer depends on nothing else."""
-    found = {cwd: candidates(Surroundings(cwd, environ)) for cwd in (one, other, one)}
+    found = {cwd: candidates(cwd, environ) for cwd in (one, other, one)}
     for cwd, each in found.items():
         for candidate in each:
             if candidate.source in {Source.DOT_VENV, Source.VENV}:
                 assert candidate.root == f"{cwd.rstrip('/')}/{candidate.source.value}"
-    assert found[one] == candidates(Surroundings(one, environ))
+    assert found[one] == candidates(one, environ)
 
 
 @given(ENVIRONS)
 def test_all_places_are_absolute_and_the_path_of_the_caller_counts(environ: dict[str, str]) -> None:
-    for candidate in candidates(Surroundings("/proj", environ)):
+    for candidate in candidates("/proj", environ):
         assert candidate.paths
         assert all(path.startswith("/") for path in candidate.paths)
         if candidate.source is Source.PATH:

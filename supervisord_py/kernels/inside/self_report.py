@@ -1,10 +1,7 @@
 """Run by a candidate interpreter: say in one line of JSON what it is. Any Python 3, standard library only.
 
-Law: it finds out what the kernel will find: the interpreter is started isolated (`-I`), so that the working directory
-and PYTHON* variables cannot change the answer, but packages of the user count where the kernel would see them. What is
-not needed for the answer is not imported; only an overlay is tried out, because nobody knows whether it fits.
-
-Arguments: folder of the overlays, or "".
+The interpreter is started isolated (`-I`), so that the working directory and PYTHON* variables cannot change the
+answer, but packages of the user count where the kernel would see them.
 """
 
 import importlib.util
@@ -45,26 +42,12 @@ def version_of(package: str) -> "str | None":
     return "unknown"
 
 
-def trial(overlay: str) -> "str | None":
-    """Return why the packages of an overlay cannot be used by this interpreter; None when they can."""
-    if not os.path.isdir(overlay):
-        return "missing"
-    sys.path.append(overlay)
-    try:
-        import ipykernel.kernelapp  # noqa: F401, PLC0415
-    except BaseException as error:  # whatever a broken package raises, also SystemExit
-        return type(error).__name__ + ": " + str(error)
-    return None
-
-
-def report(overlays: str) -> "dict[str, object]":
+def report() -> "dict[str, object]":
     """Return what there is to know."""
     user = user_packages()
     if user and user not in sys.path and os.path.isdir(user):
         sys.path.append(user)
-    lacking = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    tag = overlay_tag()
     return {
         "version": list(sys.version_info[:3]),
         "executable": sys.executable,
@@ -72,13 +55,12 @@ def report(overlays: str) -> "dict[str, object]":
         "venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
         "conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
         "ipykernel": version_of("ipykernel"),
-        "lacking": lacking,
+        "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
         "pip": importlib.util.find_spec("pip") is not None,
         "packages": sorted({each for each in (*packages, user) if each}),
-        "tag": tag,
-        "overlay_trouble": trial(os.path.join(overlays, tag)) if lacking and sys.version_info >= (3, 8) else None,
+        "tag": overlay_tag(),
     }
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n" + MARK + json.dumps(report(sys.argv[1] if len(sys.argv) > 1 else "")) + "\n")
+    sys.stdout.write("\n" + MARK + json.dumps(report()) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import sys
 import sysconfig
@@ -15,24 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.choosing_house import PATIENCE, TAG, ChoosingHouse, eventually, fake_python, script
+from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels.choosing import installs, probe, selection, self_report
-from supervisord_py.kernels.choosing.candidates import MANAGED, Source
-from supervisord_py.kernels.choosing.capabilities import Offer
-from supervisord_py.kernels.choosing.choice import ChooseRequest, Verdict
-from supervisord_py.kernels.choosing.installs import (
-    BuildFailedError,
-    Installers,
-    add_ipykernel,
-    find_installers,
-    managed_plan,
-    overlay_plan,
-)
-from supervisord_py.kernels.choosing.probe import Interpreter, read_report
-from supervisord_py.kernels.choosing.selection import Build
-from supervisord_py.kernels.choosing.self_report import report
-from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels import installs, resolver
+from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
+from supervisord_py.kernels.exposure import Expose, Offer
+from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.installs import Installers, InstallFailedError, managed_install, overlay_install
+from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.spec import ChildSpec
 
@@ -41,16 +30,16 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
-    monkeypatch.setattr(probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
-    made = await ChoosingHouse(short_tmp).open()
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    monkeypatch.setattr(resolver, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    made = await ResolverHouse(short_tmp).open()
     made.install_with(monkeypatch)
     yield made
     await made.close()
 
 
 @pytest.fixture
-def bare(house: ChoosingHouse) -> Path:
+def bare(house: ResolverHouse) -> Path:
     """The project's interpreter, which has no ipykernel."""
     return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
 
@@ -63,7 +52,7 @@ async def well() -> str | None:
 # -- overlays ----------------------------------------------------------------------------------------------------------
 
 
-async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ChoosingHouse, bare: Path) -> None:
+async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ResolverHouse, bare: Path) -> None:
     overlay = house.folder / "data" / "overlays" / TAG
     for _ in range(2):
         choice = await house.choose()
@@ -71,13 +60,16 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Choo
     assert choice.explanation.attempts[0].detail == f"runs, with the overlay {overlay}"
     assert len(house.built()) == 1
     assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
-    assert house.lines[0] == f"building an overlay with ipykernel for {bare} in {overlay} with uv"
+    log = overlay.with_name(f"{TAG}.log")
+    assert house.lines[0] == f"building an overlay with ipykernel for {bare} in {overlay} with uv (its output: {log})"
+    assert "fake uv: pip install" in log.read_text()
+    assert len(house.lines) == 2
     assert house.lines[-1].startswith("built an overlay with ipykernel for ")
-    assert sorted(os.listdir(overlay.parent)) == [f".lock-{TAG}", TAG]
+    assert sorted(os.listdir(overlay.parent)) == [f".lock-{TAG}", TAG, log.name]
     assert overlay.parent.stat().st_mode & 0o077 == 0
 
 
-async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(house: ChoosingHouse) -> None:
+async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(house: ResolverHouse) -> None:
     """The tests' own packages play the overlay: nothing is fetched."""
     await asyncio.to_thread(venv.create, house.proj / ".venv", with_pip=False)
     overlay = house.folder / "data" / "overlays" / self_report.overlay_tag()
@@ -90,27 +82,26 @@ async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(hou
     assert house.built() == []
 
 
-async def test_nothing_is_built_where_it_may_not_be(house: ChoosingHouse, bare: Path) -> None:
+async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: Path) -> None:
     remedy = f"{bare} -m pip install ipykernel"
     for allowed in (True, False):
         house.config = replace(house.config, managed=allowed)
-        build = Build.NEVER if allowed else Build.ALLOWED
         with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
-            await house.choose(build=build)
+            await house.choose(install=not allowed)
         assert caught.value.hint == remedy
     asked = ChooseRequest(cwd=str(house.proj))
-    explanation = await house.choosing.explain(asked, house.config)
+    explanation = await house.resolver.explain(asked, house.config)
     assert explanation.attempts[0].remedy == remedy
     assert "a start builds" not in str(explanation.failure)
     assert house.built() == []
-    for wanted in (asked, replace(asked, interpreter=MANAGED)):
-        explanation = await house.choosing.explain(wanted, replace(house.config, managed=True))
+    for wanted in (asked, ChooseRequest(cwd=str(house.proj), interpreter=MANAGED)):
+        explanation = await house.resolver.explain(wanted, replace(house.config, managed=True))
         assert str(explanation.failure).endswith("; a start builds what is lacking first")
     assert house.built() == []
 
 
 async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first="echo could not resolve host; exit 2")
     python = fake_python(house.bin / "python3")
@@ -125,35 +116,27 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
 
 
 async def test_a_build_that_takes_too_long_is_given_up(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first="sleep 600")
-    monkeypatch.setattr(installs, "BUILD_SECONDS", 0.3)
+    monkeypatch.setattr(installs, "INSTALL_SECONDS", 0.3)
     with pytest.raises(StartFailedError, match=r"it took longer than 0\.3 s"):
         await house.choose()
     assert list(await house.placement.list("kernel-env:")) == []
 
 
 async def test_without_any_installer_only_the_command_is_left(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None, pip=False)
-    monkeypatch.setattr(selection, "find_installers", lambda _path: Installers("/base/python"))
+    monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python"))
     with pytest.raises(StartFailedError) as caught:
         await house.choose()
     assert caught.value.hint == f"{python} -m ensurepip && {python} -m pip install ipykernel"
 
 
-async def test_an_overlay_that_does_not_fit_is_told_and_not_built_again(house: ChoosingHouse) -> None:
-    fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None, unfit="ImportError: traitlets is too old")
-    for _ in range(2):
-        with pytest.raises(StartFailedError, match=r"does not fit \(ImportError: traitlets is too old\)"):
-            await house.choose()
-    assert len(house.built()) == 1
-
-
 async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
     now = asyncio.get_running_loop().time
@@ -168,12 +151,12 @@ async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins
 
 
 async def test_the_end_of_the_control_plane_ends_a_build(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first="sleep 600")
     call = asyncio.create_task(house.choose())
     await eventually(house.built)
-    await house.choosing.close()
+    await house.resolver.close()
     with pytest.raises(ShuttingDownError):
         await call
     assert list(await house.placement.list("kernel-env:")) == []
@@ -183,7 +166,7 @@ async def test_the_end_of_the_control_plane_ends_a_build(
 
 
 async def test_another_process_that_builds_the_same_is_waited_for(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overlays = house.folder / "data" / "overlays"
     overlays.mkdir()
@@ -196,17 +179,17 @@ async def test_another_process_that_builds_the_same_is_waited_for(
     assert house.built() == []
 
 
-async def test_what_a_dead_control_plane_left_running_is_stopped(house: ChoosingHouse) -> None:
+async def test_what_a_dead_control_plane_left_running_is_stopped(house: ResolverHouse) -> None:
     key = house.placement.new_key()
     spec = ChildSpec("kernel-env:overlay-x-0", ("/bin/sleep", "600"), "/", dict(house.environ))
     await house.placement.spawn(key, spec)
-    await house.choosing.open()
+    await house.resolver.open()
     assert list(await house.placement.list("kernel-env:")) == []
-    await house.choosing.open()
+    await house.resolver.open()
 
 
 async def test_a_build_sees_the_installers_settings_and_no_secrets(
-    house: ChoosingHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
     house.environ |= {
@@ -216,16 +199,16 @@ async def test_a_build_sees_the_installers_settings_and_no_secrets(
         "PI_X": "gateway-token",
         "OPENAI_API_KEY": "sk",
     }
-    house.choosing = house.made()
+    house.resolver = house.made()
     await house.choose()
-    assert "env: /cache /cert,,," in house.lines
+    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
     assert "UV_CACHE_DIR" not in (await house.choose()).env
 
 
 # -- the managed environment -------------------------------------------------------------------------------------------
 
 
-async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ChoosingHouse) -> None:
+async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
     root = house.folder / "data" / "python"
     with pytest.raises(StartFailedError):
         await house.choose()
@@ -233,7 +216,7 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
     choice = await house.choose(interpreter=MANAGED)
     assert choice.interpreter == str(root / "bin" / "python")
     assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
-    assert house.lines[0] == f"building the managed environment in {root} with uv"
+    assert house.lines[0] == f"building the managed environment in {root} with uv (its output: {root}.log)"
     assert not list(root.parent.glob(".part-*"))
     unnamed = await house.choose()
     assert unnamed.interpreter == choice.interpreter
@@ -242,7 +225,7 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
 
 
 async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes_it_whole(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = house.folder / "data" / "python"
     fake_python(root / "bin" / "python")
@@ -250,20 +233,20 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     (root.parent / ".part-python").touch()
     (root.parent / ".trash-python-0").mkdir()
     (root.parent / ".trash-python-1").symlink_to(house.proj)
-    explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
     assert (attempt.verdict, attempt.detail) == (Verdict.NOT_BUILT, "is half built")
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
-    assert sorted(os.listdir(root.parent)) == [".lock-python", "python"]
+    assert sorted(os.listdir(root.parent)) == [".lock-python", "python", "python.log"]
     assert not (root / "half").exists()
     assert house.proj.is_dir()
 
 
 async def test_a_failed_managed_environment_is_told_with_the_commands(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house.install_with(monkeypatch, first="echo no network; exit 1")
-    with pytest.raises(BuildFailedError) as caught:
+    with pytest.raises(InstallFailedError) as caught:
         await house.choose(interpreter=MANAGED)
     assert caught.value.detail == "cannot build the managed environment: uv exits with 1: no network"
     assert str(house.folder / "data" / "python") in str(caught.value.hint)
@@ -271,7 +254,7 @@ async def test_a_failed_managed_environment_is_told_with_the_commands(
     assert (house.folder / "data" / ".part-python").exists()
 
 
-async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ChoosingHouse) -> None:
+async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ResolverHouse) -> None:
     house.config = replace(house.config, python=MANAGED)
     assert (await house.choose()).interpreter == str(house.folder / "data" / "python" / "bin" / "python")
     house.config = replace(house.config, managed=False)
@@ -284,30 +267,32 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 # -- what is offered ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ChoosingHouse, bare: Path) -> None:
-    found = await house.choosing.capabilities(house.config, well, cwd=str(house.proj))
+async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ResolverHouse, bare: Path) -> None:
+    found = await house.resolver.capabilities(house.config, well, ChooseRequest(cwd=str(house.proj)))
     assert found.python.offered
     assert "will be built" in str(found.python.reason)
-    named = await house.choosing.capabilities(replace(house.config, python=MANAGED), well, cwd=str(house.proj))
+    named = await house.resolver.capabilities(
+        replace(house.config, python=MANAGED), well, ChooseRequest(cwd=str(house.proj))
+    )
     assert named.python.offered
     assert house.built() == []
 
 
-async def test_without_python_it_degrades_to_bash_and_says_why(house: ChoosingHouse, bare: Path) -> None:
+async def test_without_python_it_degrades_to_bash_and_says_why(house: ResolverHouse, bare: Path) -> None:
     for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
-        found = await house.choosing.capabilities(config, well, cwd=str(house.proj))
+        found = await house.resolver.capabilities(config, well, ChooseRequest(cwd=str(house.proj)))
         assert found.expose is Expose.BASH
         assert found.python.reason
 
 
-async def test_an_external_gateway_offers_python_where_it_answers(house: ChoosingHouse) -> None:
+async def test_an_external_gateway_offers_python_where_it_answers(house: ResolverHouse) -> None:
     config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
 
     async def gone() -> str | None:
         return "The gateway at http://i is not reachable."
 
-    assert (await house.choosing.capabilities(config, well)).python.offered
-    found = await house.choosing.capabilities(config, gone)
+    assert (await house.resolver.capabilities(config, well, ChooseRequest())).python.offered
+    found = await house.resolver.capabilities(config, gone, ChooseRequest())
     assert (found.expose, found.bash.offered) == (Expose.BASH, True)
     assert found.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
 
@@ -315,74 +300,38 @@ async def test_an_external_gateway_offers_python_where_it_answers(house: Choosin
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def interpreter(*, pip: bool = True) -> Interpreter:
-    said = {"version": [3, 12, 1], "executable": "/p q/python", "prefix": "/p q", "venv": False, "conda": True}
-    more = {"ipykernel": None, "lacking": ["zmq"], "pip": pip, "packages": [], "tag": "t"}
-    found = read_report("/p q/python", json.dumps({**said, **more, "overlay_trouble": "missing"}), "/overlays")
-    assert isinstance(found, Interpreter)
-    return found
+PYTHON = "/p q/python"
 
 
 def test_uv_is_preferred_then_the_interpreter_s_own_pip_then_ours() -> None:
     for tools, pip, start in (
-        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", "/p q/python")),
-        (Installers("/base", pip=True), True, ("/p q/python", "-m", "pip", "install")),
-        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", "/p q/python", "install")),
+        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", PYTHON)),
+        (Installers("/base", pip=True), True, (PYTHON, "-m", "pip", "install")),
+        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", PYTHON, "install")),
     ):
-        plan = overlay_plan(interpreter(pip=pip), tools)
-        assert plan is not None
-        (command,) = plan.commands("/place")
+        install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
+        assert install is not None
+        (command,) = install.steps
         assert command[: len(start)] == start
-        assert command[-3:-1] == ("--target", "/place")
-    assert overlay_plan(interpreter(pip=False), Installers("/base")) is None
+        assert command[-3:-1] == ("--target", "{place}")
+    assert overlay_install(PYTHON, "/overlays/t", Installers("/base"), has_pip=False) is None
 
 
 def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
-    assert add_ipykernel(interpreter(), Installers("/b")) == "'/p q/python' -m pip install ipykernel"
-    without = interpreter(pip=False)
-    assert add_ipykernel(without, Installers("/b", uv="/uv")) == "/uv pip install --python '/p q/python' ipykernel"
-    assert add_ipykernel(without, Installers("/b", pip=True)) == "/b -m pip --python '/p q/python' install ipykernel"
+    assert Installers("/b").add_ipykernel(PYTHON, has_pip=True) == "'/p q/python' -m pip install ipykernel"
+    for tools, command in (
+        (Installers("/b", uv="/uv"), "/uv pip install --python '/p q/python' ipykernel"),
+        (Installers("/b", pip=True), "/b -m pip --python '/p q/python' install ipykernel"),
+    ):
+        assert tools.add_ipykernel(PYTHON, has_pip=False) == command
 
 
 def test_the_managed_environment_can_be_made_without_uv() -> None:
-    plan = managed_plan(Path("/d/python"), Installers("/base"))
-    venv, install = plan.commands("/d/python")
-    assert venv == ("/base", "-m", "venv", "/d/python")
+    made = managed_install(Path("/d/python"), Installers("/base"))
+    venv, install = made.steps
+    assert venv == ("/base", "-m", "venv", "{place}")
     assert install[:4] == ("/d/python/bin/python", "-m", "pip", "install")
-    assert plan.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
-
-
-def test_uv_is_found_beside_the_daemon_or_on_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installs.sys, "executable", str(tmp_path / "bin" / "python"))
-    assert find_installers("/nowhere").uv is None
-    elsewhere = script(tmp_path / "path" / "uv", "")
-    assert find_installers(str(elsewhere.parent)).uv == str(elsewhere)
-    beside = script(tmp_path / "bin" / "uv", "")
-    assert find_installers(str(elsewhere.parent)).uv == str(beside)
-
-
-# -- what an interpreter says of itself --------------------------------------------------------------------------------
-
-
-def test_an_interpreter_reports_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = report(str(tmp_path))
-    assert found["version"] == list(sys.version_info[:3])
-    assert found["lacking"] == []
-    assert str(found["ipykernel"])[0].isdigit()
-    assert found["overlay_trouble"] is None
-    assert os.sep not in str(found["tag"])
-    plain = report("")
-    assert plain == found
-
-
-def test_an_interpreter_without_packages_tries_the_overlay_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(self_report, "NEEDED", ("no_such_package",))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert report(str(tmp_path))["overlay_trouble"] == "missing"
-    (tmp_path / self_report.overlay_tag()).mkdir()
-    assert report(str(tmp_path))["overlay_trouble"] is None
-    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", None)
-    assert "ModuleNotFoundError" in str(report(str(tmp_path))["overlay_trouble"])
+    assert made.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
 
 
 def test_packages_of_the_user_count_outside_of_virtual_environments(
@@ -394,10 +343,9 @@ def test_packages_of_the_user_count_outside_of_virtual_environments(
     monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
     (tmp_path / "px_of_the_user").mkdir()
     (tmp_path / "px_of_the_user" / "__init__.py").touch()
-    assert str(tmp_path) in report("")["packages"]  # type: ignore[operator]
+    assert str(tmp_path) in self_report.report()["packages"]  # type: ignore[operator]
     assert self_report.version_of("px_of_the_user") == "unknown"
     (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
     assert self_report.version_of("px_of_the_user") == "1.2"
-    assert self_report.version_of("px_of_nobody") is None
     monkeypatch.setenv("PYTHONNOUSERSITE", "1")
     assert self_report.user_packages() == ""

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernels.choosing_house import PATIENCE, ChoosingHouse, fake_python, script
+from kernels.resolver_house import PATIENCE, ResolverHouse, eventually, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
-from supervisord_py.kernels.choosing import places, probe
-from supervisord_py.kernels.choosing.candidates import Source
-from supervisord_py.kernels.choosing.choice import ChooseRequest, Verdict
-from supervisord_py.kernels.choosing.selection import Build
+from supervisord_py.kernels import interpreters, resolver
+from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -24,14 +22,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
-    monkeypatch.setattr(probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
-    made = await ChoosingHouse(short_tmp).open()
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    monkeypatch.setattr(resolver, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    made = await ResolverHouse(short_tmp).open()
     yield made
     await made.close()
 
 
-async def test_a_real_interpreter_with_ipykernel_is_ready_to_start(house: ChoosingHouse) -> None:
+async def test_a_real_interpreter_with_ipykernel_is_ready_to_start(house: ResolverHouse) -> None:
     choice = await house.choose(interpreter=sys.executable, environ={"PI_SESSION_FILE": "/s", "PX_HOME": "/x"})
     folder = os.path.dirname(sys.executable)
     assert choice.interpreter == sys.executable
@@ -47,7 +45,7 @@ async def test_a_real_interpreter_with_ipykernel_is_ready_to_start(house: Choosi
     assert "with ipykernel" in attempt.detail
 
 
-async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ChoosingHouse) -> None:
+async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:
     gone, conda = house.folder / "gone", house.folder / "conda"
     (house.proj / ".venv" / "bin").mkdir(parents=True)
     (house.proj / ".venv" / "bin" / "python").symlink_to("/nowhere/python3.9")
@@ -72,7 +70,7 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     )
 
 
-async def test_a_venv_whose_python_is_gone_falls_through_with_its_reason(house: ChoosingHouse) -> None:
+async def test_a_venv_whose_python_is_gone_falls_through_with_its_reason(house: ResolverHouse) -> None:
     (house.proj / ".venv" / "bin").mkdir(parents=True)
     fake_python(house.bin / "python3")
     choice = await house.choose()
@@ -93,7 +91,7 @@ async def test_a_venv_whose_python_is_gone_falls_through_with_its_reason(house: 
     ],
 )
 async def test_why_an_interpreter_is_passed_over(
-    house: ChoosingHouse, kind: str, verdict: Verdict, detail: str
+    house: ResolverHouse, kind: str, verdict: Verdict, detail: str
 ) -> None:
     python = house.proj / ".venv" / "bin" / "python"
     fake_python(python, version=[3, 7, 16])
@@ -103,16 +101,16 @@ async def test_why_an_interpreter_is_passed_over(
         python.write_bytes(b"\x7fELF\0\0\0\0")
     elif kind != "old":
         script(python, {"silent": "", "killed": "kill -9 $$", "nonsense": "echo 'px-self-report {}'"}[kind])
-    explanation = await house.choosing.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
     assert (attempt.verdict, attempt.detail[: len(detail)]) == (verdict, detail)
     assert explanation.failure
 
 
 async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(resolver, "PROBE_SECONDS", 0.2)
     script(house.proj / ".venv" / "bin" / "python", "sleep 600 & wait")
     with pytest.raises(StartFailedError, match=r"does not answer within 0\.2 s") as caught:
         await house.choose()
@@ -120,18 +118,18 @@ async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
     assert list(await house.placement.list("kernel-env:")) == []
 
 
-async def test_d3_what_was_active_where_the_daemon_was_started_serves_nobody(house: ChoosingHouse) -> None:
+async def test_d3_what_was_active_where_the_daemon_was_started_serves_nobody(house: ResolverHouse) -> None:
     theirs = house.folder / "theirs"
     fake_python(theirs / "bin" / "python3")
     house.environ |= {"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin:{house.bin}"}
     fake_python(house.bin / "python3")
-    house.choosing = house.made()
+    house.resolver = house.made()
     choice = await house.choose()
     assert choice.interpreter == str(house.bin / "python3")
     assert str(theirs) not in " ".join(choice.env.values())
 
 
-async def test_what_an_interpreter_said_holds_until_something_changes(house: ChoosingHouse) -> None:
+async def test_what_an_interpreter_said_holds_until_something_changes(house: ResolverHouse) -> None:
     python = fake_python(house.proj / ".venv" / "bin" / "python")
     packages = house.proj / ".venv" / "site-packages"
     for _ in range(3):
@@ -145,10 +143,10 @@ async def test_what_an_interpreter_said_holds_until_something_changes(house: Cho
     assert len(house.placement.spawned) == 3
     fake_python(python, ipykernel=None)
     with pytest.raises(StartFailedError):
-        await house.choose(build=Build.NEVER)
+        await house.choose(install=False)
 
 
-async def test_a_failure_is_not_remembered(house: ChoosingHouse) -> None:
+async def test_a_failure_is_not_remembered(house: ResolverHouse) -> None:
     python = script(house.proj / ".venv" / "bin" / "python", "exit 1")
     with pytest.raises(StartFailedError):
         await house.choose()
@@ -156,7 +154,7 @@ async def test_a_failure_is_not_remembered(house: ChoosingHouse) -> None:
     assert (await house.choose()).interpreter == str(python)
 
 
-async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: ChoosingHouse) -> None:
+async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: ResolverHouse) -> None:
     real = fake_python(house.folder / "versions" / "3" / "bin" / "python3")
     shim = script(house.bin / "python3", f'exec {real} "$@"')
     other = house.folder / "other"
@@ -169,28 +167,20 @@ async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: C
     assert (await house.choose(interpreter=str(shim))).interpreter == str(shim)
 
 
-async def test_callers_that_ask_at_once_share_one_question(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is answered when all have asked."""
-    go, asked, ask = house.folder / "go", list[str](), probe.Probe.ask
-
-    async def counted(self: probe.Probe, path: str, question: probe.Question) -> probe.Interpreter | probe.Trouble:
-        asked.append(path)
-        if len(asked) == 8:
-            go.touch()
-        return await ask(self, path, question)
-
-    monkeypatch.setattr(probe.Probe, "ask", counted)
+async def test_callers_that_ask_at_once_share_one_question(house: ResolverHouse) -> None:
+    go = house.folder / "go"
     python = fake_python(house.proj / ".venv" / "bin" / "python")
     said = python.read_text().removeprefix("#!/bin/sh\n")
     script(python, f"while [ ! -e '{go}' ]; do sleep 0.02; done\n{said}")
-    choices = await asyncio.gather(*(house.choose() for _ in range(8)))
+    calls = [asyncio.create_task(house.choose()) for _ in range(8)]
+    await eventually(lambda: house.placement.spawned)
+    go.touch()
+    choices = await asyncio.gather(*calls)
     assert len({each.interpreter for each in choices}) == 1
     assert len(house.placement.spawned) == 1
 
 
-async def test_skip_check_takes_the_first_that_exists_without_asking(house: ChoosingHouse) -> None:
+async def test_skip_check_takes_the_first_that_exists_without_asking(house: ResolverHouse) -> None:
     python = script(house.proj / ".venv" / "bin" / "python", "exit 1")
     (house.proj / ".venv" / "pyvenv.cfg").touch()
     house.config = replace(house.config, skip_check=True)
@@ -209,19 +199,19 @@ async def test_skip_check_takes_the_first_that_exists_without_asking(house: Choo
 # -- what is named -----------------------------------------------------------------------------------------------------
 
 
-async def test_an_environment_may_be_named_by_its_folder(house: ChoosingHouse) -> None:
+async def test_an_environment_may_be_named_by_its_folder(house: ResolverHouse) -> None:
     python = fake_python(house.proj / "envs" / "a" / "bin" / "python")
     assert (await house.choose(interpreter="envs/a")).interpreter == str(python)
 
 
-async def test_the_key_has_a_real_folder_and_the_name_as_it_was(house: ChoosingHouse) -> None:
+async def test_the_key_has_a_real_folder_and_the_name_as_it_was(house: ResolverHouse) -> None:
     real = fake_python(house.folder / "real" / "bin" / "python")
     (house.folder / "link").symlink_to(house.folder / "real")
     choice = await house.choose(interpreter=str(house.folder / "link" / "bin" / "python"))
     assert choice.key == str(real)
 
 
-async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced(house: ChoosingHouse) -> None:
+async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced(house: ResolverHouse) -> None:
     fake_python(house.proj / ".venv" / "bin" / "python")
     with pytest.raises(InvalidInputError) as caught:
         await house.choose(interpreter="/nowhere/python")
@@ -229,7 +219,7 @@ async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced
     assert caught.value.extra["errors"][0]["pointer"] == "/interpreter"
 
 
-async def test_a_dead_interpreter_of_the_settings_is_broken_configuration(house: ChoosingHouse) -> None:
+async def test_a_dead_interpreter_of_the_settings_is_broken_configuration(house: ResolverHouse) -> None:
     fake_python(house.proj / ".venv" / "bin" / "python")
     house.config = replace(house.config, python="python9")
     with pytest.raises(ConfigError) as caught:
@@ -238,7 +228,7 @@ async def test_a_dead_interpreter_of_the_settings_is_broken_configuration(house:
     assert caught.value.extra["key"] == "kernels.python"
 
 
-async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_helps(house: ChoosingHouse) -> None:
+async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_helps(house: ResolverHouse) -> None:
     with pytest.raises(StartFailedError) as caught:
         await house.choose()
     assert "none of " in caught.value.detail
@@ -269,7 +259,7 @@ async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_he
         ),
     ],
 )
-async def test_a_working_directory_that_is_none_is_refused(house: ChoosingHouse, cwd: str, message: str) -> None:
+async def test_a_working_directory_that_is_none_is_refused(house: ResolverHouse, cwd: str, message: str) -> None:
     (house.proj / "file").touch()
     for language in ("python", "bash"):
         with pytest.raises(InvalidInputError) as caught:
@@ -281,9 +271,9 @@ async def test_a_working_directory_that_is_none_is_refused(house: ChoosingHouse,
 def test_a_directory_whose_name_could_not_be_told_is_refused_also_behind_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places.os.path, "realpath", lambda _: os.fsdecode(b"/caf\xe9"))
+    monkeypatch.setattr(interpreters.os.path, "realpath", lambda _: os.fsdecode(b"/caf\xe9"))
     with pytest.raises(InvalidInputError, match="no UTF-8"):
-        places.real_cwd(str(tmp_path), "/")
+        interpreters.real_cwd(str(tmp_path), "/")
 
 
 @pytest.mark.parametrize("name", ["python3", "python3.11", "python"])
@@ -294,16 +284,16 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     (real / "python3").symlink_to("python3.11")
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
-    assert places.session_path(str(tmp_path / "link" / name)) == str(real / "python")
+    assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
 
 
-async def test_the_home_directory_is_where_nothing_is_said(house: ChoosingHouse) -> None:
+async def test_the_home_directory_is_where_nothing_is_said(house: ResolverHouse) -> None:
     fake_python(house.bin / "python3")
     assert (await house.choose(cwd=None)).cwd == os.path.realpath(house.folder)
     assert (await house.choose(cwd=None, environ={"HOME": str(house.proj)})).cwd == os.path.realpath(house.proj)
 
 
-async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ChoosingHouse) -> None:
+async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ResolverHouse) -> None:
     fake_python(house.bin / "python3")
     user, project = str(house.folder / "modules"), house.proj / ".pxd" / "modules"
     assert (await house.choose()).modules == (user,)
@@ -317,28 +307,28 @@ def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, mo
     project.mkdir(parents=True)
     owners = {str(project): 4242, str(tmp_path): 1}
     real = os.stat
-    monkeypatch.setattr(places.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(interpreters.os, "geteuid", lambda: 1000)
 
     def stat(path: str, **options: object) -> os.stat_result:
         fields = list(real(path, **options))  # type: ignore[call-overload]
         fields[4] = owners.get(str(path), fields[4])
         return os.stat_result(fields)
 
-    monkeypatch.setattr(places.os, "stat", stat)
-    assert not places.is_trusted(str(project), str(tmp_path))
-    assert places.module_folders("/nowhere", str(tmp_path)) == ()
+    monkeypatch.setattr(interpreters.os, "stat", stat)
+    assert not interpreters.is_trusted(str(project), str(tmp_path))
+    assert interpreters.module_folders("/nowhere", str(tmp_path)) == ()
     for owner in (0, 1, 1000):
         owners[str(project)] = owner
-        assert places.is_trusted(str(project), str(tmp_path))
-    assert places.is_trusted(str(tmp_path / "gone"), str(tmp_path))
+        assert interpreters.is_trusted(str(project), str(tmp_path))
+    assert interpreters.is_trusted(str(tmp_path / "gone"), str(tmp_path))
 
 
 async def test_a_stranger_s_environment_is_passed_over_and_told(
-    house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_python(house.proj / ".venv" / "bin" / "python")
     fake_python(house.bin / "python3")
-    monkeypatch.setattr(places, "is_trusted", lambda path, _cwd: not path.endswith(".venv"))
+    monkeypatch.setattr(interpreters, "is_trusted", lambda path, _cwd: not path.endswith(".venv"))
     choice = await house.choose()
     assert choice.interpreter == str(house.bin / "python3")
     assert choice.explanation.attempts[0].verdict is Verdict.NOT_TRUSTED
@@ -351,7 +341,7 @@ async def test_a_stranger_s_environment_is_passed_over_and_told(
 
 
 async def test_bash_cells_have_the_project_s_environment_on_their_path_and_nothing_is_asked(
-    house: ChoosingHouse,
+    house: ResolverHouse,
 ) -> None:
     script(house.proj / ".venv" / "bin" / "python", "exit 1")
     (house.proj / ".venv" / "pyvenv.cfg").touch()
@@ -365,18 +355,18 @@ async def test_bash_cells_have_the_project_s_environment_on_their_path_and_nothi
     assert (await house.choose(cwd=str(house.folder), language="bash")).env["PATH"] == str(house.bin)
 
 
-async def test_without_bash_there_are_no_bash_cells(house: ChoosingHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "find_shell", lambda _path: None)
+async def test_without_bash_there_are_no_bash_cells(house: ResolverHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreters, "find_shell", lambda _path: None)
     with pytest.raises(StartFailedError, match="there is no bash"):
         await house.choose(backend=BackendName.BASH)
 
 
-async def test_cells_of_an_unknown_language_are_refused(house: ChoosingHouse) -> None:
+async def test_cells_of_an_unknown_language_are_refused(house: ResolverHouse) -> None:
     with pytest.raises(InvalidInputError, match="not in 'cobol'"):
         await house.choose(language="cobol")
 
 
-async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ChoosingHouse) -> None:
+async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ResolverHouse) -> None:
     extra = {"KERNEL_USERNAME": "me", "OPENAI_API_KEY": "k", "KERNEL_X": "gateway-token"}
     choice = await house.choose(backend=BackendName.GATEWAY_EXTERNAL, extra=extra)
     assert choice.key == "spec:python3"

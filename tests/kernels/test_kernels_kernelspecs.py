@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.choosing_house import ChoosingHouse, fake_python, script
+from kernels.resolver_house import ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError
-from supervisord_py.kernels.choosing import kernelspecs
-from supervisord_py.kernels.choosing.kernelspecs import Kernelspec
+from supervisord_py.kernels import kernelspecs
+from supervisord_py.kernels.kernelspecs import Kernelspec
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
 
 
 @pytest.fixture
-async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChoosingHouse]:
-    made = await ChoosingHouse(short_tmp).open()
-    monkeypatch.setattr(kernelspecs, "_directories", lambda: _folders(short_tmp / "share" / "jupyter" / "kernels"))
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    made = await ResolverHouse(short_tmp).open()
+    monkeypatch.setattr(kernelspecs, "_folders", lambda: _folders(short_tmp / "share" / "jupyter" / "kernels"))
     yield made
     await made.close()
 
@@ -34,7 +34,7 @@ def _folders(place: Path) -> dict[str, str]:
     return {folder.name: str(folder) for folder in sorted(place.glob("*"))}
 
 
-def install(house: ChoosingHouse, name: str, argv: list[str], **more: Any) -> Path:
+def install(house: ResolverHouse, name: str, argv: list[str], **more: Any) -> Path:
     folder = house.folder / "share" / "jupyter" / "kernels" / name
     folder.mkdir(parents=True)
     spec = {"argv": argv, "display_name": name.title(), "language": "python", **more}
@@ -46,7 +46,7 @@ def provisioned(name: str) -> dict[str, Any]:
     return {"metadata": {"kernel_provisioner": {"provisioner_name": name}}}
 
 
-async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ChoosingHouse) -> None:
+async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHouse) -> None:
     install(house, "julia", ["julia"])
     with pytest.raises(InvalidInputError) as caught:
         await house.choose(kernelspec="Juila")
@@ -59,7 +59,7 @@ async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ChoosingHo
     assert far.value.extra["nearest"] is None
 
 
-async def test_python3_means_our_own_rule(house: ChoosingHouse) -> None:
+async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
     python = fake_python(house.proj / ".venv" / "bin" / "python")
     for more in ({}, {"env": {"FROM_SPEC": "${HOME}/x"}}, provisioned("supervisord-py")):
         choice = await house.choose(kernelspec="python3")
@@ -74,7 +74,7 @@ async def test_python3_means_our_own_rule(house: ChoosingHouse) -> None:
     assert named.explanation.attempts[0].source.value == "request"
 
 
-async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ChoosingHouse) -> None:
+async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ResolverHouse) -> None:
     python = fake_python(house.folder / "env" / "bin" / "python")
     install(house, "mine", [str(python), *IPYKERNEL], env={"A": "${HOME}/a", "B": "$UNKNOWN"}, interrupt_mode="message")
     choice = await house.choose(kernelspec="mine")
@@ -87,7 +87,7 @@ async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(hou
         await house.choose(kernelspec="mine", interpreter="/x/python")
 
 
-async def test_a_python_kernelspec_whose_interpreter_does_not_run_is_broken(house: ChoosingHouse) -> None:
+async def test_a_python_kernelspec_whose_interpreter_does_not_run_is_broken(house: ResolverHouse) -> None:
     python = script(house.folder / "env" / "bin" / "python", "exit 4")
     install(house, "mine", [str(python), *IPYKERNEL])
     with pytest.raises(ConfigError, match="exits with 4") as caught:
@@ -95,7 +95,7 @@ async def test_a_python_kernelspec_whose_interpreter_does_not_run_is_broken(hous
     assert caught.value.extra["kernelspec"] == "mine"
 
 
-async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ChoosingHouse) -> None:
+async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ResolverHouse) -> None:
     program = script(house.bin / "xkernel", "")
     file = install(
         house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
@@ -110,7 +110,7 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Choosi
     assert house.placement.spawned == []
 
 
-async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_installed_in(house: ChoosingHouse) -> None:
+async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_installed_in(house: ResolverHouse) -> None:
     python = script(house.folder / "bin" / "python", "")
     install(house, "bash", ["python", "-m", "bash_kernel", "-f", "{connection_file}"], language="bash")
     assert (await house.choose(kernelspec="bash")).kernelspec_argv == (
@@ -122,7 +122,7 @@ async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_instal
     )
 
 
-async def test_a_kernelspec_whose_program_is_gone_says_so(house: ChoosingHouse) -> None:
+async def test_a_kernelspec_whose_program_is_gone_says_so(house: ResolverHouse) -> None:
     file = install(house, "x", ["/nowhere/xkernel"], language="x")
     with pytest.raises(ConfigError) as caught:
         await house.choose(kernelspec="x")
@@ -142,14 +142,14 @@ async def test_a_kernelspec_whose_program_is_gone_says_so(house: ChoosingHouse) 
         '{"argv": ["x"], "interrupt_mode": "shout"}',
     ],
 )
-async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ChoosingHouse, text: str) -> None:
+async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ResolverHouse, text: str) -> None:
     install(house, "bad", ["x"]).write_text(text)
-    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must be)"):
+    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must have)"):
         await house.choose(kernelspec="bad")
-    assert set(await house.choosing.specs()) == {"python3"}
+    assert set(await kernelspecs.documents()) == {"python3"}
 
 
-async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: ChoosingHouse) -> None:
+async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: ResolverHouse) -> None:
     python = fake_python(house.folder / "env" / "bin" / "python")
     install(house, "ours", [str(python), *IPYKERNEL], **provisioned("supervisord-py"))
     install(house, "python3", ["python", *IPYKERNEL], **provisioned("supervisord-py"))
@@ -160,7 +160,7 @@ async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: Cho
     assert (await house.choose(kernelspec="ours")).interpreter == str(python)
 
 
-async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ChoosingHouse) -> None:
+async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
     script(house.bin / "xkernel", "")
     install(house, "far", ["xkernel"], language="x", **provisioned("kubernetes-provisioner"))
     with pytest.raises(ConfigError, match="kubernetes-provisioner"):
@@ -169,9 +169,9 @@ async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ChoosingHo
     assert choice.key == "spec:far"
 
 
-async def test_the_list_has_what_jupyter_shows_and_always_python3(house: ChoosingHouse) -> None:
+async def test_the_list_has_what_jupyter_shows_and_always_python3(house: ResolverHouse) -> None:
     file = install(house, "x", ["xkernel"], language="x", metadata={"k": 1}, unknown=1)
-    specs = await house.choosing.specs()
+    specs = await kernelspecs.documents()
     assert list(specs) == ["python3", "x"]
     assert specs["python3"]["language"] == "python"
     assert specs["x"] == {
@@ -191,7 +191,7 @@ def test_jupyter_s_own_folders_are_searched(tmp_path: Path, monkeypatch: pytest.
     folder.mkdir(parents=True)
     (folder / "kernel.json").write_text("{}")
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    assert kernelspecs._directories()["mine"] == str(folder)
+    assert kernelspecs._folders()["mine"] == str(folder)
 
 
 def test_values_of_a_kernelspec_are_in_no_repr() -> None:
@@ -200,7 +200,7 @@ def test_values_of_a_kernelspec_are_in_no_repr() -> None:
 
 def test_the_room_is_imported_without_jupyter() -> None:
     text = (
-        "import sys, supervisord_py.kernels.choosing.resolver;"
+        "import sys, supervisord_py.kernels.resolver;"
         "print(sorted({'jupyter_client', 'zmq', 'traitlets', 'tornado', 'nbformat'} & set(sys.modules)))"
     )
     said = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)

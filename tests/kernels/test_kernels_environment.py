@@ -5,18 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.choosing.environment import (
+from supervisord_py.kernels.config import EnvRules
+from supervisord_py.kernels.environment import (
     NOTHING,
     OURS,
     Activation,
     Filtered,
-    Inputs,
     PrefixKind,
     Why,
     deactivated,
     filtered,
 )
-from supervisord_py.kernels.config import EnvRules
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 VENV = Activation("/work/.venv/bin", "/work/.venv", PrefixKind.VENV)
@@ -28,12 +27,7 @@ ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
 def made(source: dict[str, str], activation: Activation | None = None, **inputs: object) -> Filtered:
     rules = inputs.pop("rules", EnvRules())
     assert isinstance(rules, EnvRules)
-    values = {name: Environment(value) if isinstance(value, dict) else value for name, value in inputs.items()}
-    return filtered(Inputs(Environment(source), **values), rules, activation)  # type: ignore[arg-type]
-
-
-def why(found: Filtered, name: str) -> Why | None:
-    return next((each.why for each in found.dropped if each.name == name), None)
+    return filtered(source, rules, activation, **inputs)  # type: ignore[arg-type]
 
 
 def test_the_gateway_token_and_our_settings_never_pass_whatever_the_rules_say() -> None:
@@ -50,7 +44,7 @@ def test_the_gateway_token_and_our_settings_never_pass_whatever_the_rules_say() 
     for place in ({"source": ours}, {"source": {}, "extra": ours}):
         found = made(**place, rules=rules)  # type: ignore[arg-type]
         assert set(found.env) == {"PATH"}
-        assert {each.why for each in found.dropped} == {Why.OURS}
+        assert set(found.dropped.values()) == {Why.OURS}
 
 
 def test_what_the_session_brings_needs_no_leave_but_is_denied_like_everything() -> None:
@@ -60,21 +54,20 @@ def test_what_the_session_brings_needs_no_leave_but_is_denied_like_everything() 
     )
     assert found.env["JPY_SESSION_NAME"] == "a.ipynb"
     assert found.env["HOME"] == "/other"
-    assert why(found, "OPENAI_API_KEY") is Why.DENIED
-    assert why(found, "A=B") is why(found, "") is Why.UNUSABLE
+    assert found.dropped.get("OPENAI_API_KEY") is Why.DENIED
+    assert found.dropped.get("A=B") is found.dropped.get("") is Why.UNUSABLE
 
 
 def test_a_known_secret_is_found_as_a_value_and_a_long_one_inside_a_value() -> None:
     source = {"PI_A": "abc", "PI_B": "xabcx", "PI_C": "http://h/?token=longsecret", "PI_D": "longsecret", "PI_E": ""}
     found = made(source, secrets=("abc", "longsecret", ""))
-    assert {name for name in source if why(found, name) is Why.SECRET} == {"PI_A", "PI_C", "PI_D"}
+    assert {name for name in source if found.dropped.get(name) is Why.SECRET} == {"PI_A", "PI_C", "PI_D"}
     assert found.env["PI_B"] == "xabcx"
     assert found.env["PI_E"] == ""
 
 
 def test_names_are_shown_and_values_never() -> None:
-    inputs = Inputs(Environment({"HOME": "v-source"}), Environment({"X": "v-extra"}), NOTHING, ("v-secret",))
-    text = repr(inputs) + repr(filtered(inputs, EnvRules(), VENV))
+    text = repr(made({"HOME": "v-source"}, VENV, extra={"X": "v-extra"}, secrets=("v-secret",)))
     assert "HOME" in text
     assert "v-" not in text
 
@@ -88,7 +81,7 @@ def test_a_virtual_environment_is_active_and_the_one_that_was_active_is_not() ->
     }
     found = made(source, VENV)
     assert dict(found.env) == {"PATH": "/work/.venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/work/.venv"}
-    assert why(found, "CONDA_PREFIX") is why(found, "CONDA_DEFAULT_ENV") is Why.OTHER_ENVIRONMENT
+    assert found.dropped.get("CONDA_PREFIX") is found.dropped.get("CONDA_DEFAULT_ENV") is Why.OTHER_ENVIRONMENT
 
 
 def test_a_conda_environment_keeps_its_own_name_only() -> None:
@@ -104,7 +97,7 @@ def test_a_conda_environment_keeps_its_own_name_only() -> None:
 def test_an_interpreter_outside_of_environments_has_none() -> None:
     found = made({"PATH": "/v/bin:/bin", "VIRTUAL_ENV": "/v"}, PLAIN)
     assert dict(found.env) == {"PATH": "/usr/bin:/bin"}
-    assert why(found, "VIRTUAL_ENV") is Why.OTHER_ENVIRONMENT
+    assert found.dropped.get("VIRTUAL_ENV") is Why.OTHER_ENVIRONMENT
 
 
 def test_without_an_interpreter_of_ours_what_was_active_stays() -> None:
@@ -143,7 +136,7 @@ RULES = st.builds(
     deny=st.lists(st.one_of(WORDS, st.just("P*")), max_size=5).map(tuple),
 )
 OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
-INPUTS = st.builds(Inputs, source=MAPPINGS, extra=MAPPINGS, own=OWN, secrets=st.just(("s3", "supersecret", "")))
+SECRETS = ("s3", "supersecret", "")
 ACTIVATIONS = st.sampled_from([None, VENV, CONDA, PLAIN])
 
 
@@ -151,28 +144,33 @@ def is_denied(name: str, rules: EnvRules) -> bool:
     return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny)
 
 
-@given(INPUTS, RULES, ACTIVATIONS)
+@given(MAPPINGS, MAPPINGS, OWN, RULES, ACTIVATIONS)
 def test_the_laws_of_the_filter_hold_for_every_environment(
-    inputs: Inputs, rules: EnvRules, activation: Activation | None
+    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation | None
 ) -> None:
-    found = filtered(inputs, rules, activation)
-    allowed = {*rules.allow, *inputs.extra, *inputs.own, *ACTIVATED}
+    found = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS)
+    allowed = {*rules.allow, *extra, *own, *ACTIVATED}
     for name, value in found.env.items():
         assert not is_denied(name, rules)
         assert name in allowed or name.startswith(rules.allow_prefixes)
-        assert name in inputs.own or not name.startswith(("PX_", "PI_PYTHON_GATEWAY_"))
+        assert name in own or not name.startswith(("PX_", "PI_PYTHON_GATEWAY_"))
         assert name not in OURS
         assert value != "s3"
         assert "supersecret" not in value
         assert name
         assert "=" not in name
-    told = {each.name for each in found.dropped} | set(found.env)
-    assert {name for name in (*inputs.source, *inputs.extra) if not is_denied(name, rules)} <= told | ACTIVATED
+    assert {name for name in (*source, *extra) if not is_denied(name, rules)} <= {
+        *found.dropped,
+        *found.env,
+        *ACTIVATED,
+    }
 
 
-@given(INPUTS, RULES, st.sampled_from([VENV, CONDA, PLAIN]))
-def test_the_chosen_bin_leads_the_path_exactly_once(inputs: Inputs, rules: EnvRules, activation: Activation) -> None:
-    env = filtered(inputs, rules, activation).env
+@given(MAPPINGS, MAPPINGS, OWN, RULES, st.sampled_from([VENV, CONDA, PLAIN]))
+def test_the_chosen_bin_leads_the_path_exactly_once(
+    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation
+) -> None:
+    env = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS).env
     if not is_denied("PATH", rules):
         first, *rest = env["PATH"].split(":")
         assert first == activation.bin

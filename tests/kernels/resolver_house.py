@@ -1,4 +1,4 @@
-"""A `Choosing` under test: a real keeper, scripts that play interpreters and installers, directories of its own."""
+"""An `InterpreterResolver` under test: a real keeper, scripts that play interpreters and installers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels.choosing import resolver, selection
-from supervisord_py.kernels.choosing.choice import ChooseRequest
-from supervisord_py.kernels.choosing.installs import Installers
-from supervisord_py.kernels.choosing.resolver import Choosing
-from supervisord_py.kernels.choosing.self_report import MARK
+from supervisord_py.kernels import resolver
+from supervisord_py.kernels.choice import ChooseRequest
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.kernels.inside.self_report import MARK
+from supervisord_py.kernels.installs import Installers
+from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.process.local import LocalPlacement
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from supervisord_py.kernels.choosing.choice import Choice
+    from supervisord_py.kernels.choice import Choice
     from supervisord_py.process.spec import Child, ChildSpec
 
 PATIENCE = 60.0
@@ -65,13 +65,7 @@ def fake_python(path: Path, **said: Any) -> Path:
         "tag": TAG,
         **said,
     }
-    without = json.dumps({**whole, "overlay_trouble": "missing"})
-    within = json.dumps({**whole, "overlay_trouble": said.get("unfit")})
-    lines = f"""
-echo 'start-up files may print'
-if [ -d "$3/{TAG}" ]; then printf '%s\\n' '{MARK}{within}'; else printf '%s\\n' '{MARK}{without}'; fi
-"""
-    return script(path, lines)
+    return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(whole)}'")
 
 
 async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
@@ -99,7 +93,7 @@ class CountingPlacement:
         return await self._placement.spawn(key, spec)
 
 
-class ChoosingHouse:
+class ResolverHouse:
     """`open()` and `close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,26 +114,26 @@ class ChoosingHouse:
         )
         self.environ = {"PATH": str(self.bin), "HOME": str(folder), "LANG": "C.UTF-8"}
         self.placement: CountingPlacement
-        self.choosing: Choosing
+        self.resolver: InterpreterResolver
 
-    async def open(self) -> ChoosingHouse:
+    async def open(self) -> ResolverHouse:
         """Connect to the keeper."""
         channel = await asyncio.to_thread(self.keeper.channel)
         local = await LocalPlacement.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
         self.placement = CountingPlacement(local)
         for tool in ("mkdir", "cp", "sleep"):
             (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
-        self.choosing = self.made()
+        self.resolver = self.made()
         return self
 
-    def made(self, **options: Any) -> Choosing:
+    def made(self) -> InterpreterResolver:
         """Return another one, on the same placement."""
-        return Choosing(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"}, **options)  # type: ignore[arg-type]
+        return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})  # type: ignore[arg-type]
 
     async def close(self) -> None:
         """Stop everything, and see that nothing was left."""
         try:
-            await self.choosing.close()
+            await self.resolver.close()
             held = await self.placement.list("")
             assert [child.unit for child in held] == []
         finally:
@@ -151,8 +145,7 @@ class ChoosingHouse:
         python = fake_python(self.folder / "managed-python", executable="", prefix=str(self.folder / "data" / "python"))
         text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
         uv = script(self.folder / "uv", text)
-        for module in (selection, resolver):
-            monkeypatch.setattr(module, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+        monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:
         """Return the commands that uv was given."""
@@ -160,6 +153,6 @@ class ChoosingHouse:
 
     async def choose(self, **request: Any) -> Choice:
         """Choose for the project's directory, noting the progress."""
-        build = {"build": request.pop("build")} if "build" in request else {}
+        install = request.pop("install", True)
         asked = ChooseRequest(**{"cwd": str(self.proj), **request})
-        return await self.choosing.choose(asked, self.config, progress=self.lines.append, **build)
+        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, install=install)
