@@ -24,8 +24,8 @@ from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
 from supervisord_py.api.streams import until_closing
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
-from supervisord_py.kernels.gateway.wire import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
 from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _MODULES = {
     BackendName.DIRECT: "supervisord_py.kernels.direct.backend",
-    BackendName.GATEWAY_LOCAL: "supervisord_py.kernels.gateway.local",
-    BackendName.GATEWAY_EXTERNAL: "supervisord_py.kernels.gateway.external",
+    BackendName.GATEWAY_LOCAL: "supervisord_py.kernels.gateway_local",
+    BackendName.GATEWAY_EXTERNAL: "supervisord_py.kernels.gateway",
     BackendName.BASH: "supervisord_py.kernels.bash.backend",
 }
 

@@ -15,9 +15,9 @@ from api.kernel_fakes import FakeHandle
 from supervisord_py.api import kernel_checks
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
-from supervisord_py.kernels.gateway.wire import unpack_json
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.websocket_frames import unpack_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

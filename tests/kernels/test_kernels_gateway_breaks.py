@@ -15,11 +15,11 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
 from supervisord_py.errors import StartFailedError, TimedOutError
+from supervisord_py.kernels import gateway_kernel
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import handle
-from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.output.recorder import CellRecorder
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kernels.gateway_fake import FakeServer
-    from supervisord_py.kernels.gateway.wire import Message
+    from supervisord_py.kernels.websocket_frames import Message
 
 
 @asynccontextmanager
 async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
     """Have a kernel at a server that does what it is told to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handle, "DELETE_PAUSES", (0.0, 0.0))
+        patch.setattr(gateway_kernel, "DELETE_PAUSES", (0.0, 0.0))
         async with kernel_house(folder) as rig, fake_server(**how) as server:
             gateway = GatewayConfig(dir=folder / "gateway", url=server.url)
             backend = GatewayExternal(replace(rig.config, gateway=gateway, trace=True), daemon=rig.keeper.daemon_id)
@@ -135,7 +135,7 @@ async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, w
     async with talking(short_tmp, on_execute=nothing) as (house, server):
         _, task = house.begin("1")
         await eventually(lambda: server.executed, "the cell")
-        kernel = house.handle.plan.held.kernel
+        kernel = house.handle.held.kernel
         server.answers = {
             f"GET /api/kernels/{kernel}/channels": (status, ""),
             f"GET /api/kernels/{kernel}": (status, ""),
@@ -211,7 +211,7 @@ async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> 
 async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(gateway_kernel, "SILENT_SECONDS", 0.05)
 
     async def no_idle(server: FakeServer, message: Message) -> None:
         await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
@@ -224,7 +224,7 @@ async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
 async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
-        theirs = house.handle.request("execute_request", {})
+        theirs = house.handle._request("execute_request", {})
         theirs = replace(theirs, header={**theirs.header, "session": "somebody else's"})
         await server.say("status", {"execution_state": "busy"}, to=theirs)
         await eventually(lambda: house.handle.foreign_busy, "the news")
@@ -236,7 +236,7 @@ async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
 @pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
 async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):
-        server.answers = {f"POST /api/kernels/{house.handle.plan.held.kernel}/interrupt": (status, "")}
+        server.answers = {f"POST /api/kernels/{house.handle.held.kernel}/interrupt": (status, "")}
         assert await house.handle.interrupt() == action
         assert house.handle.died.done() is (action == "gone")
 
@@ -244,7 +244,7 @@ async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_
 async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
     """A server that is just restarting the kernel answers 500; its note stays until it is known to be gone."""
     async with talking(short_tmp) as (house, server):
-        key = f"DELETE /api/kernels/{house.handle.plan.held.kernel}"
+        key = f"DELETE /api/kernels/{house.handle.held.kernel}"
         server.answers = {key: (500, "")}
         assert await house.handle.kill() == "delete"
         assert server.asked.count(key) == 3
@@ -261,7 +261,7 @@ async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
 async def test_a_kernel_that_its_server_has_culled_is_noticed_before_the_next_cell(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "LEFT_ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(gateway_kernel, "LEFT_ALONE_SECONDS", 0.0)
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         await house.run("1")
         server.state = None

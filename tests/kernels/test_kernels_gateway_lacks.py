@@ -11,7 +11,7 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import kernel_house
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway import GatewayExternal
 
 if TYPE_CHECKING:
     from pathlib import Path

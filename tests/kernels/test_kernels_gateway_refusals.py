@@ -15,8 +15,8 @@ from kernels.gateway_fake import answer_and_hang_up, fake_server
 from kernels.kernel_rig import kernel_house
 from supervisord_py.errors import ConfigError, InvalidInputError, OverloadedError, PxError, StartFailedError
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway.client import GatewayClient, GatewayUnreachableError
-from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway import GatewayExternal
+from supervisord_py.kernels.gateway_client import GatewayClient, GatewayUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels.gateway import wire
-from supervisord_py.kernels.gateway.wire import Message
+from supervisord_py.kernels import websocket_frames as wire
+from supervisord_py.kernels.websocket_frames import Message
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -1,6 +1,6 @@
 """Jupyter's REST API as a client of kernel_gateway, jupyter_server, JupyterHub's single users, Enterprise Gateway.
 
-Law: every call has a limit of time and ends in an answer or in a `PxError` that says what to check. The token travels
+Every call has a limit of time and ends in an answer or in a `PxError` that says what to check. The token travels
 in the header `Authorization`, for the websocket too; it is in no address, so in no log of a server or proxy on the way.
 """
 
@@ -10,15 +10,15 @@ import asyncio
 import base64
 import json
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
-from supervisord_py.kernels.gateway import wire
+from supervisord_py.kernels.websocket_frames import V1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,16 +39,8 @@ OUR_LOG = "pxctl logs kernel:gateway"
 UNKNOWN_THERE = "its server does not know it any more"
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A server, as errors speak of it.
-
-    Attributes:
-        url: As configured; shown without credentials and query.
-        token_setting: Which setting holds the token.
-        has_token: Whether one is set. The token itself is not here.
-        is_ours: The gateway that this daemon runs, whose token nobody sets.
-    """
+class Place(msgspec.Struct, frozen=True):
+    """A server, as errors speak of it: `is_ours` is the gateway that this daemon runs, whose token nobody sets."""
 
     url: str
     token_setting: str
@@ -65,14 +57,8 @@ class GatewayUnreachableError(StartFailedError):
     """Nothing answers at the address, or nothing that speaks Jupyter's API."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preflight:
-    """What a server told of itself.
-
-    Attributes:
-        specs: Kernelspecs by name, as the server gives them.
-        is_enterprise: It is an Enterprise Gateway, which takes `KERNEL_…` variables.
-    """
+class Preflight(msgspec.Struct, frozen=True):
+    """What a server told of itself; `is_enterprise`: an Enterprise Gateway, which takes `KERNEL_…` variables."""
 
     specs: Mapping[str, Mapping[str, Any]]
     is_enterprise: bool
@@ -90,14 +76,7 @@ class GatewayClient:
         is_ours: bool = False,
         trust_env: bool = False,
     ) -> None:
-        """Make a client; nothing is sent yet.
-
-        Args:
-            url: Address before `/api`. Credentials in it are used where there is no token; so is `?token=`.
-            token: Secret.
-            token_setting: Which setting it came from.
-            is_ours: It is the gateway of this machine's daemon.
-            trust_env: Use the proxy that the environment names.
+        """Make a client; nothing is sent yet. Credentials in `url` are used where there is no token; so is `?token=`.
 
         Raises:
             ConfigError: The address is none.
@@ -127,12 +106,7 @@ class GatewayClient:
         return Preflight({name: _spec(each) for name, each in found.items()}, "gateway_version" in about)
 
     async def create(self, body: Mapping[str, Any], seconds: float) -> str:
-        """Start a kernel and return its id.
-
-        Args:
-            body: `name`, and what the server knows of `env`, `path`, `kernel_id`.
-            seconds: How long the server may take.
-        """
+        """Start a kernel and return its id; `body`: `name`, and what the server knows of `env`, `path`, `kernel_id`."""
         model = await self._json("POST", "api/kernels", "start a kernel", seconds, body)
         if not isinstance(model, dict) or not isinstance(kernel := model.get("id"), str):
             raise unreachable(self.place, "what answers there is no Jupyter server")
@@ -169,7 +143,7 @@ class GatewayClient:
             async with asyncio.timeout(seconds):
                 return await self._http.ws_connect(
                     where,
-                    protocols=(wire.V1,),
+                    protocols=(V1,),
                     headers=self._headers,
                     heartbeat=PING_SECONDS,
                     max_msg_size=0,
@@ -187,8 +161,6 @@ class GatewayClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
-
-    # -- how it is asked -----------------------------------------------------------------------------------------------
 
     @property
     def _http(self) -> aiohttp.ClientSession:
@@ -260,27 +232,21 @@ def _spec(model: object) -> Mapping[str, Any]:
 
 def _why(error: BaseException, seconds: float) -> str:
     """Say why a call did not come through; never the address, which may hold credentials."""
-    match error:
-        case TimeoutError():
-            why = f"timeout: no answer within {seconds:g} s"
-        case aiohttp.ClientConnectorCertificateError():
-            why = f"its certificate is not accepted: {error.certificate_error}"
-        case aiohttp.ClientConnectorError():
-            why = _of_the_system(error.os_error) or "the connection is refused"
-        case aiohttp.ServerDisconnectedError():
-            why = "it closed the connection without an answer"
-        case aiohttp.ClientPayloadError():
-            why = "its answer broke off"
-        case OSError():
-            why = error.strerror or type(error).__name__
-        case _:
-            why = f"it does not speak HTTP: {type(error).__name__}"
-    return why
-
-
-def _of_the_system(error: OSError) -> str | None:
-    """Return the system's words instead of the loop's; a name that is not found has a negative number and its own."""
-    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror
+    if isinstance(error, TimeoutError):
+        return f"timeout: no answer within {seconds:g} s"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is not accepted: {error.certificate_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno  # a name that is not found has a negative one, and words of its own
+        words = os.strerror(number) if number is not None and number > 0 else error.os_error.strerror
+        return words or "the connection is refused"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "its answer broke off"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return f"it does not speak HTTP: {type(error).__name__}"
 
 
 # -- what an answer means to a user; a token never gets into a sentence ------------------------------------------------

@@ -19,13 +19,14 @@ import structlog
 
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.gateway import wire
-from supervisord_py.kernels.gateway.client import UNKNOWN_THERE
+from supervisord_py.kernels.gateway_client import UNKNOWN_THERE
+from supervisord_py.kernels.websocket_frames import V1, pack_json, pack_v1, unpack_json, unpack_v1
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from supervisord_py.kernels.gateway.client import GatewayClient
+    from supervisord_py.kernels.gateway_client import GatewayClient
+    from supervisord_py.kernels.websocket_frames import Message
 
 CONNECT_SECONDS = 10.0
 _LARGE = 1024 * 1024
@@ -50,7 +51,7 @@ class KernelSocket:
         kernel: str,
         session: str,
         *,
-        hear: Callable[[wire.Message], Awaitable[None]],
+        hear: Callable[[Message], Awaitable[None]],
         on_back: Callable[[], None],
         on_gone: Callable[[str], None],
         trace: bool,
@@ -85,7 +86,7 @@ class KernelSocket:
         self._take(await self._client.connect(self._kernel, self._session, seconds))
         self._reader = asyncio.create_task(self._read(), name=f"websocket of kernel {self._kernel}")
 
-    async def send(self, message: wire.Message) -> int:
+    async def send(self, message: Message) -> int:
         """Send a message once; during a break as soon as the connection is there again.
 
         Returns how many breaks there had been when it was sent.
@@ -104,9 +105,9 @@ class KernelSocket:
             if self._socket is connection and self._gone is None:
                 self._open.clear()  # the reader is about to see the break
 
-    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: wire.Message) -> bool:
+    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: Message) -> bool:
         """Send a message; False when nothing of it can have left."""
-        frame = wire.pack_v1(message) if connection.protocol == wire.V1 else wire.pack_json(message)
+        frame = pack_v1(message) if connection.protocol == V1 else pack_json(message)
         try:
             await (connection.send_bytes(frame) if isinstance(frame, bytes) else connection.send_str(frame))
         except (aiohttp.ClientError, OSError) as error:
@@ -159,7 +160,7 @@ class KernelSocket:
                 return
             self._is_waiting = False
             if frame.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                await self._hand_on(frame.data, is_v1=connection.protocol == wire.V1)
+                await self._hand_on(frame.data, is_v1=connection.protocol == V1)
             elif frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
                 return
 
@@ -190,12 +191,12 @@ class KernelSocket:
             with contextlib.suppress(aiohttp.ClientError, OSError):
                 await connection.close()
 
-    def _note(self, way: str, message: wire.Message, size: int | None = None) -> None:
+    def _note(self, way: str, message: Message, size: int | None = None) -> None:
         if self._trace:
             _log.info(
                 "kernel_message", kernel=self._kernel, way=way, channel=message.channel, type=message.type, bytes=size
             )
 
 
-def _unpack(frame: str | bytes, is_v1: bool) -> wire.Message:
-    return wire.unpack_v1(frame) if is_v1 and isinstance(frame, bytes) else wire.unpack_json(frame)
+def _unpack(frame: str | bytes, is_v1: bool) -> Message:
+    return unpack_v1(frame) if is_v1 and isinstance(frame, bytes) else unpack_json(frame)
