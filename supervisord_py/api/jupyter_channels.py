@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.api.call import Call
-    from supervisord_py.kernels.direct.channels import Channels
+    from supervisord_py.kernels.channels import Channels
 
 _PARTS = ("header", "parent_header", "metadata", "content")
 _TOUCH_SECONDS = 20.0
@@ -126,7 +126,7 @@ class _Bridge:
                 return
 
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
-        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.direct.channels")
+        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
         joined: Channels = await module.open_channels(connection_file)
         self._joined.set_result(joined)
         downwards = asyncio.create_task(self._downwards(joined))

@@ -63,7 +63,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[FakeChannels]:
         made.append(FakeChannels())
         return made[-1]
 
-    monkeypatch.setattr("supervisord_py.kernels.direct.channels.open_channels", open_channels)
+    monkeypatch.setattr("supervisord_py.kernels.channels.open_channels", open_channels)
     return made
 
 

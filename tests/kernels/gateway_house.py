@@ -12,7 +12,7 @@ import pytest
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, PATIENCE, peer
 from kernels.kernel_rig import eventually, kernel_house, no_news
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.gateway import GatewayExternal
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal

@@ -13,8 +13,8 @@ import pytest
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.errors import InvalidInputError, OverloadedError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.direct.channels import Gap, open_channels
+from supervisord_py.kernels.channels import Gap, open_channels
+from supervisord_py.kernels.direct import DirectBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct.channels import Channels, Letter
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.channels import Channels, Letter
+    from supervisord_py.kernels.direct import DirectKernel
 
 
 class Front:
     """A front end of one kernel."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle, channels: Channels) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel, channels: Channels) -> None:
         self.rig = rig
         self.launch = launch
         self.handle = handle

@@ -15,14 +15,14 @@ from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_n
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct import DirectBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.direct import DirectKernel
 
 BEGUN = "kept = 42\nprint('begun', flush=True)\nopen('begun', 'w').close()\n"
 """A file, because what a stock kernel prints comes out only when its threads may run; last, so that nothing but the
@@ -32,7 +32,7 @@ code itself is hit by what comes then."""
 class Kernel:
     """A kernel that runs, and a cell in it."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel) -> None:
         self.rig = rig
         self.launch = launch
         self.handle = handle
@@ -57,7 +57,7 @@ class Kernel:
 
     async def idle(self) -> None:
         """Return when it is done with all that it was asked, and says so."""
-        asked = self.handle._line.ask("shell", "kernel_info_request")
+        asked = self.handle.client.ask("shell", "kernel_info_request")
         async with asyncio.timeout(PATIENCE):
             await asked.reply
             await asked.idle

@@ -13,8 +13,8 @@ import pytest
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.direct import place
-from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
+from supervisord_py.kernels import connection_file as place
+from supervisord_py.kernels.direct import DirectBackend, sweep_stale
 from supervisord_py.process.output import OutputReader, Stream
 
 if TYPE_CHECKING:

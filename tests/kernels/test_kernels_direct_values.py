@@ -16,12 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels import launch_command, start_failure
+from supervisord_py.kernels import channels, kernel_client, launch_command, start_failure
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import channels, message
-from supervisord_py.kernels.direct.channels import Gap, Letter, Mailbox
-from supervisord_py.kernels.direct.message import Message
+from supervisord_py.kernels.channels import Gap, Letter, Mailbox
+from supervisord_py.kernels.kernel_client import Message
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.output import end_record, replies
 from supervisord_py.process.spec import Reason
@@ -29,21 +28,16 @@ from supervisord_py.process.spec import Reason
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
 
 
-def parts(kind: str = "stream", parent: str = "p", size: int = 0) -> list[bytes]:
-    header = json.dumps({"msg_type": kind, "msg_id": "m"}).encode()
-    return [header, json.dumps({"msg_id": parent, "session": "s"}).encode(), b"{}", b"x" * size]
-
-
 def made(kind: str = "stream", parent: str = "p", size: int = 0) -> Message:
-    found = message.read(parts(kind, parent, size))
-    assert found is not None
-    return found
+    header = json.dumps({"msg_type": kind, "msg_id": "m"}).encode()
+    about = {"msg_id": parent, "session": "s"}
+    return Message(kind, about, [header, json.dumps(about).encode(), b"{}", b"x" * size])
 
 
 def test_importing_the_backend_is_cheap() -> None:
     """The control plane imports it at its start: zmq and jupyter_client come with the first kernel."""
     code = (
-        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.output.recorder; "
+        "import sys, supervisord_py.kernels.direct, supervisord_py.kernels.output.recorder; "
         "print(*sorted({'zmq', 'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -53,18 +47,8 @@ def test_importing_the_backend_is_cheap() -> None:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_read_as_far_as_it_is_needed() -> None:
-    status = message.read([*parts("status")[:3], b'{"execution_state": "idle"}', b"buffer"])
-    assert status is not None
-    assert (status.type, status.parent_id, status.parent_session) == ("status", "p", "s")
-    assert status.is_status("idle")
-    assert not status.is_status("busy")
-    assert not made("stream").is_status("idle")
-    assert status.size == sum(map(len, status.parts))
-
-
 def test_a_reply_with_the_bytes_of_an_undecodable_name_is_read_all_the_same() -> None:
-    content = message.load(b'{"status":"error","evalue":"no file caf\xe9"}')
+    content = kernel_client.load(b'{"status":"error","evalue":"no file caf\xe9"}')
     assert content == {"status": "error", "evalue": os.fsdecode(b"no file caf\xe9")}
 
 

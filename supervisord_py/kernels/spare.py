@@ -23,7 +23,7 @@ from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct.spare_rules import Recipe
+    from supervisord_py.kernels.spare_rules import Recipe
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Child
 

@@ -14,8 +14,8 @@ import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import SpareView
-from supervisord_py.kernels.direct.spare import Spare, UnfitError, unit_of
-from supervisord_py.kernels.direct.spare_rules import Bounds, Make, Shelf, recipe_of
+from supervisord_py.kernels.spare import Spare, UnfitError, unit_of
+from supervisord_py.kernels.spare_rules import Bounds, Make, Shelf, recipe_of
 from supervisord_py.process.descriptors import check_room
 from supervisord_py.process.spec import Reason
 

@@ -1,6 +1,6 @@
 """The channels of one kernel for one Jupyter front end: its own sockets. Imports zmq: import it lazily.
 
-Law: the sockets are always read, so a slow front end never holds the kernel up; what waits for it is bounded by its
+The sockets are always read, so a slow front end never holds the kernel up; what waits for it is bounded by its
 `Mailbox`. Messages are signed on their way in and checked on their way out. A subscription takes effect some time after
 the connect, so the channels are given out when something was heard: no `idle` of a first request is missed.
 """
@@ -12,19 +12,21 @@ import uuid
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from supervisord_py.errors import InvalidInputError, OverloadedError
-from supervisord_py.kernels.direct import message, place, wire
+from supervisord_py.kernels import connection_file as connection_files
+from supervisord_py.kernels import kernel_client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
-    from supervisord_py.kernels.direct.message import Message
-    from supervisord_py.kernels.direct.place import Connection
+    from supervisord_py.kernels.connection_file import Connection
+    from supervisord_py.kernels.kernel_client import Message
 
     Delivery = tuple[str, dict[str, Any], list[bytes]]
 
@@ -112,7 +114,7 @@ async def open_channels(connection_file: Path, *, limit_bytes: int = LIMIT_BYTES
     Raises:
         OSError, ValueError: The file is gone, or is no connection file.
     """
-    channels = Channels(await asyncio.to_thread(place.read, connection_file), limit_bytes)
+    channels = Channels(await asyncio.to_thread(connection_files.read, connection_file), limit_bytes)
     try:
         await channels.hear_something()
     except BaseException:
@@ -130,14 +132,17 @@ class Channels:
 
     def __init__(self, connection: Connection, limit_bytes: int) -> None:
         name = uuid.uuid4().hex
-        self._session = wire.session_for(connection, name)
+        self._session = kernel_client.session_for(connection, name)
         self._mailbox = Mailbox(limit_bytes)
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
         self._probe = f"px-{name}"
         self._closed = False
-        self._sockets = {channel: wire.connect(connection, channel, name.encode()) for channel in CHANNELS}
-        self._readers = [asyncio.create_task(self._read(channel)) for channel in CHANNELS]
+        self._sockets = {channel: kernel_client.connect(connection, channel, name.encode()) for channel in CHANNELS}
+        self._readers = [
+            asyncio.create_task(kernel_client.receive(socket, partial(self._take, channel)))
+            for channel, socket in self._sockets.items()
+        ]
 
     async def hear_something(self) -> None:
         """Ask on shell once and on control again and again, until iopub speaks; its answers reach nobody else."""
@@ -167,8 +172,7 @@ class Channels:
         if self._closed:
             return
         try:
-            sent: Any = self._sockets[channel].send_multipart(frames, zmq.DONTWAIT)
-            sent.result()  # done: with DONTWAIT it is sent or refused at once
+            kernel_client.send_now(self._sockets[channel], frames)
         except zmq.Again as error:
             raise OverloadedError("the kernel reads nothing, and its queue is full", hint="interrupt it") from error
 
@@ -190,7 +194,7 @@ class Channels:
             elif isinstance(found, Gap):
                 yield self._tell_gap(found)
             else:
-                yield found.channel, _document(found.message.parts), found.message.parts[message.BUFFERS :]
+                yield found.channel, _document(found.message.parts), found.message.parts[kernel_client.BUFFERS :]
 
     async def close(self) -> None:
         """Close the sockets and end the iteration. Any number of times."""
@@ -202,19 +206,10 @@ class Channels:
         for socket in self._sockets.values():
             socket.close(0)
 
-    async def _read(self, channel: str) -> None:
-        count = 0
-        while True:
-            frames: Any = await self._sockets[channel].recv_multipart()
-            parts = wire.unsign(self._session, frames)
-            heard = message.read(parts) if parts is not None else None
-            if heard is not None:
-                self._take(channel, heard)
-            count += 1
-            if count % wire.MESSAGES_A_TURN == 0:
-                await asyncio.sleep(0)  # a message that is there already is given without a pause of the loop
-
-    def _take(self, channel: str, heard: Message) -> None:
+    def _take(self, channel: str, frames: list[bytes]) -> None:
+        heard = kernel_client.read(self._session, frames)
+        if heard is None:
+            return
         if channel == "iopub":
             self._heard.set()
         if heard.parent_id != self._probe:
@@ -226,11 +221,11 @@ class Channels:
         header = self._session.msg_header("stream")
         header["date"] = header["date"].isoformat()
         text = f"\n[px: {gap.dropped_bytes} bytes of output were left out here: this client reads too slowly]\n"
-        parent = message.load(gap.first.parts[message.PARENT])
+        parent = kernel_client.load(gap.first.parts[kernel_client.PARENT])
         told = {"header": header, "parent_header": parent, "metadata": {}, "content": {"name": "stderr", "text": text}}
         return "iopub", {**told, "msg_id": header["msg_id"], "msg_type": "stream"}, []
 
 
 def _document(parts: list[bytes]) -> dict[str, Any]:
-    told = {name: message.load(part) for name, part in zip(_PARTS, parts, strict=False)}
+    told = {name: kernel_client.load(part) for name, part in zip(_PARTS, parts, strict=False)}
     return {**told, "msg_id": told["header"].get("msg_id"), "msg_type": told["header"].get("msg_type")}

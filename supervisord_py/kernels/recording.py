@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.backend import ExecuteRequest
-    from supervisord_py.kernels.direct.message import Message
+    from supervisord_py.kernels.kernel_client import Message
 
 QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16
