@@ -23,26 +23,16 @@ SPEC_PREFIX = "spec:"
 
 
 class ChooseRequest(msgspec.Struct, frozen=True):
-    """For what an interpreter and an environment are wanted.
+    """For what an interpreter and an environment are wanted."""
 
-    Attributes:
-        cwd: Absolute; None is the home directory.
-        interpreter: A path (of a program, or of an environment), a name on PATH, or `managed`.
-        kernelspec: A name; `python3` leaves the choice to us unless a kernelspec of that name says which.
-        language: `python` or `bash`; a kernelspec has its own.
-        extra: Environment of the session (Jupyter's), over everything else.
-        environ: Of the caller: VIRTUAL_ENV, CONDA_PREFIX, PATH, PI_…; passes the same filter as the daemon's.
-        deadline: Loop time.
-    """
-
-    cwd: str | None = None
-    interpreter: str | None = None
-    kernelspec: str | None = None
+    cwd: str | None = None  # absolute; None is the home directory
+    interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
+    kernelspec: str | None = None  # `python3` leaves the choice to us unless one of that name says which
     backend: BackendName = BackendName.DIRECT
-    language: str = PYTHON
-    extra: Mapping[str, str] = NOTHING
-    environ: Mapping[str, str] = NOTHING
-    deadline: float | None = None
+    language: str = PYTHON  # or `bash`; a kernelspec has its own
+    extra: Mapping[str, str] = NOTHING  # of the session (Jupyter's), over everything else
+    environ: Mapping[str, str] = NOTHING  # of the caller; passes the same filter as the daemon's
+    deadline: float | None = None  # loop time
 
     def __repr__(self) -> str:
         return f"ChooseRequest({self.cwd!r}, {self.interpreter!r}, {self.kernelspec!r}, {self.backend})"
@@ -83,21 +73,14 @@ class Verdict(StrEnum):
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One candidate and what came of it.
-
-    Attributes:
-        path: The interpreter, or where it would be.
-        detail: A phrase that can follow "python of .venv": "is not there".
-        version: As text, where it was asked and answered.
-        remedy: The command that would make it usable, where there is one.
-    """
+    """One candidate and what came of it."""
 
     source: Source
-    path: str
+    path: str  # of the interpreter, or where it would be
     verdict: Verdict
-    detail: str = ""
+    detail: str = ""  # a phrase that can follow its name: "is not there"
     version: str | None = None
-    remedy: str | None = None
+    remedy: str | None = None  # the command that would make it usable
 
     @property
     def passed_over(self) -> bool:
@@ -153,35 +136,19 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Everything that a start needs to know about where and with what.
+    """Everything that a start needs to know about where and with what."""
 
-    Attributes:
-        cwd: Real path.
-        key: For `SessionKey.interpreter`.
-        backend: BASH for bash cells, else as asked for.
-        language: `python`, `bash`, or that of the kernelspec.
-        interpreter: Python for our launcher; None where there is none to be launched by us.
-        env: Complete and filtered; its repr shows names only. For an external gateway only what the session brings.
-        overlay: Folder with ipykernel to be appended to sys.path, or None.
-        modules: Folders of modules that exist, the user's before the project's.
-        kernelspec: Its name, where one was asked for or is to be asked for at a gateway.
-        kernelspec_argv: What to run, with `{connection_file}`; None where `interpreter` is what to run.
-        interrupt_mode: `signal` or `message`.
-        shell: The bash, for bash cells.
-        notices: For people.
-    """
-
-    cwd: str
-    key: str
-    backend: BackendName
-    language: str
+    cwd: str  # real path
+    key: str  # for `SessionKey.interpreter`
+    backend: BackendName  # BASH for bash cells, else as asked for
+    language: str  # `python`, `bash`, or that of the kernelspec
     explanation: Explanation
-    env: Environment = NOTHING
-    interpreter: str | None = None
-    overlay: str | None = None
-    modules: tuple[str, ...] = ()
-    kernelspec: str | None = None
-    kernelspec_argv: tuple[str, ...] | None = None
-    interrupt_mode: str = "signal"
-    shell: str | None = None
-    notices: tuple[str, ...] = ()
+    env: Environment = NOTHING  # complete and filtered; for an external gateway only what the session brings
+    interpreter: str | None = None  # Python for our launcher
+    overlay: str | None = None  # folder with ipykernel to be appended to sys.path
+    modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
+    kernelspec: str | None = None  # one that was asked for, or is to be asked for at a gateway
+    kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`; None where `interpreter` is to be run
+    interrupt_mode: str = "signal"  # or `message`
+    shell: str | None = None  # the bash, for bash cells
+    notices: tuple[str, ...] = ()  # for people

@@ -1,6 +1,6 @@
 """Where one kernel's connection file and sockets lie: `run_dir/k/<digest of the session>/`, private.
 
-Laws: paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves; the
+Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves; the
 folder belongs to one process life at a time, which it names, and a replacement is made when its predecessor is gone.
 What no living instance owns is swept. Nothing outside of `run_dir/k` is ever removed.
 """
@@ -37,25 +37,15 @@ PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection file, and what is in it.
-
-    Attributes:
-        file: Jupyter's connection file, 0600.
-        transport: `ipc`, or `tcp` where somebody else wrote the file.
-        address: Beginning of the sockets' paths, or a host.
-        ports: By channel.
-        key: Signs the messages; a secret.
-        scheme: How it signs.
-        instance: Whose it is; "" where somebody else wrote the file.
-    """
+    """Jupyter's connection file (0600), and what is in it."""
 
     file: Path
-    transport: str
-    address: str
+    transport: str  # `ipc`, or `tcp` where somebody else wrote the file
+    address: str  # beginning of the sockets' paths, or a host
     ports: dict[str, int]
-    key: str = field(repr=False)
+    key: str = field(repr=False)  # signs the messages
     scheme: str = "hmac-sha256"
-    instance: str = ""
+    instance: str = ""  # whose it is; "" where somebody else wrote the file
 
     @property
     def folder(self) -> Path:
@@ -100,27 +90,19 @@ def make(run_dir: Path, session_id: str, instance: str) -> Connection:
 
 
 def _secret(file: Path) -> bytes:
-    """Return the secret of this runtime directory; whoever comes first makes it."""
-    if not _is_whole(file):
-        part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
-        _write_private(part, secrets.token_bytes(SECRET_BYTES))
-        try:
-            with suppress(FileExistsError):
-                os.link(part, file)
-        finally:
-            part.unlink()
-    return file.read_bytes()
-
-
-def _is_whole(file: Path) -> bool:
-    """Say whether the secret is there; what is none is removed."""
-    try:
-        whole = file.stat().st_size == SECRET_BYTES
-    except FileNotFoundError:
-        return False
-    if not whole:
+    """Return the secret of this runtime directory; whoever comes first makes it, and what is none is replaced."""
+    with suppress(FileNotFoundError):
+        if file.stat().st_size == SECRET_BYTES:
+            return file.read_bytes()
         file.unlink(missing_ok=True)
-    return whole
+    part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
+    _write_private(part, secrets.token_bytes(SECRET_BYTES))
+    try:
+        with suppress(FileExistsError):
+            os.link(part, file)
+    finally:
+        part.unlink()
+    return file.read_bytes()
 
 
 def read(file: Path) -> Connection:

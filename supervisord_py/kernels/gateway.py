@@ -26,8 +26,9 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
 from supervisord_py.kernels.backend import Started
+from supervisord_py.kernels.gateway_cell import RemoteKernel
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_kernel import EARLY_MESSAGES, MARK, GatewayKernel, RemoteKernel
+from supervisord_py.kernels.gateway_kernel import EARLY_MESSAGES, MARK, GatewayKernel
 from supervisord_py.process.spec import Child, Identity
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""One cell at a server, as far as messages tell: its reply, the end of its output, and what may be missing. Pure.
+"""A kernel at a server as it is written down, and a cell of it as far as messages tell. Pure.
 
 A cell is over when its reply and its `idle` were both seen; the reply alone is enough where the `idle` is lost, and
 then the result says that output may be missing. A server that holds output back says so in a text of its own, which is
@@ -12,6 +12,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from supervisord_py.kernels.output.replies import reply_of
 
 if TYPE_CHECKING:
@@ -24,6 +26,19 @@ if TYPE_CHECKING:
 BROKEN = "The connection to the gateway broke while the cell ran: output may be missing."
 _STATE_LOST = frozenset(("restarting", "autorestarting", "dead"))
 _HELD_BACK = re.compile(r"\s*IOPub (data|message) rate exceeded")
+
+
+class RemoteKernel(msgspec.Struct, frozen=True):
+    """One kernel at a server, as it is written down; no token is in it."""
+
+    instance: str  # key of its life; begins with the daemon's id and a dot
+    session_id: str  # whose it is: unit `kernel:<session id>`
+    kernel: str  # its id at the server
+    url: str  # the server's address, without credentials
+    session: str  # of the websocket: the server replays what it kept only to the same one
+    started_at: float  # Unix seconds
+    tag: str = ""  # note of the room
+    facts: tuple[str, ...] = ()  # how the kernel named its process: pid, mark, folder
 
 
 class RemoteCell:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import structlog
 
 from supervisord_py.errors import PxError, StartFailedError, TimedOutError, UnknownUnitError
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest
+    from supervisord_py.kernels.gateway_cell import RemoteKernel
     from supervisord_py.kernels.gateway_client import GatewayClient
     from supervisord_py.kernels.websocket_frames import Message
     from supervisord_py.process.spec import ExitRecord
@@ -68,30 +68,6 @@ _log = structlog.get_logger(__name__)
 
 class EndedEarlyError(StartFailedError):
     """A kernel ended before it was ready."""
-
-
-class RemoteKernel(msgspec.Struct, frozen=True):
-    """One kernel at a server, as it is written down.
-
-    Attributes:
-        instance: Key of its life; begins with the daemon's id and a dot.
-        session_id: Whose it is: unit `kernel:<session id>`.
-        kernel: Its id at the server.
-        url: The server's address, without credentials.
-        session: Of the websocket: the server replays what it kept only to the same one.
-        started_at: Unix seconds.
-        tag: Note of the room.
-        facts: How the kernel named its process: pid, mark, folder.
-    """
-
-    instance: str
-    session_id: str
-    kernel: str
-    url: str
-    session: str
-    started_at: float
-    tag: str = ""
-    facts: tuple[str, ...] = ()
 
 
 class GatewayKernel:
@@ -159,11 +135,7 @@ class GatewayKernel:
     # -- its beginning -----------------------------------------------------------------------------------------------
 
     async def connect(self, seconds: float) -> None:
-        """Open its websocket. A server lets that wait for a kernel that has died already: so it is asked meanwhile.
-
-        Raises:
-            EndedEarlyError: It has died.
-        """
+        """Open its websocket. A server lets that wait for a kernel that has died already: so it is asked meanwhile."""
         connecting = asyncio.create_task(self._socket.open(seconds))
         try:
             while not (await asyncio.wait([connecting], timeout=LOOK_SECONDS))[0]:
@@ -192,12 +164,7 @@ class GatewayKernel:
         return tuple(str(told.get(name, {}).get("data", {}).get("text/plain") or "") for name in _FACTS)
 
     async def ask(self, kind: str, content: Mapping[str, Any], seconds: float) -> Message:
-        """Send a request on shell and return its answer.
-
-        Raises:
-            TimedOutError: It did not come in time.
-            KernelGoneError: It will not come.
-        """
+        """Send a request on shell and return its answer; TimedOutError where none came, KernelGoneError for ever."""
         message = self._request(kind, content)
         answer = self._expect(message)
         try:

@@ -168,21 +168,14 @@ def part_of(target: Path) -> Path:
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Something to be made at `target`, by `steps` in which `{place}` is where it is made.
-
-    Attributes:
-        what: In words for people.
-        by_hand: The command that a person can run instead.
-        in_place: It is made where it will be, because it knows its own path.
-        proof: What must be there in it.
-    """
+    """Something to be made."""
 
     target: Path
-    what: str
-    steps: tuple[tuple[str, ...], ...]
-    by_hand: str
-    proof: str
-    in_place: bool = False
+    what: str  # in words for people
+    steps: tuple[tuple[str, ...], ...]  # `{place}` is where it is made
+    by_hand: str  # the command that a person can run instead
+    proof: str  # what must be there in it
+    in_place: bool = False  # it is made where it will be, because it knows its own path
 
     def is_complete(self) -> bool:
         """Say whether it is there, whole. File I/O."""

@@ -47,14 +47,7 @@ class NotSentError(ConflictError):
 
 
 class Message:
-    """A message as it came: the header is read at once, the content only where somebody wants it.
-
-    Attributes:
-        type: As in its header.
-        parent_id: Id of the request that it belongs to; "" for none.
-        parent_session: Session of whoever asked that request.
-        parts: Header, parent header, metadata, content, buffers, as bytes.
-    """
+    """A message as it came: `parts` are bytes; the headers are read at once, the content where somebody wants it."""
 
     __slots__ = ("parent_id", "parent_session", "parts", "type")
 

@@ -30,13 +30,7 @@ _PARTS = len(_NAMES)
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of the kernel protocol.
-
-    Attributes:
-        channel: `shell`, `control`, `stdin` or `iopub`.
-        header, parent, metadata, content: JSON objects.
-        buffers: Binary parts of rich outputs.
-    """
+    """One message of the kernel protocol on `shell`, `control`, `stdin` or `iopub`."""
 
     channel: str
     header: Mapping[str, Any]
@@ -60,15 +54,8 @@ def request(
     kind: str, content: Mapping[str, Any], *, msg_id: str, session: str, date: str, channel: str = "shell"
 ) -> Message:
     """Return a new request. `date` is RFC 3339 in UTC; `session` is the one that the websocket was opened with."""
-    header = {
-        "msg_id": msg_id,
-        "msg_type": kind,
-        "username": "pxd",
-        "session": session,
-        "date": date,
-        "version": PROTOCOL,
-    }
-    return Message(channel, header, content=content)
+    about = {"msg_id": msg_id, "msg_type": kind, "session": session, "date": date}
+    return Message(channel, {**about, "username": "pxd", "version": PROTOCOL}, content=content)
 
 
 # -- the v1 subprotocol ------------------------------------------------------------------------------------------------

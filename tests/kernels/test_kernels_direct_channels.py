@@ -173,17 +173,6 @@ async def test_messages_that_are_none_are_refused(front: Front) -> None:
     assert await answers(front.handle, PATIENCE)
 
 
-async def test_closing_ends_the_iteration(front: Front) -> None:
-    reading = asyncio.ensure_future(front.until(lambda _, it: it["msg_type"] == "never"))
-    await front.ask("kernel_info_request", "again")
-    await eventually(lambda: len(front.heard) > 3, "some messages")
-    await front.channels.close()
-    with pytest.raises(AssertionError, match="closed"):
-        await reading
-    await front.ask("kernel_info_request", "into nothing")
-    await front.channels.close()
-
-
 async def test_a_front_end_that_is_gone_is_given_up(front: Front) -> None:
     """Replies are never dropped, so one that never reads must end."""
     for number in range(40):

@@ -148,24 +148,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
     await nothing_left(rig, launch)
 
 
-async def test_a_start_whose_teller_fails_leaves_nothing(rig: KernelRig) -> None:
-    """The ledger took no row: then there shall be no process."""
-    launch = rig.launch()
-
-    async def note(_started: Started) -> None:
-        raise ConfigError("the ledger is full")
-
-    with pytest.raises(ConfigError, match="ledger is full"):
-        await DirectBackend(rig.placement, rig.config).start(launch, deadline=rig.deadline(), on_spawned=note)
-    await nothing_left(rig, launch)
-
-
-async def test_a_kernelspec_without_a_connection_file_is_refused(rig: KernelRig) -> None:
-    error = await failing(rig, rig.stock(kernelspec_argv=("/bin/true",)))
-    assert isinstance(error, ConfigError)
-    assert "{connection_file}" in error.detail
-
-
 async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
     from dataclasses import replace
 
@@ -178,17 +160,6 @@ async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: 
     room = int(error.hint.split("at most ")[1].split()[0])
     fitting = Path("/" + "d" * (room - 1))
     assert len(os.fsencode(place.folder_of(fitting, rig.launch().session_id) / "s-1")) == place.SOCKET_PATH_MAX
-
-
-async def test_a_connection_file_that_cannot_be_written_leaves_no_folder(
-    rig: KernelRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_connection: place.Connection) -> None:
-        raise OSError(28, "no space")
-
-    monkeypatch.setattr(place, "_write", full)
-    error = await failing(rig, rig.launch())
-    assert error.extra["errno"] == 28
 
 
 def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp: Path) -> None:

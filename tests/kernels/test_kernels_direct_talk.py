@@ -99,56 +99,7 @@ async def test_what_others_do_is_told_apart_from_what_is_ours(talk: KernelClient
     assert not talk.foreign.busy  # its idle was lost; ours came later
 
 
-@pytest.mark.parametrize("has_files", [True, False])
-@pytest.mark.parametrize("replied", [True, False])
-async def test_who_lets_go_of_a_kernel_waits_for_no_end_of_output(
-    talk: KernelClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, replied: bool, has_files: bool
-) -> None:
-    """It cannot come any more; and it is not taken for one that came."""
-    for patience in ("IDLE_SECONDS", "UNHEARD_SECONDS"):
-        monkeypatch.setattr(cell_end, patience, PATIENCE)
-    request, died = talk.expect("c"), never()
-    waiting = asyncio.ensure_future(cell_end.wait_for_end(request, died, has_files=has_files))
-    if replied:
-        talk.hear("shell", said("execute_reply", "c", **OK))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    await talk.close()
-    async with asyncio.timeout(PATIENCE):
-        await waiting
-    if replied:
-        reply = await cell_end.conclude(request, died, cell(tmp_path), "kernel:k")
-        assert (reply.status, reply.iopub_lost) == (CellStatus.OK, True)
-
-
 # -- ends of cells -----------------------------------------------------------------------------------------------------
-
-
-async def test_an_end_of_output_is_waited_for_while_output_comes(
-    talk: KernelClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A flood that a slow machine still reads is not lossy: its end comes behind it, however long that takes."""
-    patience = list[float | None]()
-    request, died, wait = talk.expect("c"), never(), asyncio.wait
-
-    async def late_news(signs: set[asyncio.Future[Any]], *, return_when: str, timeout: float | None = None) -> Any:
-        if request.reply.done():
-            patience.append(timeout)
-            talk.hear("iopub", said("stream", "c", text="more") if len(patience) < 9 else idle("c"))
-        return await wait(signs, timeout=0, return_when=return_when)
-
-    talk.hear("shell", said("execute_reply", "c", **OK))
-    monkeypatch.setattr(asyncio, "wait", late_news)
-    await cell_end.wait_for_end(request, died)
-    assert request.idle.done()
-    assert sum(filter(None, patience)) > cell_end.IDLE_SECONDS
-    monkeypatch.undo()
-    monkeypatch.setattr(cell_end, "BACKLOG_SECONDS", 0.0)
-    request = talk.expect("d")
-    talk.hear("shell", said("execute_reply", "d", **OK))
-    await cell_end.wait_for_end(request, died)  # somebody who prints for ever is not waited for
-    assert not request.idle.done()
 
 
 @pytest.mark.parametrize("replied", [True, False])

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.errors import ConfigError, StartFailedError
 from supervisord_py.kernels import channels, kernel_client, launch_command, start_failure
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.cell import CellStatus
@@ -92,31 +92,7 @@ def is_output(letter: Letter) -> bool:
     return letter.channel == "iopub" and letter.message.type in channels.OUTPUT
 
 
-def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_request() -> None:
-    box = Mailbox(300)
-    for parent in "ppq":
-        box.put("iopub", made("stream", parent, 400))
-    box.put("iopub", made("status", "q"))
-    first, second, third = box.take(), box.take(), box.take()
-    assert isinstance(first, Gap)
-    assert isinstance(second, Gap)
-    assert isinstance(third, Letter)
-    assert (first.first.parent_id, second.first.parent_id, third.message.type) == ("p", "q", "status")
-    assert first.dropped_bytes == 2 * second.dropped_bytes
-    assert box.take() is None
-
-
 # -- command lines --------------------------------------------------------------------------------------------------
-
-
-def test_our_launcher_gets_its_options_in_order() -> None:
-    launch = replace(LAUNCH, overlay="/o", modules=("/user", "/project"), prelude=False)
-    program, script, *options = launch_command.command(launch, "/run/c.json")
-    assert program == "/opt/my env/bin/python"
-    assert Path(script).name == "launch.py"
-    words = "-f /run/c.json --px-overlay /o --px-modules /user --px-modules /project --px-no-prelude"
-    assert options == words.split()
-    assert launch_command.command(LAUNCH, "/c")[2:] == ("-f", "/c")
 
 
 def test_a_kernelspec_gets_its_connection_file() -> None:
@@ -157,13 +133,6 @@ def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
         assert words in error.detail
     assert error.unit == "kernel:s-abcdef"
     assert error.extra["reason"] == "early_exit"
-
-
-def test_a_start_that_took_too_long_says_what_was_seen() -> None:
-    error = start_failure.not_ready(LAUNCH, 2.0, "it does not answer", "last words")
-    assert isinstance(error, ReadinessTimeoutError)
-    assert "within 2.0 s: it does not answer" in error.detail
-    assert error.extra["stderr_tail"] == "last words"
 
 
 # -- replies and end records ----------------------------------------------------------------------------------------

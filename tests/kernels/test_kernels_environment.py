@@ -94,17 +94,6 @@ def test_a_conda_environment_keeps_its_own_name_only() -> None:
     assert "CONDA_DEFAULT_ENV" not in made({"CONDA_DEFAULT_ENV": "base"}, CONDA).env
 
 
-def test_an_interpreter_outside_of_environments_has_none() -> None:
-    found = made({"PATH": "/v/bin:/bin", "VIRTUAL_ENV": "/v"}, PLAIN)
-    assert dict(found.env) == {"PATH": "/usr/bin:/bin"}
-    assert found.dropped.get("VIRTUAL_ENV") is Why.OTHER_ENVIRONMENT
-
-
-def test_without_an_interpreter_of_ours_what_was_active_stays() -> None:
-    source = {"PATH": "/v/bin:/bin", "VIRTUAL_ENV": "/v"}
-    assert dict(made(source).env) == source
-
-
 def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
     """D3: a daemon started from a project's shell must not serve that project's environment to all."""
     found = deactivated(

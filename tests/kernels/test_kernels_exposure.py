@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from supervisord_py.kernels.choice import Attempt, Explanation, Source, Verdict
 from supervisord_py.kernels.config import EnvRules
 from supervisord_py.kernels.environment import filtered
 from supervisord_py.kernels.exposure import (
-    LEGACY_NAMES,
     Expose,
     Offer,
     degraded,
     legacy_settings,
-    own_variable,
     report,
 )
 from supervisord_py.kernels.session import BackendName
@@ -121,18 +117,6 @@ def test_a_token_is_in_no_repr() -> None:
     assert "t0ken" not in repr(legacy_settings({"PI_PYTHON_GATEWAY_TOKEN": "t0ken", "PI_PYTHON_GATEWAY_URL": "t0ken"}))
 
 
-@given(
-    st.dictionaries(st.sampled_from(sorted(LEGACY_NAMES)), st.text(max_size=8)),
-    st.sets(st.sampled_from(["EXPOSE", "TRACE"])),
-)
-def test_reading_never_fails_and_never_speaks_for_our_own_names(environ: dict[str, str], own: set[str]) -> None:
-    values, warnings = legacy_settings({**environ, **{f"PX_KERNELS__{name}": "x" for name in own}})
-    keys = [each.key for each in values]
-    assert len(keys) == len(set(keys))
-    assert not {own_variable(key) for key in keys} & {f"PX_KERNELS__{name}" for name in own}
-    assert len(warnings) <= len(environ)
-
-
 # -- explanations ----------------------------------------------------------------------------------------------------
 
 
@@ -153,12 +137,3 @@ def test_an_explanation_is_json_without_values() -> None:
     assert [each["taken"] for each in whole["candidates"]] == [False, True]
     assert whole["candidates"][0]["remedy"] == "pip install"
     assert Explanation("/p").document()["environment"] is None
-
-
-@pytest.mark.parametrize("verdict", Verdict)
-def test_only_what_is_there_counts_as_passed_over(verdict: Verdict) -> None:
-    attempt = Attempt(Source.PATH, "/p", verdict)
-    assert attempt.sentence == f"/p (PATH) {verdict.value}"
-    assert attempt.passed_over == (
-        verdict not in {Verdict.TAKEN, Verdict.MISSING, Verdict.NOT_BUILT, Verdict.NOT_NEEDED}
-    )

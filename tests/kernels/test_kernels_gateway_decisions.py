@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import os
@@ -22,12 +21,11 @@ from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.gateway import init_code, kernel_variables
 from supervisord_py.kernels.gateway_cell import RemoteCell, state_lost
-from supervisord_py.kernels.gateway_client import Place, message_of, refused, shown_url, unreachable
-from supervisord_py.kernels.gateway_local import kernel_argv, kernelspec
+from supervisord_py.kernels.gateway_client import Place, refused, unreachable
+from supervisord_py.kernels.gateway_local import kernelspec
 from supervisord_py.kernels.gateway_server import GatewayRecord, gateway_argv, gateway_env, listens
 from supervisord_py.kernels.launch_command import LAUNCHER
 from supervisord_py.kernels.websocket_frames import Message
-from supervisord_py.process.spec import ResourceLimit
 
 WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
 
@@ -45,14 +43,6 @@ def cell(**changes: Any) -> RemoteCell:
     for name, value in changes.items():
         setattr(made, name, value)
     return made
-
-
-@pytest.mark.parametrize("order", [(REPLY, IDLE), (IDLE, REPLY)])
-def test_reply_and_idle_are_noted_in_any_order_and_only_the_first_reply_counts(order: tuple[Message, Message]) -> None:
-    progress = cell()
-    assert not any(progress.take(each) for each in order)
-    progress.take(dataclasses.replace(REPLY, content={"status": "error"}))
-    assert (progress.reply, progress.idle) == (REPLY.content, True)
 
 
 def test_output_is_taken_but_not_a_servers_warning_and_altered_text_is_noticed() -> None:
@@ -108,10 +98,6 @@ URL = "http://user:secret@h:1/base/?token=hidden#x"
 PLACE = Place(URL, "kernels.gateway_token")
 
 
-def test_an_address_is_shown_without_secrets() -> None:
-    assert shown_url(URL) == "http://h:1/base"
-
-
 def test_our_own_gateway_never_asks_the_user_for_a_token() -> None:
     error = refused(replace(PLACE, is_ours=True), 401, "", "start a kernel")
     assert isinstance(error, StartFailedError)
@@ -122,12 +108,6 @@ def test_a_limit_of_kernels_is_an_overload() -> None:
     error = refused(PLACE, 403, '{"reason": "Forbidden", "message": "Resource Limit"}', "start a kernel")
     assert isinstance(error, OverloadedError)
     assert error.extra["retry_after_seconds"] > 0
-
-
-def test_a_forbidden_with_a_reason_of_its_own_is_told_in_its_words() -> None:
-    error = refused(PLACE, 403, '{"message": "User root is not authorized"}', "start a kernel")
-    assert isinstance(error, StartFailedError)
-    assert "User root is not authorized" in error.detail
 
 
 @pytest.mark.parametrize(
@@ -152,21 +132,6 @@ def test_no_refusal_shows_a_secret(status: int, has_token: bool, is_ours: bool) 
         text = json.dumps(error.problem())
         assert "secret" not in text
         assert "hidden" not in text
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ('{"message": " why ", "reason": "r"}', "why"),
-        ('{"message": "", "reason": "r"}', "r"),
-        ('{"message": 5}', ""),
-        ("[]", ""),
-        ("<html>", ""),
-        (json.dumps({"message": "x" * 999}), "x" * 300),
-    ],
-)
-def test_a_servers_message_is_taken_from_its_json(body: str, words: str) -> None:
-    assert message_of(body) == words
 
 
 # -- first code --------------------------------------------------------------------------------------------------------
@@ -196,11 +161,6 @@ def test_what_enterprise_gateway_would_refuse_is_left_out() -> None:
         "KERNEL_USERNAME": "me",
         "KERNEL_WORKING_DIR": "/w",
     }
-
-
-@given(st.text(max_size=30), st.dictionaries(st.sampled_from(("LANG", "PI_X", "PATH")), st.text(max_size=20)))
-def test_first_code_is_python_whatever_is_in_it(cwd: str, env: dict[str, str]) -> None:
-    ast.parse(init_code(cwd, env, "d.1", "kernel:s"))
 
 
 def test_first_code_goes_where_it_is_told_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,22 +218,6 @@ def test_a_kernelspec_names_the_projects_interpreter_and_its_own_environment() -
     assert (spec["language"], spec["interrupt_mode"]) == ("python", "message")
     assert (spec["env"]["PX_INSTANCE"], spec["env"]["PX_UNIT"]) == ("d.1", "kernel:s-000000")
     assert Template(spec["env"]["PRICE"]).safe_substitute({"HOME": "/root"}) == "5$HOME"
-
-
-def test_limits_are_set_before_the_kernel_is_there() -> None:
-    argv = kernel_argv(launch(limits=(ResourceLimit("nofile", 64, 128),)))
-    assert argv[:4] == ("/py", "-I", "-S", "-c")
-    assert json.loads(argv[5]) == [["nofile", 64, 128]]
-    assert argv[6:] == ("/py", str(LAUNCHER), "-f", "{connection_file}")
-
-
-def test_another_languages_kernel_is_started_as_its_kernelspec_says() -> None:
-    made = launch(
-        interpreter=None, kernelspec_argv=("/R", "{connection_file}"), limits=(ResourceLimit("nofile", 1, 1),)
-    )
-    assert kernel_argv(made) == ("/R", "{connection_file}")
-    assert kernel_argv(dataclasses.replace(made, kernelspec_argv=None)) == ()
-    assert json.loads(kernelspec(made))["language"] == ""
 
 
 # -- whose gateway it is -----------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.end_marked import marked
 from supervisord_py.kernels.gateway import remaining
-from supervisord_py.kernels.gateway_local import GatewayLocal, gateway_python
+from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.kernels.gateway_server import GatewayRecord
 from supervisord_py.process import identity
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
@@ -324,15 +324,6 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
         assert not (config.gateway.dir / "gateway.json").exists()
 
 
-async def test_a_call_that_cannot_wait_leaves_the_start_of_the_gateway_to_the_next(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        launch = house.rig.launch()
-        with pytest.raises(ReadinessTimeoutError, match="did not answer in time"):
-            await house.backend.start(launch, deadline=house.rig.deadline(0.0), on_spawned=_ignore)
-        await house.open("t-000000")
-        assert len(await gateways_of(house.rig)) == 1
-
-
 async def test_a_runtime_directory_that_is_too_long_for_sockets_is_told(short_tmp: Path) -> None:
     async with kernel_house(short_tmp) as rig:
         backend = GatewayLocal(rig.placement, replace(rig.config, run_dir=short_tmp / ("x" * 80)))
@@ -396,17 +387,6 @@ async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path
         assert await handle.shutdown(1.0, "stopped") == ()
         assert not lives(pid)
         assert marked(f"PX_INSTANCE={house.launch.instance}".encode()) == []
-
-
-async def test_a_gateway_is_run_by_the_daemons_python_where_that_can(
-    monkeypatch: pytest.MonkeyPatch, short_tmp: Path
-) -> None:
-    async with kernel_house(short_tmp) as rig:
-        launch = rig.launch(interpreter="/project/python")
-        assert gateway_python(launch) == sys.executable
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-        assert gateway_python(launch) == "/project/python"
-        assert gateway_python(replace(launch, interpreter=None)) == sys.executable
 
 
 async def _ignore(_: object) -> None:

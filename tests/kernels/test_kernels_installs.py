@@ -16,11 +16,11 @@ import pytest
 
 from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels import installs, resolver
+from supervisord_py.kernels import resolver
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.exposure import Expose, Offer
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import Installers, InstallFailedError, managed_install, overlay_install
+from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.spec import ChildSpec
@@ -113,26 +113,6 @@ async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is
     )
     assert "uv exits with 2: could not resolve host" in notice
     assert f"({bare} -m pip install ipykernel)" in notice
-
-
-async def test_a_build_that_takes_too_long_is_given_up(
-    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first="sleep 600")
-    monkeypatch.setattr(installs, "INSTALL_SECONDS", 0.3)
-    with pytest.raises(StartFailedError, match=r"it took longer than 0\.3 s"):
-        await house.choose()
-    assert list(await house.placement.list("kernel-env:")) == []
-
-
-async def test_without_any_installer_only_the_command_is_left(
-    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None, pip=False)
-    monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python"))
-    with pytest.raises(StartFailedError) as caught:
-        await house.choose()
-    assert caught.value.hint == f"{python} -m ensurepip && {python} -m pip install ipykernel"
 
 
 async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
@@ -240,18 +220,6 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     assert sorted(os.listdir(root.parent)) == [".lock-python", "python", "python.log"]
     assert not (root / "half").exists()
     assert house.proj.is_dir()
-
-
-async def test_a_failed_managed_environment_is_told_with_the_commands(
-    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    house.install_with(monkeypatch, first="echo no network; exit 1")
-    with pytest.raises(InstallFailedError) as caught:
-        await house.choose(interpreter=MANAGED)
-    assert caught.value.detail == "cannot build the managed environment: uv exits with 1: no network"
-    assert str(house.folder / "data" / "python") in str(caught.value.hint)
-    assert caught.value.kind == "start_failed"
-    assert (house.folder / "data" / ".part-python").exists()
 
 
 async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ResolverHouse) -> None:

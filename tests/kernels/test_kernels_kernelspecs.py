@@ -87,14 +87,6 @@ async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(hou
         await house.choose(kernelspec="mine", interpreter="/x/python")
 
 
-async def test_a_python_kernelspec_whose_interpreter_does_not_run_is_broken(house: ResolverHouse) -> None:
-    python = script(house.folder / "env" / "bin" / "python", "exit 4")
-    install(house, "mine", [str(python), *IPYKERNEL])
-    with pytest.raises(ConfigError, match="exits with 4") as caught:
-        await house.choose(kernelspec="mine")
-    assert caught.value.extra["kernelspec"] == "mine"
-
-
 async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ResolverHouse) -> None:
     program = script(house.bin / "xkernel", "")
     file = install(
@@ -184,14 +176,6 @@ async def test_the_list_has_what_jupyter_shows_and_always_python3(house: Resolve
         "kernel_protocol_version": "5.5",
         "resource_dir": str(file.parent),
     }
-
-
-def test_jupyter_s_own_folders_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "kernels" / "Mine"
-    folder.mkdir(parents=True)
-    (folder / "kernel.json").write_text("{}")
-    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
-    assert kernelspecs._folders()["mine"] == str(folder)
 
 
 def test_values_of_a_kernelspec_are_in_no_repr() -> None:

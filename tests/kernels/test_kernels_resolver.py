@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,22 +26,6 @@ async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     made = await ResolverHouse(short_tmp).open()
     yield made
     await made.close()
-
-
-async def test_a_real_interpreter_with_ipykernel_is_ready_to_start(house: ResolverHouse) -> None:
-    choice = await house.choose(interpreter=sys.executable, environ={"PI_SESSION_FILE": "/s", "PX_HOME": "/x"})
-    folder = os.path.dirname(sys.executable)
-    assert choice.interpreter == sys.executable
-    assert choice.key == os.path.join(os.path.realpath(folder), "python")
-    assert choice.overlay is None
-    assert choice.env["PATH"].split(":")[0] == folder
-    assert choice.env["PX_SOCKET"] == "/run/px.sock"
-    assert choice.env["PI_SESSION_FILE"] == "/s"
-    assert "PX_HOME" not in choice.env
-    (attempt,) = choice.explanation.attempts
-    assert attempt.verdict is Verdict.TAKEN
-    assert attempt.version == ".".join(str(part) for part in sys.version_info[:3])
-    assert "with ipykernel" in attempt.detail
 
 
 async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:
@@ -68,15 +51,6 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     assert choice.notices == (
         f"{conda}/bin/python (CONDA_PREFIX) exits with 3: no such library; cells run with {choice.interpreter} instead",
     )
-
-
-async def test_a_venv_whose_python_is_gone_falls_through_with_its_reason(house: ResolverHouse) -> None:
-    (house.proj / ".venv" / "bin").mkdir(parents=True)
-    fake_python(house.bin / "python3")
-    choice = await house.choose()
-    assert choice.interpreter == str(house.bin / "python3")
-    (attempt,) = (each for each in choice.explanation.attempts if each.source is Source.DOT_VENV)
-    assert attempt.detail == "is not there: the environment has no bin/python"
 
 
 @pytest.mark.parametrize(
@@ -204,13 +178,6 @@ async def test_an_environment_may_be_named_by_its_folder(house: ResolverHouse) -
     assert (await house.choose(interpreter="envs/a")).interpreter == str(python)
 
 
-async def test_the_key_has_a_real_folder_and_the_name_as_it_was(house: ResolverHouse) -> None:
-    real = fake_python(house.folder / "real" / "bin" / "python")
-    (house.folder / "link").symlink_to(house.folder / "real")
-    choice = await house.choose(interpreter=str(house.folder / "link" / "bin" / "python"))
-    assert choice.key == str(real)
-
-
 async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced(house: ResolverHouse) -> None:
     fake_python(house.proj / ".venv" / "bin" / "python")
     with pytest.raises(InvalidInputError) as caught:
@@ -268,14 +235,6 @@ async def test_a_working_directory_that_is_none_is_refused(house: ResolverHouse,
         assert caught.value.extra["errors"][0]["pointer"] == "/cwd"
 
 
-def test_a_directory_whose_name_could_not_be_told_is_refused_also_behind_a_link(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(interpreters.os.path, "realpath", lambda _: os.fsdecode(b"/caf\xe9"))
-    with pytest.raises(InvalidInputError, match="no UTF-8"):
-        interpreters.real_cwd(str(tmp_path), "/")
-
-
 @pytest.mark.parametrize("name", ["python3", "python3.11", "python"])
 def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: Path, name: str) -> None:
     real = tmp_path / "real"
@@ -285,12 +244,6 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
     assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
-
-
-async def test_the_home_directory_is_where_nothing_is_said(house: ResolverHouse) -> None:
-    fake_python(house.bin / "python3")
-    assert (await house.choose(cwd=None)).cwd == os.path.realpath(house.folder)
-    assert (await house.choose(cwd=None, environ={"HOME": str(house.proj)})).cwd == os.path.realpath(house.proj)
 
 
 async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ResolverHouse) -> None:
@@ -353,17 +306,6 @@ async def test_bash_cells_have_the_project_s_environment_on_their_path_and_nothi
     assert choice.env["PATH"].split(":")[0] == str(house.proj / ".venv" / "bin")
     assert house.placement.spawned == []
     assert (await house.choose(cwd=str(house.folder), language="bash")).env["PATH"] == str(house.bin)
-
-
-async def test_without_bash_there_are_no_bash_cells(house: ResolverHouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interpreters, "find_shell", lambda _path: None)
-    with pytest.raises(StartFailedError, match="there is no bash"):
-        await house.choose(backend=BackendName.BASH)
-
-
-async def test_cells_of_an_unknown_language_are_refused(house: ResolverHouse) -> None:
-    with pytest.raises(InvalidInputError, match="not in 'cobol'"):
-        await house.choose(language="cobol")
 
 
 async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ResolverHouse) -> None:
