@@ -7,7 +7,6 @@ in it: they say how it was started. `candidates` is pure; what looks at the disk
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -19,7 +18,6 @@ import msgspec
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.choice import Source, Verdict
 from supervisord_py.kernels.environment import Activation, PrefixKind
-from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.installs import part_of
 from supervisord_py.kernels.shortened import shortened
 from supervisord_py.process.child_environment import DEFAULT_PATH
@@ -246,51 +244,3 @@ def find(candidate: Candidate, cwd: str) -> str | Trouble:
     if root is not None and os.path.isdir(root):
         return Trouble(Verdict.MISSING, "is not there: the environment has no bin/python")
     return Trouble(Verdict.MISSING, "is not on PATH" if candidate.name else "is not there")
-
-
-class Interpreter(msgspec.Struct, frozen=True):
-    """What an interpreter said of itself; `path` is where it was found, `overlay` the folder of one for it."""
-
-    path: str
-    executable: str
-    version: tuple[int, ...]
-    activation: Activation
-    ipykernel: str | None
-    lacking: tuple[str, ...]
-    overlay: str
-    pip: bool
-    packages: tuple[str, ...]
-
-    @property
-    def shim(self) -> bool:
-        """Whether the program that was found is only a way to another one."""
-        return os.path.realpath(self.path) != os.path.realpath(self.executable)
-
-    def watched(self) -> Stamps:
-        """Return what the answer depends on, as it is now."""
-        prefix = os.path.join(self.activation.prefix, "pyvenv.cfg")
-        return stamps((self.path, os.path.realpath(self.path), prefix, *self.packages))
-
-
-def read_report(path: str, text: str, overlays: str) -> Interpreter | Trouble:
-    """Turn the report among what an interpreter printed into a value: start-up files may print, too."""
-    lines = [line for line in text.splitlines() if line.startswith(self_report.MARK)]
-    if not lines:
-        return Trouble(Verdict.FAILED, "exits with 0 without an answer")
-    try:
-        said = json.loads(lines[-1].removeprefix(self_report.MARK))
-        executable = said["executable"] or path
-        kind = PrefixKind.VENV if said["venv"] else PrefixKind.CONDA if said["conda"] else PrefixKind.PLAIN
-        return Interpreter(
-            path=path,
-            executable=executable,
-            version=tuple(said["version"]),
-            activation=Activation(os.path.dirname(executable), said["prefix"], kind),
-            ipykernel=None if said["lacking"] else said["ipykernel"],
-            lacking=tuple(said["lacking"]),
-            overlay=os.path.join(overlays, said["tag"]),
-            pip=said["pip"],
-            packages=tuple(said["packages"]),
-        )
-    except (ValueError, KeyError, TypeError):
-        return Trouble(Verdict.FAILED, "gives an answer that makes no sense")

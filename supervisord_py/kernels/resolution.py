@@ -26,7 +26,6 @@ from supervisord_py.kernels.installs import (
 from supervisord_py.kernels.interpreters import (
     MANAGED,
     Candidate,
-    Interpreter,
     Trouble,
     candidates,
     refused,
@@ -40,8 +39,9 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.choice import ChooseRequest
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.installs import Installs
+    from supervisord_py.kernels.interpreter_probe import Interpreter, InterpreterProbe
     from supervisord_py.kernels.kernelspecs import Kernelspec
-    from supervisord_py.kernels.resolver import InterpreterResolver
 
 OLDEST = (3, 8)
 """Python versions below it run no kernel of ours."""
@@ -53,21 +53,27 @@ class Resolution:
 
     def __init__(
         self,
-        resolver: InterpreterResolver,
+        probe: InterpreterProbe,
+        installs: Installs,
         request: ChooseRequest,
         config: KernelsConfig,
         progress: Callable[[str], None],
         *,
         install: bool,
+        environ: Environment,
+        own: Environment,
     ) -> None:
-        self._resolver = resolver
+        self._probe = probe
+        self._installs = installs
+        self._environ = environ
+        self._own = own
         self._request = request
         self._config = config
         self._progress = progress
         self._install = install
-        self._home = request.environ.get("HOME") or resolver.environ.get("HOME") or "/"
+        self._home = request.environ.get("HOME") or environ.get("HOME") or "/"
         # a PATH of the caller's comes with what was active beside it
-        daemon = {k: v for k, v in resolver.environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
+        daemon = {k: v for k, v in environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
         self._source = Environment({**daemon, **request.environ})
         self._path = self._source.get("PATH") or DEFAULT_PATH
         self._overlays = str(config.data_dir / "overlays")
@@ -184,11 +190,11 @@ class Resolution:
             if self._install:
                 tools = await asyncio.to_thread(find_installers, self._path)
                 install = managed_install(self._managed, tools)
-                await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+                await self._installs.ensure(install, self._installer_env(), self._progress)
         return candidates(
             self._cwd,
             self._request.environ,
-            path=self._resolver.environ.get("PATH") or DEFAULT_PATH,
+            path=self._environ.get("PATH") or DEFAULT_PATH,
             request=request,
             setting=setting,
             managed=str(self._managed) if self._config.managed else None,
@@ -216,7 +222,7 @@ class Resolution:
         if self._config.skip_check:
             self._attempts.append(Attempt(source, path, Verdict.TAKEN, "exists; it was not asked, by setting"))
             return path, await asyncio.to_thread(interpreters.activation_of, path), None
-        asked = await self._resolver.ask(path, self._cwd, self._filtered(None, None).env, self._overlays)
+        asked = await self._probe.ask(path, self._cwd, self._filtered(None, None).env, self._overlays)
         if isinstance(asked, Trouble):
             self._attempts.append(Attempt(source, path, asked.verdict, asked.detail))
             return None
@@ -249,7 +255,7 @@ class Resolution:
             self.installable |= install is not None
             return "there is no overlay for it", remedy
         try:
-            await self._resolver.installs.ensure(install, self._installer_env(), self._progress)
+            await self._installs.ensure(install, self._installer_env(), self._progress)
         except InstallFailedError as error:
             return error.detail, remedy
         return None, None
@@ -263,7 +269,7 @@ class Resolution:
 
     def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
         extra = {**(spec.environment(self._source) if spec else {}), **self._request.extra}
-        rules, own = self._config.env, self._resolver.own
+        rules, own = self._config.env, self._own
         return filtered(self._source, rules, activation, extra=extra, own=own, secrets=self._secrets)
 
     def _installer_env(self) -> Environment:

@@ -9,31 +9,19 @@ while its files are what they were. A failure is never remembered.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import time
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import Choice, Explanation, Verdict
+from supervisord_py.kernels.choice import Choice, Explanation
 from supervisord_py.kernels.environment import deactivated
 from supervisord_py.kernels.exposure import Offer, report
-from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import (
-    UNITS,
-    Installs,
-    run,
-    stop_left_over,
-)
-from supervisord_py.kernels.interpreters import (
-    Interpreter,
-    Trouble,
-    read_report,
-)
+from supervisord_py.kernels.installs import Installs, stop_left_over
+from supervisord_py.kernels.interpreter_probe import InterpreterProbe
 from supervisord_py.kernels.resolution import Resolution
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
@@ -47,13 +35,9 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.interpreters import Stamps
     from supervisord_py.process.placement import Placement
 
-PROBE_SECONDS = 10.0
-SHIM_SECONDS = 30.0
-"""How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
 KEEP_SECONDS = 5.0
 """How long the same question gets the same answer, if nothing it looked at has changed."""
 REMEMBERED = 64
-_PROBE = os.path.abspath(self_report.__file__)
 _PLACES = (".", ".venv", ".venv/bin", "venv", "venv/bin", ".pxd", interpreters.PROJECT_MODULES)
 
 
@@ -73,21 +57,20 @@ class InterpreterResolver:
     def __init__(
         self, placement: Placement, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
     ) -> None:
-        self.placement = placement
-        self.environ = deactivated(environ)
-        self.own = Environment(own or {})
-        self.installs = Installs(placement)
-        self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
+        self._placement = placement
+        self._environ = deactivated(environ)
+        self._own = Environment(own or {})
+        self._probe = InterpreterProbe(placement)
+        self._installs = Installs(placement)
         self._choices: dict[Hashable, tuple[Choice, KernelsConfig, Stamps, float]] = {}
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self) -> None:
         """Stop what an earlier control plane was asking or installing."""
-        await stop_left_over(self.placement)
+        await stop_left_over(self._placement)
 
     async def close(self) -> None:
         """End what is being installed."""
-        await self.installs.close()
+        await self._installs.close()
 
     async def resolve(
         self,
@@ -123,7 +106,7 @@ class InterpreterResolver:
             fresh = settings is config and time.monotonic() < until
             if fresh and interpreters.stamps([path for path, _ in seen]) == seen:
                 return choice
-        resolution = Resolution(self, request, config, progress, install=install and config.managed)
+        resolution = self._resolution(request, config, progress, install=install and config.managed)
         choice = await _in_time(request, resolution.choice())
         if request.kernelspec is None:  # who repairs a kernelspec tries it at once
             while len(self._choices) >= REMEMBERED:
@@ -137,7 +120,7 @@ class InterpreterResolver:
         Raises:
             InvalidInputError, ConfigError, TimedOutError: As `resolve`, about the folder, kernelspec and deadline.
         """
-        resolution = Resolution(self, request, config, ignore, install=False)
+        resolution = self._resolution(request, config)
         try:
             return (await _in_time(request, resolution.choice())).explanation
         except PxError:
@@ -164,7 +147,7 @@ class InterpreterResolver:
         Raises:
             InvalidInputError: There is no such working directory.
         """
-        path = request.environ.get("PATH") or self.environ.get("PATH") or DEFAULT_PATH
+        path = request.environ.get("PATH") or self._environ.get("PATH") or DEFAULT_PATH
         shell = await asyncio.to_thread(interpreters.find_shell, path)
         python = Offer(offered=False)
         if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
@@ -172,7 +155,7 @@ class InterpreterResolver:
             python = Offer(offered=trouble is None, reason=trouble or "cells run at the external gateway")
         elif config.expose.python:
             asked = replace(request, backend=config.backend)
-            resolution = Resolution(self, asked, config, ignore, install=False)
+            resolution = self._resolution(asked, config)
             try:
                 choice = await _in_time(asked, resolution.choice())
                 python = Offer(offered=True, program=choice.interpreter)
@@ -184,51 +167,21 @@ class InterpreterResolver:
                     python = Offer(offered=False, reason=error.detail)
         return report(config.expose, python, shell, config.backend)
 
+    def _resolution(
+        self,
+        request: ChooseRequest,
+        config: KernelsConfig,
+        progress: Callable[[str], None] = ignore,
+        *,
+        install: bool = False,
+    ) -> Resolution:
+        about = {"environ": self._environ, "own": self._own}
+        return Resolution(self._probe, self._installs, request, config, progress, install=install, **about)
+
     def _looked_at(self, choice: Choice, config: KernelsConfig) -> Stamps:
         paths = [os.path.join(choice.cwd, place) for place in _PLACES]
         paths += [str(config.modules_dir), choice.interpreter or choice.cwd]
-        said = self._answers.get((choice.interpreter or "", ""))
-        return (*interpreters.stamps(paths), *(said[1] if said else ()))
-
-    # -- what interpreters say -----------------------------------------------------------------------------------------
-
-    def recall(self, path: str, cwd: str, overlays: str) -> Interpreter | None:
-        """Return what an interpreter said if it still holds. File I/O."""
-        for key in ((path, ""), (path, cwd)):
-            said = self._answers.get(key)
-            if said is None:
-                continue
-            interpreter, seen, until = said
-            same = os.path.dirname(interpreter.overlay) == overlays and time.monotonic() < until
-            if same and interpreter.watched() == seen:
-                return interpreter
-        return None
-
-    async def ask(self, path: str, cwd: str, env: Mapping[str, str], overlays: str) -> Interpreter | Trouble:
-        """Ask an interpreter what it is; who asks meanwhile waits for the same answer. `cwd` matters to shims."""
-        lock = self._asking.setdefault(path, asyncio.Lock())
-        async with lock:
-            known = await asyncio.to_thread(self.recall, path, cwd, overlays)
-            if known is not None:
-                return known
-            unit = f"{UNITS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
-            argv = (path, "-I", _PROBE)
-            try:
-                ended = await run(self.placement, argv, unit=unit, cwd=cwd, env=env, timeout=PROBE_SECONDS)
-            except TimeoutError:
-                return Trouble(Verdict.TIMED_OUT, f"does not answer within {PROBE_SECONDS:g} s")
-            except StartFailedError as error:
-                return Trouble(Verdict.FAILED, f"cannot be started: {error.detail}")
-            if ended.code != 0:
-                return Trouble(Verdict.FAILED, ended.words)
-            said = read_report(path, ended.stdout, overlays)
-            if isinstance(said, Interpreter):
-                seen = await asyncio.to_thread(said.watched)
-                until = time.monotonic() + (SHIM_SECONDS if said.shim else float("inf"))
-                while len(self._answers) >= REMEMBERED:
-                    del self._answers[next(iter(self._answers))]
-                self._answers[path, cwd if said.shim else ""] = (said, seen, until)
-            return said
+        return (*interpreters.stamps(paths), *self._probe.seen(choice.interpreter or ""))
 
 
 async def _in_time(request: ChooseRequest, work: Awaitable[Choice]) -> Choice:

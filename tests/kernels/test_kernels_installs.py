@@ -16,7 +16,7 @@ import pytest
 
 from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels import resolver
+from supervisord_py.kernels import interpreter_probe
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.exposure import Expose, Offer
 from supervisord_py.kernels.inside import self_report
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    monkeypatch.setattr(resolver, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
     made = await ResolverHouse(short_tmp).open()
     made.install_with(monkeypatch)
     yield made
