@@ -13,7 +13,6 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
 from supervisord_py.kernels.direct import DirectBackend
 
@@ -160,15 +159,6 @@ async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Ker
     os.kill(child.identity.pid, signal.SIGCONT)
     assert await interrupting == "sigint+nudge"
     await interrupted(kernel, running)
-
-
-async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
-    for _ in range(3):
-        await kernel.idle()  # a stock one that just answers the last nudge is not, and may end by the next signal
-        await kernel.handle.interrupt()
-    assert await answers(kernel.handle, PATIENCE)
-    running = await kernel.begin("1")
-    assert (await ended(running)).status is CellStatus.OK
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(short_tmp: Path) -> None:

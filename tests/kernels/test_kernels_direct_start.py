@@ -72,16 +72,6 @@ async def nothing_left(rig: KernelRig, launch: Launch) -> None:
         await rig.placement.release(launch.instance)
 
 
-async def test_a_start_tells_its_process_first_and_how_long_each_phase_took(rig: KernelRig) -> None:
-    launch = rig.launch(tag="note", max_rss_bytes=1 << 31)
-    handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
-    (started,) = rig.spawned
-    assert started is handle.started
-    assert started.child is not None
-    assert (started.child.unit, started.child.tag) == ("kernel:s-000000", "note")
-    assert set(started.phases) == {"place", "spawn", "told", "connect", "ready"}
-
-
 async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
     python = program(rig, "bare python", f'exec {sys.executable} -S "$@"')
     error = await failing(rig, rig.launch(interpreter=python))

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.gateway import init_code, kernel_variables
-from supervisord_py.kernels.gateway_cell import RemoteCell, state_lost
+from supervisord_py.kernels.gateway_cell import RemoteCell
 from supervisord_py.kernels.gateway_client import Place, refused, unreachable
 from supervisord_py.kernels.gateway_local import kernelspec
 from supervisord_py.kernels.gateway_server import GatewayRecord, gateway_argv, gateway_env, listens
@@ -32,10 +32,6 @@ WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop s
 
 def said(kind: str, content: dict[str, Any] | None = None, *, channel: str = "iopub", to: str = "c1") -> Message:
     return Message(channel, {"msg_type": kind}, {"msg_id": to}, content=content or {})
-
-
-IDLE = said("status", {"execution_state": "idle"})
-REPLY = said("execute_reply", {"status": "ok", "execution_count": 1}, channel="shell")
 
 
 def cell(**changes: Any) -> RemoteCell:
@@ -56,21 +52,6 @@ def test_output_is_taken_but_not_a_servers_warning_and_altered_text_is_noticed()
     assert (progress.held_back, progress.is_altered) == ("IOPub data rate exceeded", False)
     assert progress.take(said("stream", {"name": "stdout", "text": "a\ufffdb"}))
     assert progress.is_altered
-
-
-@pytest.mark.parametrize(
-    ("message", "state"),
-    [
-        *((said("status", {"execution_state": each}), each) for each in ("restarting", "autorestarting", "dead")),
-        (said("status", {"execution_state": "starting"}), "starting"),
-        (IDLE, None),
-        (said("status", {"execution_state": "dead"}, channel="shell"), None),
-        (said("stream", {"text": "dead"}), None),
-    ],
-)
-def test_a_server_says_that_the_state_is_lost(message: Message, state: str | None) -> None:
-    assert state_lost(message, is_settled=True) == state
-    assert state_lost(message, is_settled=False) == (None if state == "starting" else state)
 
 
 @pytest.mark.parametrize(

@@ -77,14 +77,6 @@ async def test_a_token_in_the_address_that_jupyter_prints_is_taken_out_of_it() -
         assert client.place.shown == server.url
 
 
-async def test_credentials_in_the_address_are_used_and_not_shown() -> None:
-    async with fake_server() as server:
-        async with client_of(server.url.replace("//", f"//me:{SECRET}@"), None) as client:
-            await client.preflight()
-        assert server.headers["Authorization"].startswith("Basic ")
-        assert SECRET not in client.place.shown
-
-
 async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -387,7 +387,3 @@ async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path
         assert await handle.shutdown(1.0, "stopped") == ()
         assert not lives(pid)
         assert marked(f"PX_INSTANCE={house.launch.instance}".encode()) == []
-
-
-async def _ignore(_: object) -> None:
-    pass

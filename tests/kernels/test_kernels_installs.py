@@ -18,11 +18,10 @@ from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fak
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreter_probe
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
-from supervisord_py.kernels.exposure import Expose, Offer
+from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
-from supervisord_py.kernels.session import BackendName
 from supervisord_py.process.spec import ChildSpec
 
 if TYPE_CHECKING:
@@ -251,18 +250,6 @@ async def test_without_python_it_degrades_to_bash_and_says_why(house: ResolverHo
         found = await house.resolver.capabilities(config, well, ChooseRequest(cwd=str(house.proj)))
         assert found.expose is Expose.BASH
         assert found.python.reason
-
-
-async def test_an_external_gateway_offers_python_where_it_answers(house: ResolverHouse) -> None:
-    config = replace(house.config, backend=BackendName.GATEWAY_EXTERNAL)
-
-    async def gone() -> str | None:
-        return "The gateway at http://i is not reachable."
-
-    assert (await house.resolver.capabilities(config, well, ChooseRequest())).python.offered
-    found = await house.resolver.capabilities(config, gone, ChooseRequest())
-    assert (found.expose, found.bash.offered) == (Expose.BASH, True)
-    assert found.python == Offer(offered=False, reason="The gateway at http://i is not reachable.")
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

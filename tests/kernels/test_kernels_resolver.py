@@ -173,11 +173,6 @@ async def test_skip_check_takes_the_first_that_exists_without_asking(house: Reso
 # -- what is named -----------------------------------------------------------------------------------------------------
 
 
-async def test_an_environment_may_be_named_by_its_folder(house: ResolverHouse) -> None:
-    python = fake_python(house.proj / "envs" / "a" / "bin" / "python")
-    assert (await house.choose(interpreter="envs/a")).interpreter == str(python)
-
-
 async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced(house: ResolverHouse) -> None:
     fake_python(house.proj / ".venv" / "bin" / "python")
     with pytest.raises(InvalidInputError) as caught:
