@@ -24,15 +24,15 @@ from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
 from supervisord_py.api.streams import until_closing
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
-from supervisord_py.kernels.gateway.wire import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
 from supervisord_py.kernels.session import SessionState
+from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
     from supervisord_py.api.call import Call
-    from supervisord_py.kernels.direct.channels import Channels
+    from supervisord_py.kernels.channels import Channels
 
 _PARTS = ("header", "parent_header", "metadata", "content")
 _TOUCH_SECONDS = 20.0
@@ -126,7 +126,7 @@ class _Bridge:
                 return
 
     async def _one_life(self, connection_file: Path, died: asyncio.Future[Any]) -> None:
-        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.direct.channels")
+        module = await asyncio.to_thread(importlib.import_module, "supervisord_py.kernels.channels")
         joined: Channels = await module.open_channels(connection_file)
         self._joined.set_result(joined)
         downwards = asyncio.create_task(self._downwards(joined))

@@ -12,7 +12,7 @@ from supervisord_py.kernels.session import BackendName, SessionState
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from supervisord_py.kernels.choosing.capabilities import CapabilityReport, Offer
+    from supervisord_py.kernels.exposure import CapabilityReport, Offer
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.kernels.session import SessionView
 

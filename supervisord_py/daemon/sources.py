@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.daemon.removed_settings import removed_words
 from supervisord_py.daemon.schema import KEYS, SECRETS, typed
 from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
-from supervisord_py.kernels.choosing.legacy_environment import LEGACY_NAMES, legacy_settings
+from supervisord_py.kernels.exposure import LEGACY_NAMES, legacy_settings
 from supervisord_py.process.bounded_file import read_bounded
 
 if TYPE_CHECKING:
@@ -299,16 +299,16 @@ def _drop_removed(layer: Layer, reading: Reading) -> None:
 
 def _read_legacy(environ: Mapping[str, str], reading: Reading) -> None:
     """Read the variables of an earlier program that mean settings of ours: above files, below our own names."""
-    legacy = legacy_settings(environ)
+    values, warnings = legacy_settings(environ)
     tree: Tree = {}
     origins: dict[Key, Origin] = {}
-    for each in legacy.values:
+    for each in values:
         section, name = _DOTTED[each.key]
         tree.setdefault(section, {})[name] = each.value
         origins[section, name] = Origin(OriginKind.ENVIRONMENT, each.variable)
     if tree:
         reading.layers.append(Layer(Origin(OriginKind.ENVIRONMENT), tree, origins))
-    reading.warnings.extend(legacy.warnings)
+    reading.warnings.extend(warnings)
 
 
 def _read_environment(environ: Mapping[str, str], reading: Reading) -> None:

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.kernels.choosing.kernelspecs import Kernelspec
+from supervisord_py.kernels.kernelspecs import Kernelspec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

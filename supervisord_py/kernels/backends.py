@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from supervisord_py.process.spec import ExitRecord
 
 _MODULES = {
-    BackendName.DIRECT: "supervisord_py.kernels.direct.backend",
-    BackendName.GATEWAY_LOCAL: "supervisord_py.kernels.gateway.local",
-    BackendName.GATEWAY_EXTERNAL: "supervisord_py.kernels.gateway.external",
+    BackendName.DIRECT: "supervisord_py.kernels.direct",
+    BackendName.GATEWAY_LOCAL: "supervisord_py.kernels.gateway_local",
+    BackendName.GATEWAY_EXTERNAL: "supervisord_py.kernels.gateway",
     BackendName.BASH: "supervisord_py.kernels.bash.backend",
 }
 

@@ -1,8 +1,18 @@
-"""Which kinds of cells this daemon offers: Python, bash, or both. Pure."""
+"""Which kinds of cells this daemon offers, and what the original's variables say about it and other settings. Pure."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.kernels.session import BackendName
+
+NOT_WANTED = "turned off by [kernels] expose"
 
 
 class Expose(StrEnum):
@@ -23,37 +33,113 @@ class Expose(StrEnum):
         return self is not Expose.PYTHON
 
 
-WORDS = {
-    "0": Expose.BASH,
-    "bash": Expose.BASH,
-    "1": Expose.PYTHON,
-    "py": Expose.PYTHON,
-    "mix": Expose.BOTH,
-    "both": Expose.BOTH,
-}
-"""What PX_PY and PI_PY may say."""
-
-
-def expose_of(word: str) -> Expose | None:
-    """Return what a word of PX_PY or PI_PY means; None for a word that they do not know."""
-    return WORDS.get(word.strip().lower())
-
-
 def degraded(wanted: Expose, *, python: bool, bash: bool) -> Expose | None:
-    """Return what is offered of what is wanted.
+    """Return what is offered of what is wanted; None when nothing at all can be had.
 
     Where Python cells are wanted and cannot be had, bash takes their place, even where only Python was asked for: an
     agent that can do something is better than one that can do nothing. The other way round nothing is widened: who
     asked for bash alone did not want Python.
-
-    Args:
-        wanted: By setting.
-        python: There is a Python for cells.
-        bash: There is a bash.
-
-    Returns:
-        None when nothing at all can be offered.
     """
     if wanted.python and python:
         return Expose.BOTH if wanted.bash and bash else Expose.PYTHON
     return Expose.BASH if bash else None
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """One kind of cells: offered or not, why not (or what is to be known), and the interpreter or shell."""
+
+    offered: bool
+    reason: str | None = None
+    program: str | None = None
+
+
+class CapabilityReport(msgspec.Struct, frozen=True):
+    """What is `wanted` by setting, and what is offered of it; `expose` is None when nothing is left."""
+
+    wanted: Expose
+    expose: Expose | None
+    python: Offer
+    bash: Offer
+    backend: BackendName
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON values; an `expose` of null is a daemon that can offer no cells at all."""
+        python, bash = self.python, self.bash
+        return {
+            "expose": self.expose.value if self.expose else None,
+            "wanted": self.wanted.value,
+            "python": {"offered": python.offered, "reason": python.reason, "interpreter": python.program},
+            "bash": {"offered": bash.offered, "reason": bash.reason, "shell": bash.program},
+            "backend": self.backend.value,
+        }
+
+
+def report(wanted: Expose, python: Offer, shell: str | None, backend: BackendName) -> CapabilityReport:
+    """Put together what is offered, from what is wanted, what became of Python, and the bash that was found or not."""
+    expose = degraded(wanted, python=python.offered, bash=shell is not None)
+    if not wanted.python:
+        python = Offer(offered=False, reason=NOT_WANTED)
+    if shell is None:
+        bash = Offer(offered=False, reason="there is no bash on PATH")
+    elif expose is None or not expose.bash:
+        bash = Offer(offered=False, reason=NOT_WANTED, program=shell)
+    else:
+        instead = None if wanted.bash else "in place of Python cells, which cannot be had"
+        bash = Offer(offered=True, reason=instead, program=shell)
+    return CapabilityReport(wanted, expose, python, bash, backend)
+
+
+# -- variables of the original -----------------------------------------------------------------------------------------
+
+_EXPOSE = {"0": "bash", "bash": "bash", "1": "python", "py": "python", "mix": "both", "both": "both"}
+_SWITCH = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None, str]] = {
+    "PX_PY": ("kernels.expose", _EXPOSE, ", ".join(_EXPOSE)),
+    "PI_PY": ("kernels.expose", _EXPOSE, ", ".join(_EXPOSE)),
+    "PI_PYTHON_GATEWAY_URL": ("kernels.gateway_url", None, "an address"),
+    "PI_PYTHON_GATEWAY_TOKEN": ("kernels.gateway_token", None, "a token"),
+    "PI_PYTHON_SKIP_CHECK": ("kernels.skip_check", _SWITCH, "1 or 0"),
+    "PI_PYTHON_IPC_TRACE": ("kernels.trace", _SWITCH, "1 or 0"),
+    "PI_DEBUG_STARTUP": ("kernels.debug_startup", _SWITCH, "1 or 0"),
+}
+"""Variable → key, the words it knows (None: any text), and how they are told. The first for a key counts."""
+LEGACY_NAMES = frozenset(_VARIABLES)
+
+
+class LegacyValue(msgspec.Struct, frozen=True):
+    """One setting, and the variable that it came from. The value may be a secret: not in repr."""
+
+    key: str
+    value: str | bool
+    variable: str
+
+    def __repr__(self) -> str:
+        return f"LegacyValue({self.key}, {self.variable})"
+
+
+def legacy_settings(environ: Mapping[str, str]) -> tuple[tuple[LegacyValue, ...], tuple[str, ...]]:
+    """Read the original's variables; returns settings and warnings. An empty variable counts as one that is not set.
+
+    They are weaker than ours: a key whose own `PX_KERNELS__…` is set is left out. A word that a variable does not know
+    is a warning, never an error: these variables are set for other programs too. Warnings quote no address or token.
+    An address of a gateway also selects the external gateway, as it did there.
+    """
+    values: dict[str, LegacyValue] = {}
+    warnings: list[str] = []
+    for variable, (key, words, known) in _VARIABLES.items():
+        if not (text := environ.get(variable, "")):
+            continue
+        value = text.strip() or None if words is None else words.get(text.strip().lower())
+        if value is None:
+            warnings.append(f"{variable}{f'={text[:40]!r}' if words else ''} is ignored: it knows {known}")
+        elif key not in values and own_variable(key) not in environ:
+            values[key] = LegacyValue(key, value, variable)
+    url, backend = values.get("kernels.gateway_url"), "kernels.backend"
+    if url is not None and own_variable(backend) not in environ:
+        values[backend] = LegacyValue(backend, "gateway-external", url.variable)
+    return tuple(values.values()), tuple(warnings)
+
+
+def own_variable(key: str) -> str:
+    """Return our own variable for a key `section.name`."""
+    return "PX_" + key.upper().replace(".", "__")

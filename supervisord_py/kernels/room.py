@@ -8,22 +8,28 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.errors import InterruptedRunError, PxError, ShuttingDownError
+from msgspec.structs import replace
+
+from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
+from supervisord_py.kernels import kernelspecs
 from supervisord_py.kernels.backends import Backends
 from supervisord_py.kernels.calls import call_rules
 from supervisord_py.kernels.calls.calls import Call, CallPlan
 from supervisord_py.kernels.calls.cells_house import CellsHouse
 from supervisord_py.kernels.calls.kernel_adoption import KernelAdoption
-from supervisord_py.kernels.cell import CellStatus, Step
+from supervisord_py.kernels.cell import CellStatus, Notice, Step
+from supervisord_py.kernels.choice import BASH, ChooseRequest
+from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.hosting import spares
 from supervisord_py.kernels.hosting.kernel_lives import ShellRows
 from supervisord_py.kernels.hosting.kernel_pool import KernelPool
 from supervisord_py.kernels.hosting.launching import check_folder
 from supervisord_py.kernels.hosting.session_register import SessionRegister
-from supervisord_py.kernels.hosting.sessions_choosing import SessionsChoosing
 from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
 from supervisord_py.kernels.lives.memory_watch import MemoryWatch
+from supervisord_py.kernels.resolver import InterpreterResolver
 from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRequest
+from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.process import clock
 from supervisord_py.process.spec import Reason
@@ -33,11 +39,11 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle, SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
-    from supervisord_py.kernels.choosing.capabilities import CapabilityReport
-    from supervisord_py.kernels.choosing.choice import Explanation
+    from supervisord_py.kernels.choice import Choice, Explanation
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.exposure import CapabilityReport
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.session import BackendName, SessionView
+    from supervisord_py.kernels.session import SessionView
     from supervisord_py.kernels.sessions.session_events import Standing
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
@@ -80,9 +86,9 @@ class Kernels:
     ) -> None:
         environ = os.environ if environ is None else environ
         chronicle = KernelChronicle(ledger, events)
-        self.choosing = SessionsChoosing(placement, lambda: self.config, environ=environ, own=own or {})
+        self.resolver = InterpreterResolver(placement, environ=environ, own=own)
         self.register = SessionRegister(ledger, self._standing)
-        self.pool = KernelPool(placement, chronicle, self.register, config, self.choosing)
+        self.pool = KernelPool(placement, chronicle, self.register, config, self.resolver)
         self.pool.backends = Backends(placement, config, ShellRows(ledger, self.pool), make_backend)
         self.cells_house = CellsHouse(ledger, lambda: self.config)
         self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
@@ -104,13 +110,13 @@ class Kernels:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
         await self.pool.open()
         await self.register.open()
-        await self.choosing.open()
+        await self.resolver.open()
         await KernelAdoption(self).adopt_all()
         await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
         self.pool.run_task(self.memory.keep_watch(self.pool.look_at_foreign_use))
         self.pool.run_task(self.cells_house.sweep(self._running, self.register.ids))
-        self.pool.run_task(spares.begin(self.pool, self.choosing))
+        self.pool.run_task(spares.begin(self.pool, self.resolver))
 
     def _running(self) -> list[tuple[str, str]]:
         found = ((it.id, it.run) for it in self.register.everything())
@@ -145,7 +151,7 @@ class Kernels:
         handles = [it.handle for it in lives if it.handle is not None]
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
         await self.pool.backends.close(stop=stop)
-        await self.choosing.close()
+        await self.resolver.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: limits of the set at once, the rest for what starts from now on."""
@@ -196,15 +202,24 @@ class Kernels:
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""
-        return await self.choosing.specs(self.pool.backends)
+        if self.config.backend is BackendName.GATEWAY_EXTERNAL:
+            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
+            return dict(await gateway.specs())
+        return await kernelspecs.documents()
 
     async def capabilities(self, cwd: str | None = None, environ: Mapping[str, str] | None = None) -> CapabilityReport:
         """Say which kinds of cells are offered, and why not."""
-        return await self.choosing.capabilities(self.pool.backends, cwd, environ or {})
+
+        async def ask_gateway() -> str | None:
+            gateway: Any = await self.pool.backends.get(BackendName.GATEWAY_EXTERNAL)
+            return str(told) if (told := await gateway.health()) is not None else None
+
+        asked = ChooseRequest(cwd=cwd, environ=environ or {})
+        return await self.resolver.capabilities(self.config, ask_gateway, asked)
 
     async def explain(self, request: StartRequest) -> Explanation:
         """Say which interpreter and environment would be taken, and why not others; nothing is started."""
-        return await self.choosing.explain(request)
+        return await self.resolver.explain(self._choose_request(request), self.config)
 
     # -- sessions ----------------------------------------------------------------------------------------------------
 
@@ -236,11 +251,10 @@ class Kernels:
     ) -> LiveSession:
         session = self.register.get(request.name)
         if session is None:
-            chosen = await self.choosing.choose_for_start(request, deadline, tell)
-            session = self.choosing.session_of(
-                self.register, call_rules.session_name(request.name), chosen, request.owner
-            )
-            session.environ = dict(request.environ)
+            asked = self._choose_request(request, deadline, extra=request.env)
+            chosen = await self._resolve(asked, tell)
+            name = call_rules.session_name(request.name)
+            session = self._session_of(name, chosen, request.owner, request.environ)
         elif session.life is None:
             await asyncio.to_thread(check_folder, session)
         session.extra = dict(request.env) or session.extra
@@ -357,13 +371,53 @@ class Kernels:
                 await asyncio.to_thread(check_folder, known)
             return known
         name = known.key.name if known else call_rules.session_name(request.session)
-        chosen = await self.choosing.choose_for_call(request, known, deadline, tell)
+        if known is not None and request.interpreter is None and request.kernelspec is None:
+            asked = known.choose_request(deadline)
+        else:
+            asked = self._choose_request(request, deadline)
+            asked = replace(asked, cwd=asked.cwd or (known.key.cwd if known else None))
+        chosen = await self._resolve(asked, tell)
         if request.per_call:
             name, owner = f"{name[:50]}.{secrets.token_hex(4)}", Owner.PER_CALL
         else:
             owner = Owner.SESSION
-        session = self.choosing.session_of(self.register, name, chosen, owner)
-        session.environ = dict(request.environ)
+        return self._session_of(name, chosen, owner, request.environ)
+
+    def _choose_request(
+        self, request: StartRequest | CallRequest, deadline: float | None = None, extra: Mapping[str, str] = NOTHING
+    ) -> ChooseRequest:
+        """Return for what an interpreter is wanted.
+
+        Raises:
+            ConflictError: The settings turn that kind of cells off.
+        """
+        is_bash = request.language == BASH or request.backend is BackendName.BASH
+        expose = self.config.expose
+        if not (expose.bash if is_bash else expose.python):
+            raise ConflictError(
+                f"{'Bash' if is_bash else 'Python'} cells are turned off: kernels.expose is {expose.value}.",
+                hint="Set [kernels] expose to both (PX_PY=both), or send the other kind of cells.",
+            )
+        return ChooseRequest(
+            cwd=request.cwd,
+            interpreter=request.interpreter,
+            kernelspec=request.kernelspec,
+            backend=BackendName.BASH if is_bash else request.backend or self.config.backend,
+            language=BASH if is_bash else request.language,
+            extra=extra,
+            environ=request.environ,
+            deadline=deadline,
+        )
+
+    async def _resolve(self, asked: ChooseRequest, tell: Callable[[CallEvent], None]) -> Choice:
+        return await self.resolver.resolve(asked, self.config, progress=lambda line: tell(Notice(line)))
+
+    def _session_of(self, name: str, choice: Choice, owner: Owner, environ: Mapping[str, str]) -> LiveSession:
+        """Return the session that a name and a choice make, with the choice for its next start."""
+        key = SessionKey(name, choice.cwd, choice.key, choice.backend)
+        session = self.register.ensure(key, choice.language, owner)
+        session.adopt(choice)
+        session.environ = dict(environ)
         return session
 
     def _refuse_at_the_end(self) -> None:

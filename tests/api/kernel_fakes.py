@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.cell import CallResult, CellResult, CellStatus, Variables
-from supervisord_py.kernels.choosing.capabilities import Offer, report
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
-from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.room_requests import InterruptReport, Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState, SessionView
 from supervisord_py.process.spec import Reason

@@ -14,7 +14,7 @@ from supervisord_py.api.call import parse_json
 from supervisord_py.api.json_text import json_bytes, json_text
 from supervisord_py.api.streams import ndjson_line, sse_frame
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.gateway.wire import Message, pack_json, pack_v1, unpack_json, unpack_v1
+from supervisord_py.kernels.websocket_frames import Message, pack_json, pack_v1, unpack_json, unpack_v1
 
 _ANY_TEXT = st.text(st.characters(exclude_categories=()))
 _WHOLE = st.recursive(

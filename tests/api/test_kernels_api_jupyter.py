@@ -19,7 +19,7 @@ import pytest
 from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api
 from lean_module import lean_module
-from supervisord_py.kernels.gateway.wire import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
+from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, unpack_json, unpack_v1
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -14,11 +14,10 @@ from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
 from supervisord_py.api import kernel_checks
 from supervisord_py.errors import OverloadedError
-from supervisord_py.kernels.choosing.capabilities import Offer, report
-from supervisord_py.kernels.exposure import Expose
-from supervisord_py.kernels.gateway.wire import unpack_json
+from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
+from supervisord_py.kernels.websocket_frames import unpack_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +63,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[FakeChannels]:
         made.append(FakeChannels())
         return made[-1]
 
-    monkeypatch.setattr("supervisord_py.kernels.direct.channels.open_channels", open_channels)
+    monkeypatch.setattr("supervisord_py.kernels.channels.open_channels", open_channels)
     return made
 
 

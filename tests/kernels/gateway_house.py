@@ -13,10 +13,10 @@ from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS, PATIENCE, peer
 from kernels.kernel_rig import eventually, kernel_house, no_news
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.gateway.client import GatewayClient
-from supervisord_py.kernels.gateway.external import GatewayExternal
-from supervisord_py.kernels.gateway.local import GatewayLocal
+from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.gateway import GatewayExternal
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_local import GatewayLocal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

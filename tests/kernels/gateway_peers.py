@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from lean_module import lean_module
 from ports import free_port
 from supervisord_py.errors import PxError
-from supervisord_py.kernels.gateway.client import GatewayClient
+from supervisord_py.kernels.gateway_client import GatewayClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -157,7 +157,7 @@ async def answers(handle: Any, seconds: float) -> bool:
     """Say whether a kernel of the direct backend answers on shell in time; a running cell makes it False."""
     if handle.died.done():
         return False
-    asked = handle._line.ask("shell", "kernel_info_request")
+    asked = handle.client.ask("shell", "kernel_info_request")
     await asyncio.wait({asked.reply, handle.died}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    handle._line.talk.close(asked)
+    handle.client.forget(asked)
     return bool(asked.reply.done())

@@ -13,17 +13,17 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.errors import InterruptedRunError
+from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import place
-from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
+from supervisord_py.kernels.direct import DirectBackend, sweep_stale
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.direct import DirectKernel
 
 WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
@@ -31,10 +31,10 @@ WAITS = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('
 class House:
     """One kernel, and whoever holds it now."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel) -> None:
         self.rig = rig
         self.launch = launch
-        self.handle: DirectHandle = handle
+        self.handle: DirectKernel = handle
 
     async def begin(self, code: str) -> tuple[ExecuteRequest, asyncio.Future[Reply]]:
         """Send a cell and return when it runs."""
@@ -43,7 +43,7 @@ class House:
         await eventually(lambda: self.rig.out(request) or running.done(), "the cell's begin")
         return request, running
 
-    async def replace(self) -> DirectHandle | None:
+    async def replace(self) -> DirectKernel | None:
         """Be the next control plane."""
         await self.rig.replace()
         self.handle = await self.rig.attach(DirectBackend(self.rig.placement, self.rig.config), self.launch)
@@ -54,7 +54,7 @@ class House:
 
         async def ask() -> None:
             while True:
-                exchange = self.handle._line.ask("control", "kernel_info_request")
+                exchange = self.handle.client.ask("control", "kernel_info_request")
                 if (await asyncio.wait({exchange.idle}, timeout=0.5))[0]:
                     return
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.kernel_rig import PATIENCE, eventually, kernel_house, no_news
+from supervisord_py.kernels import cell_end
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct import cell_end
-from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.direct.channels import open_channels
-from supervisord_py.kernels.direct.message import Message
+from supervisord_py.kernels.channels import open_channels
+from supervisord_py.kernels.direct import DirectBackend
+from supervisord_py.kernels.kernel_client import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.kernels.direct.channels import Channels
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.channels import Channels
+    from supervisord_py.kernels.direct import DirectKernel
 
 IPYKERNEL_6 = Path(__file__).parents[2] / ".venv" / "peers" / "ipykernel6" / "bin" / "python"
 KINDS = ["ours", pytest.param("ours-6", marks=pytest.mark.deep), "stock"]
@@ -32,7 +32,7 @@ KINDS = ["ours", pytest.param("ours-6", marks=pytest.mark.deep), "stock"]
 class Kernel:
     """A kernel that runs, and what it was started from."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel) -> None:
         self.rig = rig
         self.launch = launch
         self.handle = handle
@@ -90,7 +90,7 @@ async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_
     async with kernel_house(short_tmp) as rig:
         launch = rig.stock()
         kernel = Kernel(rig, launch, await rig.start(DirectBackend(rig.placement, rig.config), launch))
-        hear, loop = kernel.handle._line.talk.hear, asyncio.get_running_loop()
+        hear, loop = kernel.handle.client.hear, asyncio.get_running_loop()
 
         def late(channel: str, message: Message) -> None:
             if channel == "shell":
@@ -98,7 +98,7 @@ async def test_the_reply_of_a_stock_kernel_that_left_may_come_a_while_after_the_
             else:
                 hear(channel, message)
 
-        monkeypatch.setattr(kernel.handle._line.wire, "_hear", late)
+        monkeypatch.setattr(kernel.handle.client, "hear", late)
         monkeypatch.setattr(cell_end, "REPLY_SECONDS", PATIENCE)
         reply, _ = await kernel.run("exit()")
         assert (reply.status, reply.asked_exit) == (CellStatus.OK, True)
@@ -132,7 +132,7 @@ async def behind_a_failing_one(kernel: Kernel, channels: Channels) -> Reply:
     assert kernel.handle.foreign_used_at is not None
     request = kernel.rig.request(kernel.launch, "never = 1")
     running = asyncio.ensure_future(kernel.handle.execute(request, no_news))
-    await eventually(lambda: request.cell_id in kernel.handle._line.talk._under_way, "the cell to be sent")
+    await eventually(lambda: request.cell_id in kernel.handle.client._under_way, "the cell to be sent")
     go.touch()
     async with asyncio.timeout(PATIENCE):
         return await running

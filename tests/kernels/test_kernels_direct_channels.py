@@ -13,8 +13,8 @@ import pytest
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.errors import InvalidInputError, OverloadedError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.direct.backend import DirectBackend
-from supervisord_py.kernels.direct.channels import Gap, open_channels
+from supervisord_py.kernels.channels import Gap, open_channels
+from supervisord_py.kernels.direct import DirectBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct.channels import Channels, Letter
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.channels import Channels, Letter
+    from supervisord_py.kernels.direct import DirectKernel
 
 
 class Front:
     """A front end of one kernel."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle, channels: Channels) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel, channels: Channels) -> None:
         self.rig = rig
         self.launch = launch
         self.handle = handle
@@ -101,52 +101,6 @@ async def test_a_front_end_sees_its_own_cells_and_ours(front: Front) -> None:
     assert front.rig.out(request) == b"5\n"
 
 
-async def test_a_front_end_may_answer_input(front: Front) -> None:
-    await front.run("print(input('name? '))", "front-1", allow_stdin=True)
-    asked = await front.until(lambda channel, it: channel == "stdin" and it["msg_type"] == "input_request")
-    assert asked["content"]["prompt"] == "name? "
-    await front.ask("input_reply", "front-2", "stdin", value="Ada")
-    await front.idle("front-1")
-    assert "".join(it["content"]["text"] for _, it in front.heard if it["msg_type"] == "stream") == "Ada\n"
-
-
-async def test_a_client_of_jupyter_joins_by_the_connection_file(front: Front) -> None:
-    """What `jupyter console --existing` does; and our reading of iopub does not disturb it."""
-    from jupyter_client.asynchronous.client import AsyncKernelClient
-
-    request = front.rig.request(front.launch, "shared = 'ours'")
-    await front.handle.execute(request, no_news)
-    client = AsyncKernelClient()
-    client.load_connection_file(str(front.handle.connection_file))
-    client.hb_channel.time_to_dead = PATIENCE  # after which it takes a kernel that does not get to run for a dead one
-    client.start_channels()
-    texts: list[str] = []
-    try:
-        await client.wait_for_ready(timeout=PATIENCE)
-
-        def hear(message: dict[str, Any]) -> None:
-            if message["msg_type"] == "stream":
-                texts.append(message["content"]["text"])
-
-        reply = await client.execute_interactive("print(shared)", output_hook=hear, timeout=PATIENCE)
-    finally:
-        client.stop_channels()
-        client.context.destroy(linger=0)
-    assert reply["content"]["status"] == "ok"
-    assert "".join(texts) == "ours\n"
-
-
-async def test_its_use_keeps_the_kernel_from_looking_idle(front: Front) -> None:
-    hello = front.handle  # it said so, and who holds the kernel hears of that by a way of its own
-    before = await eventually(lambda: not hello.foreign_busy and hello.foreign_used_at, "the news of the hello")
-    await front.run("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)", "front-1")
-    await eventually(lambda: front.handle.foreign_busy, "the foreign cell")
-    (front.rig.folder / "cwd" / "go").touch()
-    await eventually(lambda: not front.handle.foreign_busy, "the end of the foreign cell")
-    assert front.handle.foreign_used_at is not None
-    assert front.handle.foreign_used_at > before
-
-
 async def test_a_front_end_that_stalls_gets_a_gap_and_everything_that_matters(front: Front) -> None:
     """What is left out is counted; status and replies come all; our own reading is not disturbed."""
     line = "x" * 1023 + "\n"
@@ -171,17 +125,6 @@ async def test_messages_that_are_none_are_refused(front: Front) -> None:
     with pytest.raises(InvalidInputError, match="content"):
         await front.channels.send("shell", {"header": {}, "parent_header": {}, "metadata": {}})
     assert await answers(front.handle, PATIENCE)
-
-
-async def test_closing_ends_the_iteration(front: Front) -> None:
-    reading = asyncio.ensure_future(front.until(lambda _, it: it["msg_type"] == "never"))
-    await front.ask("kernel_info_request", "again")
-    await eventually(lambda: len(front.heard) > 3, "some messages")
-    await front.channels.close()
-    with pytest.raises(AssertionError, match="closed"):
-        await reading
-    await front.ask("kernel_info_request", "into nothing")
-    await front.channels.close()
 
 
 async def test_a_front_end_that_is_gone_is_given_up(front: Front) -> None:

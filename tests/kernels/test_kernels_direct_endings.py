@@ -13,16 +13,15 @@ import pytest
 
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house, no_news
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import LadderTimes
-from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct import DirectBackend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from kernels.kernel_rig import KernelRig
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.direct import DirectKernel
 
 BEGUN = "kept = 42\nprint('begun', flush=True)\nopen('begun', 'w').close()\n"
 """A file, because what a stock kernel prints comes out only when its threads may run; last, so that nothing but the
@@ -32,7 +31,7 @@ code itself is hit by what comes then."""
 class Kernel:
     """A kernel that runs, and a cell in it."""
 
-    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectHandle) -> None:
+    def __init__(self, rig: KernelRig, launch: Launch, handle: DirectKernel) -> None:
         self.rig = rig
         self.launch = launch
         self.handle = handle
@@ -57,7 +56,7 @@ class Kernel:
 
     async def idle(self) -> None:
         """Return when it is done with all that it was asked, and says so."""
-        asked = self.handle._line.ask("shell", "kernel_info_request")
+        asked = self.handle.client.ask("shell", "kernel_info_request")
         async with asyncio.timeout(PATIENCE):
             await asked.reply
             await asked.idle
@@ -160,15 +159,6 @@ async def test_an_interrupt_waits_for_a_kernel_that_is_slow_to_begin(kernel: Ker
     os.kill(child.identity.pid, signal.SIGCONT)
     assert await interrupting == "sigint+nudge"
     await interrupted(kernel, running)
-
-
-async def test_an_idle_kernel_shrugs_an_interrupt_off(kernel: Kernel) -> None:
-    for _ in range(3):
-        await kernel.idle()  # a stock one that just answers the last nudge is not, and may end by the next signal
-        await kernel.handle.interrupt()
-    assert await answers(kernel.handle, PATIENCE)
-    running = await kernel.begin("1")
-    assert (await ended(running)).status is CellStatus.OK
 
 
 async def test_a_kernelspec_may_ask_to_be_interrupted_by_message(short_tmp: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from kernels.kernel_rig import PATIENCE, answers, eventually, kernel_house
 from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.direct import place
-from supervisord_py.kernels.direct.backend import DirectBackend, sweep_stale
+from supervisord_py.kernels import connection_file as place
+from supervisord_py.kernels.direct import DirectBackend, sweep_stale
 from supervisord_py.process.output import OutputReader, Stream
 
 if TYPE_CHECKING:
@@ -72,16 +72,6 @@ async def nothing_left(rig: KernelRig, launch: Launch) -> None:
         await rig.placement.release(launch.instance)
 
 
-async def test_a_start_tells_its_process_first_and_how_long_each_phase_took(rig: KernelRig) -> None:
-    launch = rig.launch(tag="note", max_rss_bytes=1 << 31)
-    handle = await rig.start(DirectBackend(rig.placement, rig.config), launch)
-    (started,) = rig.spawned
-    assert started is handle.started
-    assert started.child is not None
-    assert (started.child.unit, started.child.tag) == ("kernel:s-000000", "note")
-    assert set(started.phases) == {"place", "spawn", "told", "connect", "ready"}
-
-
 async def test_an_interpreter_without_ipykernel_gets_the_exact_command(rig: KernelRig) -> None:
     python = program(rig, "bare python", f'exec {sys.executable} -S "$@"')
     error = await failing(rig, rig.launch(interpreter=python))
@@ -137,24 +127,6 @@ async def test_a_start_that_is_given_up_leaves_nothing(rig: KernelRig) -> None:
     await nothing_left(rig, launch)
 
 
-async def test_a_start_whose_teller_fails_leaves_nothing(rig: KernelRig) -> None:
-    """The ledger took no row: then there shall be no process."""
-    launch = rig.launch()
-
-    async def note(_started: Started) -> None:
-        raise ConfigError("the ledger is full")
-
-    with pytest.raises(ConfigError, match="ledger is full"):
-        await DirectBackend(rig.placement, rig.config).start(launch, deadline=rig.deadline(), on_spawned=note)
-    await nothing_left(rig, launch)
-
-
-async def test_a_kernelspec_without_a_connection_file_is_refused(rig: KernelRig) -> None:
-    error = await failing(rig, rig.stock(kernelspec_argv=("/bin/true",)))
-    assert isinstance(error, ConfigError)
-    assert "{connection_file}" in error.detail
-
-
 async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: KernelRig) -> None:
     from dataclasses import replace
 
@@ -167,17 +139,6 @@ async def test_a_runtime_directory_that_is_too_long_is_told_with_its_bound(rig: 
     room = int(error.hint.split("at most ")[1].split()[0])
     fitting = Path("/" + "d" * (room - 1))
     assert len(os.fsencode(place.folder_of(fitting, rig.launch().session_id) / "s-1")) == place.SOCKET_PATH_MAX
-
-
-async def test_a_connection_file_that_cannot_be_written_leaves_no_folder(
-    rig: KernelRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_connection: place.Connection) -> None:
-        raise OSError(28, "no space")
-
-    monkeypatch.setattr(place, "_write", full)
-    error = await failing(rig, rig.launch())
-    assert error.extra["errno"] == 28
 
 
 def test_a_session_that_is_started_again_has_the_same_sockets_and_key(short_tmp: Path) -> None:

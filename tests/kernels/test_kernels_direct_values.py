@@ -14,35 +14,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels import launch_command, start_failure
+from supervisord_py.errors import ConfigError, StartFailedError
+from supervisord_py.kernels import channels, kernel_client, launch_command, start_failure
 from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
-from supervisord_py.kernels.direct import channels, message
-from supervisord_py.kernels.direct.channels import Gap, Letter, Mailbox
-from supervisord_py.kernels.direct.message import Message
+from supervisord_py.kernels.channels import Gap, Letter, Mailbox
+from supervisord_py.kernels.kernel_client import Message
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.process.spec import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
 
 
-def parts(kind: str = "stream", parent: str = "p", size: int = 0) -> list[bytes]:
-    header = json.dumps({"msg_type": kind, "msg_id": "m"}).encode()
-    return [header, json.dumps({"msg_id": parent, "session": "s"}).encode(), b"{}", b"x" * size]
-
-
 def made(kind: str = "stream", parent: str = "p", size: int = 0) -> Message:
-    found = message.read(parts(kind, parent, size))
-    assert found is not None
-    return found
+    header = json.dumps({"msg_type": kind, "msg_id": "m"}).encode()
+    about = {"msg_id": parent, "session": "s"}
+    return Message(kind, about, [header, json.dumps(about).encode(), b"{}", b"x" * size])
 
 
 def test_importing_the_backend_is_cheap() -> None:
     """The control plane imports it at its start: zmq and jupyter_client come with the first kernel."""
     code = (
-        "import sys, supervisord_py.kernels.direct.backend, supervisord_py.kernels.cell_files; "
+        "import sys, supervisord_py.kernels.direct, supervisord_py.kernels.cell_files; "
         "print(*sorted({'zmq', 'jupyter_client', 'tornado', 'traitlets', 'nbformat'} & sys.modules.keys()))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -52,18 +46,8 @@ def test_importing_the_backend_is_cheap() -> None:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_read_as_far_as_it_is_needed() -> None:
-    status = message.read([*parts("status")[:3], b'{"execution_state": "idle"}', b"buffer"])
-    assert status is not None
-    assert (status.type, status.parent_id, status.parent_session) == ("status", "p", "s")
-    assert status.is_status("idle")
-    assert not status.is_status("busy")
-    assert not made("stream").is_status("idle")
-    assert status.size == sum(map(len, status.parts))
-
-
 def test_a_reply_with_the_bytes_of_an_undecodable_name_is_read_all_the_same() -> None:
-    content = message.load(b'{"status":"error","evalue":"no file caf\xe9"}')
+    content = kernel_client.load(b'{"status":"error","evalue":"no file caf\xe9"}')
     assert content == {"status": "error", "evalue": os.fsdecode(b"no file caf\xe9")}
 
 
@@ -107,31 +91,7 @@ def is_output(letter: Letter) -> bool:
     return letter.channel == "iopub" and letter.message.type in channels.OUTPUT
 
 
-def test_a_gap_stands_where_the_first_of_it_was_left_out_and_belongs_to_one_request() -> None:
-    box = Mailbox(300)
-    for parent in "ppq":
-        box.put("iopub", made("stream", parent, 400))
-    box.put("iopub", made("status", "q"))
-    first, second, third = box.take(), box.take(), box.take()
-    assert isinstance(first, Gap)
-    assert isinstance(second, Gap)
-    assert isinstance(third, Letter)
-    assert (first.first.parent_id, second.first.parent_id, third.message.type) == ("p", "q", "status")
-    assert first.dropped_bytes == 2 * second.dropped_bytes
-    assert box.take() is None
-
-
 # -- command lines --------------------------------------------------------------------------------------------------
-
-
-def test_our_launcher_gets_its_options_in_order() -> None:
-    launch = replace(LAUNCH, overlay="/o", modules=("/user", "/project"), prelude=False)
-    program, script, *options = launch_command.command(launch, "/run/c.json")
-    assert program == "/opt/my env/bin/python"
-    assert Path(script).name == "launch.py"
-    words = "-f /run/c.json --px-overlay /o --px-modules /user --px-modules /project --px-no-prelude"
-    assert options == words.split()
-    assert launch_command.command(LAUNCH, "/c")[2:] == ("-f", "/c")
 
 
 def test_a_kernelspec_gets_its_connection_file() -> None:
@@ -172,13 +132,6 @@ def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
         assert words in error.detail
     assert error.unit == "kernel:s-abcdef"
     assert error.extra["reason"] == "early_exit"
-
-
-def test_a_start_that_took_too_long_says_what_was_seen() -> None:
-    error = start_failure.not_ready(LAUNCH, 2.0, "it does not answer", "last words")
-    assert isinstance(error, ReadinessTimeoutError)
-    assert "within 2.0 s: it does not answer" in error.detail
-    assert error.extra["stderr_tail"] == "last words"
 
 
 # -- replies and end records ----------------------------------------------------------------------------------------

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.kernel_rig import eventually, kernel_house
-from supervisord_py.errors import StartFailedError, TimedOutError
+from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels import gateway_kernel
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.cell_files import CellRecorder
 from supervisord_py.kernels.config import GatewayConfig
-from supervisord_py.kernels.gateway import handle
-from supervisord_py.kernels.gateway.external import GatewayExternal
+from supervisord_py.kernels.gateway import GatewayExternal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.gateway_fake import FakeServer
-    from supervisord_py.kernels.gateway.wire import Message
+    from supervisord_py.kernels.websocket_frames import Message
 
 
 @asynccontextmanager
 async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeServer]]:
     """Have a kernel at a server that does what it is told to."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handle, "DELETE_PAUSES", (0.0, 0.0))
+        patch.setattr(gateway_kernel, "DELETE_PAUSES", (0.0, 0.0))
         async with kernel_house(folder) as rig, fake_server(**how) as server:
             gateway = GatewayConfig(dir=folder / "gateway", url=server.url)
             backend = GatewayExternal(replace(rig.config, gateway=gateway, trace=True), daemon=rig.keeper.daemon_id)
@@ -65,15 +62,6 @@ async def test_both_framings_carry_a_cell(v1: bool, short_tmp: Path) -> None:
     async with talking(short_tmp, v1=v1, on_execute=print_and_end) as (house, _):
         ran = await house.run("print('all of it')")
         assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)
-
-
-async def test_a_break_between_cells_costs_nothing(short_tmp: Path) -> None:
-    async with talking(short_tmp, on_execute=print_and_end) as (house, server):
-        await house.run("1")
-        await server.cut()
-        ran = await house.run("2")
-        assert (ran.reply.status, ran.reply.lossy) == (CellStatus.OK, False)
-        assert server.executed == ["1", "2"]
 
 
 async def test_a_cell_goes_on_after_a_break_and_is_lossy(short_tmp: Path) -> None:
@@ -135,7 +123,7 @@ async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, w
     async with talking(short_tmp, on_execute=nothing) as (house, server):
         _, task = house.begin("1")
         await eventually(lambda: server.executed, "the cell")
-        kernel = house.handle.plan.held.kernel
+        kernel = house.handle.held.kernel
         server.answers = {
             f"GET /api/kernels/{kernel}/channels": (status, ""),
             f"GET /api/kernels/{kernel}": (status, ""),
@@ -143,48 +131,6 @@ async def test_a_connection_that_cannot_come_back_ends_the_kernel(status: int, w
         await server.cut()
         with pytest.raises(KernelGoneError, match=words):
             await task
-
-
-async def test_nonsense_on_the_wire_is_passed_over(short_tmp: Path) -> None:
-    async def nonsense(server: FakeServer, message: Message) -> None:
-        for frame in ("", "{", "[]", '{"header": 5}', "\ud7ff"):
-            await server.sockets[0].send_str(frame)
-        await server.sockets[0].send_bytes(b"\xff" * 40)
-        await print_and_end(server, message)
-
-    async with talking(short_tmp, on_execute=nonsense) as (house, _):
-        ran = await house.run("1")
-        assert (ran.reply.status, ran.out, ran.reply.lossy) == (CellStatus.OK, b"all of it\n", False)
-
-
-async def test_d8_the_next_message_is_read_when_the_last_was_dealt_with(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A slow disk makes the server wait, instead of filling our memory."""
-    go, taken = threading.Event(), []
-    take = CellRecorder.take
-
-    def slow(self: CellRecorder, msg_type: str, content: dict[str, Any]) -> bool:
-        taken.append(len(content["text"]))
-        go.wait(60)
-        return take(self, msg_type, content)
-
-    monkeypatch.setattr(CellRecorder, "take", slow)
-
-    async def flood(server: FakeServer, message: Message) -> None:
-        for _ in range(3):
-            await server.say("stream", output("x" * 3_000_000), to=message)
-        await server.end_cell(message)
-
-    async with talking(short_tmp, on_execute=flood) as (house, _):
-        request, task = house.begin("1")
-        await eventually(lambda: taken, "the first message")
-        with pytest.raises(TimedOutError):  # the answer waits behind them
-            await house.handle.ask("kernel_info_request", {}, 0.1)
-        assert taken == [3_000_000]
-        go.set()
-        assert (await asyncio.wait_for(task, 60)).status is CellStatus.OK
-        assert len(house.rig.out(request)) == 9_000_000
 
 
 async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> None:
@@ -211,7 +157,7 @@ async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> 
 async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(gateway_kernel, "SILENT_SECONDS", 0.05)
 
     async def no_idle(server: FakeServer, message: Message) -> None:
         await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
@@ -224,7 +170,7 @@ async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
 async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
-        theirs = house.handle.request("execute_request", {})
+        theirs = house.handle._request("execute_request", {})
         theirs = replace(theirs, header={**theirs.header, "session": "somebody else's"})
         await server.say("status", {"execution_state": "busy"}, to=theirs)
         await eventually(lambda: house.handle.foreign_busy, "the news")
@@ -236,7 +182,7 @@ async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
 @pytest.mark.parametrize(("status", "action"), [(404, "gone"), (500, "interrupt_failed")])
 async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_tmp: Path) -> None:
     async with talking(short_tmp) as (house, server):
-        server.answers = {f"POST /api/kernels/{house.handle.plan.held.kernel}/interrupt": (status, "")}
+        server.answers = {f"POST /api/kernels/{house.handle.held.kernel}/interrupt": (status, "")}
         assert await house.handle.interrupt() == action
         assert house.handle.died.done() is (action == "gone")
 
@@ -244,7 +190,7 @@ async def test_an_interrupt_that_fails_says_how(status: int, action: str, short_
 async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
     """A server that is just restarting the kernel answers 500; its note stays until it is known to be gone."""
     async with talking(short_tmp) as (house, server):
-        key = f"DELETE /api/kernels/{house.handle.plan.held.kernel}"
+        key = f"DELETE /api/kernels/{house.handle.held.kernel}"
         server.answers = {key: (500, "")}
         assert await house.handle.kill() == "delete"
         assert server.asked.count(key) == 3
@@ -261,34 +207,13 @@ async def test_a_delete_that_fails_is_tried_again(short_tmp: Path) -> None:
 async def test_a_kernel_that_its_server_has_culled_is_noticed_before_the_next_cell(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "LEFT_ALONE_SECONDS", 0.0)
+    monkeypatch.setattr(gateway_kernel, "LEFT_ALONE_SECONDS", 0.0)
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         await house.run("1")
         server.state = None
         with pytest.raises(KernelGoneError, match="does not know it any more"):
             await house.run("2")
         assert server.executed == ["1"]
-
-
-async def test_messages_are_traced_by_type_and_size_and_not_by_content(short_tmp: Path) -> None:
-    async with talking(short_tmp, on_execute=print_and_end) as (house, _):
-        with capture_logs() as logs:
-            await house.run("print('all of it')")
-    traced = [each for each in logs if each["event"] == "kernel_message"]
-    assert {(each["way"], each["type"]) for each in traced} >= {("out", "execute_request"), ("in", "stream")}
-    assert not any("all of it" in str(each) for each in logs)
-
-
-async def test_a_closed_handle_lets_nobody_wait(short_tmp: Path) -> None:
-    async with talking(short_tmp, on_execute=nothing) as (house, server):
-        _, task = house.begin("1")
-        await eventually(lambda: server.executed, "the cell")
-        await house.handle.close()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        with pytest.raises(KernelGoneError):
-            await house.handle.ask("kernel_info_request", {}, 5)
-        assert server.state == "idle", "the kernel lives on"
 
 
 async def test_a_kernel_that_dies_before_it_is_ready_fails_the_start(short_tmp: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from kernels.gateway_house import external_of, house_of
 from kernels.kernel_rig import eventually, no_news
+from supervisord_py.kernels import gateway
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway import roster
-from supervisord_py.kernels.gateway.client import GatewayClient
-from supervisord_py.kernels.gateway.local import GatewayLocal
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.process import identity
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TICKS = "import time\nfor n in range(5):\n    time.sleep(0.2)\n    print(n, flus
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real server on a busy machine may take its time to end a kernel."""
-    monkeypatch.setattr(roster, "UNDO_SECONDS", 60.0)
+    monkeypatch.setattr(gateway, "UNDO_SECONDS", 60.0)
 
 
 async def next_control_plane(house: House) -> None:
@@ -107,7 +107,7 @@ async def test_a_kernel_that_was_restarted_meanwhile_is_not_taken_for_the_old_on
         await house.run("kept = 1")
         assert house.peer is not None
         client = GatewayClient(house.peer.url, house.peer.token, "")
-        kernel = house.handle.plan.held.kernel
+        kernel = house.handle.held.kernel
         await house.backend.close(stop=False)
         await house.rig.replace()
         await client._json("POST", f"api/kernels/{kernel}/restart", "restart", 60, {})

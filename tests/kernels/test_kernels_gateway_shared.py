@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -20,14 +22,14 @@ from kernels.gateway_fake import fake_server
 from kernels.gateway_house import House
 from kernels.gateway_peers import ENTERPRISE, NEEDS_PEERS
 from kernels.kernel_rig import eventually, kernel_house
-from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError
+from supervisord_py.errors import ConfigError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.kernels import gateway, gateway_server
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
-from supervisord_py.kernels.gateway import roster, shared
-from supervisord_py.kernels.gateway.end_marked import marked
-from supervisord_py.kernels.gateway.gateway_files import GatewayFiles, GatewayRecord
-from supervisord_py.kernels.gateway.handle import remaining
-from supervisord_py.kernels.gateway.local import GatewayLocal, gateway_python
+from supervisord_py.kernels.end_marked import marked
+from supervisord_py.kernels.gateway import remaining
+from supervisord_py.kernels.gateway_local import GatewayLocal
+from supervisord_py.kernels.gateway_server import GatewayRecord
 from supervisord_py.process import identity
 from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
@@ -59,9 +61,15 @@ async def local_house(folder: Path, **gateway: Any) -> AsyncIterator[House]:
 
 def record_of(house: House) -> GatewayRecord:
     """Return what is written of the gateway."""
-    record = GatewayFiles(house.rig.config.gateway.dir).read()
+    record = house.backend._shared.read()
     assert record is not None
     return record
+
+
+def write_record(house: House, record: GatewayRecord) -> None:
+    """Write something down in its place."""
+    house.rig.config.gateway.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (house.rig.config.gateway.dir / "gateway.json").write_bytes(msgspec.json.encode(record))
 
 
 async def gateways_of(rig: KernelRig) -> list[int]:
@@ -110,16 +118,17 @@ async def test_d3_each_session_has_the_interpreter_of_its_project(short_tmp: Pat
 async def test_d9_the_token_goes_to_nobody_but_the_gateways_own_process(short_tmp: Path) -> None:
     """A record whose port another process listens on is stale; that process is asked nothing."""
     async with local_house(short_tmp) as house, fake_server() as squatter:
-        files = GatewayFiles(house.rig.config.gateway.dir)
-        files.prepare()
         who = identity.identity_of(house.rig.keeper.process.pid)
         assert who is not None
-        token = files.write_token("other.one", "secret")
-        files.write(
+        token = house.rig.config.gateway.dir / "token-other.one"
+        write_record(
+            house,
             GatewayRecord(
                 squatter.url, who.pid, who.start_time, who.boot_id, str(token), "/py", 1.0, "other", "other.one"
-            )
+            ),
         )
+        token.touch(mode=0o600)
+        token.write_text("secret")
         await house.open()
         assert squatter.asked == []
         assert record_of(house).url != squatter.url
@@ -189,7 +198,7 @@ async def test_a_gateway_is_found_again_by_the_next_control_plane(short_tmp: Pat
         assert await gateways_of(house.rig) == [before.pid]
         await house.backend.close(stop=True)
         assert await gateways_of(house.rig) == []
-        assert not GatewayFiles(house.rig.config.gateway.dir).metadata.exists()
+        assert not (house.rig.config.gateway.dir / "gateway.json").exists()
 
 
 async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(short_tmp: Path) -> None:
@@ -197,10 +206,8 @@ async def test_a_gateway_that_a_dead_control_plane_was_starting_is_stopped(short
         key = house.rig.placement.new_key()
         spec = ChildSpec(UNIT, (sys.executable, "-c", "import time; time.sleep(600)"), "/", {"PATH": "/bin"})
         stray = await house.rig.placement.spawn(key, spec)
-        GatewayFiles(house.rig.config.gateway.dir).prepare()
-        GatewayFiles(house.rig.config.gateway.dir).write(
-            GatewayRecord("http://127.0.0.1:1", 1, 1, "gone", "/t", "/py", 1.0, house.rig.keeper.daemon_id, "gone.one")
-        )
+        daemon = house.rig.keeper.daemon_id
+        write_record(house, GatewayRecord("http://127.0.0.1:1", 1, 1, "gone", "/t", "/py", 1.0, daemon, "gone.one"))
         await house.open()
         assert stray.identity.pid not in await gateways_of(house.rig)
         assert not lives(stray.identity.pid)
@@ -212,9 +219,8 @@ async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[
     async with local_house(short_tmp) as house:
         await house.open()
         before = record_of(house)
-        files = GatewayFiles(house.rig.config.gateway.dir)
         await house.backend.close(stop=False)
-        files.write(replace(before, **change))
+        write_record(house, msgspec.structs.replace(before, **change))
         house.backend = GatewayLocal(house.rig.placement, house.rig.config)
         await house.open("t-000000")
         assert record_of(house).instance != before.instance
@@ -225,17 +231,19 @@ async def test_stale_metadata_is_cleaned_and_a_new_gateway_started(change: dict[
 async def test_a_gateway_that_does_not_answer_is_replaced_once(
     short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "HEALTH_SECONDS", 0.2)  # of one that is stopped; nobody asks how the next one is
+    monkeypatch.setattr(
+        gateway_server, "ANSWER_SECONDS", 0.2
+    )  # of one that is stopped; nobody asks how the next one is
     async with local_house(short_tmp) as house:
         first = await house.open()
         (pid,) = await gateways_of(house.rig)
         os.kill(pid, signal.SIGSTOP)
         house.backend.reconfigure(replace(house.rig.config, stop_seconds=0.2))
         patience = iter([0.2])
-        monkeypatch.setattr(roster, "remaining", lambda deadline: next(patience, None) or remaining(deadline))
+        monkeypatch.setattr(gateway, "remaining", lambda deadline: next(patience, None) or remaining(deadline))
         await house.open("t-000000")
         await asyncio.wait_for(asyncio.shield(first.died), 60)
-        monkeypatch.setattr(shared, "HEALTH_SECONDS", 60.0)
+        monkeypatch.setattr(gateway_server, "ANSWER_SECONDS", 60.0)
         assert (await house.run("1")).reply.status is CellStatus.OK
         assert await gateways_of(house.rig) != [pid]
 
@@ -245,13 +253,23 @@ async def test_the_end_of_the_gateway_is_the_end_of_its_kernels_at_once(short_tm
         handle = await house.open()
         _, task = await house.begin_and_wait("import time; time.sleep(600)")
         (pid,) = await gateways_of(house.rig)
-        os.kill(handle.process.pid, signal.SIGSTOP)  # it would end by itself a second later, and that is not waited for
+        os.kill(int(handle.held.facts[0]), signal.SIGSTOP)  # it would end by itself a second later
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(KernelGoneError, match=r"is gone: The gateway at \S+ is not reachable"):
             await asyncio.wait_for(task, 60)
         assert await handle.shutdown(0.0, "exit") == ()
         await house.open("t-000000")
         assert (await house.run("1")).reply.status is CellStatus.OK
+
+
+async def test_who_waits_too_long_for_the_lock_is_told(short_tmp: Path) -> None:
+    async with local_house(short_tmp, lock_seconds=0.0) as house:
+        folder = house.rig.config.gateway.dir
+        folder.mkdir(mode=0o700, parents=True)
+        with (folder / "gateway.lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            with pytest.raises(TimedOutError, match="Timed out waiting for shared gateway lock"):
+                await house.open()
 
 
 # -- starts that fail --------------------------------------------------------------------------------------------------
@@ -283,7 +301,7 @@ def script(folder: Path, text: str) -> str:
     [
         ("echo no good >&2; exit 3", StartFailedError, r"exited during startup \(code 3\)"),
         ("kill -9 $$", StartFailedError, r"exited during startup \(signal 9\)"),
-        ("echo port already in use >&2; exit 1", StartFailedError, "found its port taken 3 times"),
+        ("echo port already in use >&2; exit 1", StartFailedError, "found its port taken 2 times"),
         ("sleep 600", ReadinessTimeoutError, "did not answer in time"),
     ],
     ids=["exit", "signal", "port", "silent"],
@@ -303,16 +321,7 @@ async def test_a_gateway_that_does_not_come_up_is_told_and_cleared(
             assert "no good" in caught.value.extra["stderr_tail"]
         await backend.close(stop=True)
         assert await rig.placement.list("") == ()
-        assert not GatewayFiles(config.gateway.dir).metadata.exists()
-
-
-async def test_a_call_that_cannot_wait_leaves_the_start_of_the_gateway_to_the_next(short_tmp: Path) -> None:
-    async with local_house(short_tmp) as house:
-        launch = house.rig.launch()
-        with pytest.raises(ReadinessTimeoutError, match="did not answer in time"):
-            await house.backend.start(launch, deadline=house.rig.deadline(0.0), on_spawned=_ignore)
-        await house.open("t-000000")
-        assert len(await gateways_of(house.rig)) == 1
+        assert not (config.gateway.dir / "gateway.json").exists()
 
 
 async def test_a_runtime_directory_that_is_too_long_for_sockets_is_told(short_tmp: Path) -> None:
@@ -337,8 +346,7 @@ async def test_a_kernel_that_does_not_come_up_says_what_its_launcher_said(short_
 async def test_a_kernel_has_its_directory_environment_and_limits(short_tmp: Path) -> None:
     async with local_house(short_tmp) as house:
         env = {"PRICE": "5$HOME ${HOME}", "OMP_NUM_THREADS": "3"}
-        handle = await house.open(env=env, limits=(ResourceLimit("nofile", 777, 888),))
-        assert "kernel" in " ".join(psutil.Process(handle.process.pid).cmdline()), "whose memory is watched"
+        await house.open(env=env, limits=(ResourceLimit("nofile", 777, 888),))
         ran = await house.run(
             "import os, resource\n"
             "print(os.getcwd(), os.environ['PRICE'], os.environ['OMP_NUM_THREADS'], os.environ['PX_INSTANCE'],"
@@ -375,18 +383,3 @@ async def test_stopping_a_kernel_ends_what_its_cells_left_behind(short_tmp: Path
         assert await handle.shutdown(1.0, "stopped") == ()
         assert not lives(pid)
         assert marked(f"PX_INSTANCE={house.launch.instance}".encode()) == []
-
-
-async def test_a_gateway_is_run_by_the_daemons_python_where_that_can(
-    monkeypatch: pytest.MonkeyPatch, short_tmp: Path
-) -> None:
-    async with kernel_house(short_tmp) as rig:
-        launch = rig.launch(interpreter="/project/python")
-        assert gateway_python(launch) == sys.executable
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-        assert gateway_python(launch) == "/project/python"
-        assert gateway_python(replace(launch, interpreter=None)) == sys.executable
-
-
-async def _ignore(_: object) -> None:
-    pass

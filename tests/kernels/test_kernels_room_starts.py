@@ -11,20 +11,19 @@ import pytest
 
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
+from supervisord_py.kernels import resolution, resolver
 from supervisord_py.kernels.cell import KernelStarting, Notice
-from supervisord_py.kernels.hosting import recent_choices
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.process.spec import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.room_house import RoomHouse
     from supervisord_py.kernels.cell import CallEvent
-    from supervisord_py.kernels.choosing.choice import Choice, ChooseRequest
-    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.choice import Choice
 
 
 @pytest.fixture
@@ -86,15 +85,14 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a call does: it is the same choosing, and the same wait."""
-    choosing = house.room.choosing._choosing
-    choose = choosing.choose
+    choice = resolution.Resolution.choice
 
-    async def building(asked: ChooseRequest, config: KernelsConfig, *, progress: Callable[[str], None]) -> Choice:
-        progress("building an overlay")
-        return await choose(asked, config, progress=progress)
+    async def building(self: resolution.Resolution) -> Choice:
+        self._progress("building an overlay")
+        return await choice(self)
 
-    monkeypatch.setattr(choosing, "choose", building)
-    monkeypatch.setattr(recent_choices, "KEEP_SECONDS", 600.0)  # the kernel may take longer than a choice is kept
+    monkeypatch.setattr(resolution.Resolution, "choice", building)
+    monkeypatch.setattr(resolver, "KEEP_SECONDS", 600.0)  # the kernel may take longer than a choice is kept
     told: list[CallEvent] = []
     request = StartRequest("default", cwd=str(house.cwd))
     view = await house.room.start(request, told.append)

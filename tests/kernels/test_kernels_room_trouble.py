@@ -14,9 +14,9 @@ from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError
+from supervisord_py.kernels import resolver
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
-from supervisord_py.kernels.hosting import recent_choices
-from supervisord_py.kernels.room import ignore
+from supervisord_py.kernels.choice import ChooseRequest
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger import kernels as kernel_rows
@@ -224,14 +224,13 @@ async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: Room
 async def test_a_choice_is_not_given_again_once_the_folder_has_changed(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_choices, "KEEP_SECONDS", 600.0)
-    choosing, asked = house.room.choosing, StartRequest("any", cwd=str(house.cwd))
-    deadline = asyncio.get_running_loop().time() + 60
-    first = await choosing.choose_for_start(asked, deadline, ignore)
-    assert await choosing.choose_for_start(asked, deadline, ignore) is first
+    monkeypatch.setattr(resolver, "KEEP_SECONDS", 600.0)
+    resolve, asked = house.room.resolver.resolve, ChooseRequest(cwd=str(house.cwd))
+    first = await resolve(asked, house.room.config)
+    assert await resolve(asked, house.room.config) is first
     (house.cwd / ".venv").mkdir()
-    assert await choosing.choose_for_start(asked, deadline, ignore) is not first
+    assert await resolve(asked, house.room.config) is not first
     house.reconfigure(prelude=False)
-    again = await choosing.choose_for_start(asked, deadline, ignore)
+    again = await resolve(asked, house.room.config)
     assert again is not first
-    assert await choosing.choose_for_start(asked, deadline, ignore) is again
+    assert await resolve(asked, house.room.config) is again

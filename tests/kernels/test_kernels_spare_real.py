@@ -18,10 +18,9 @@ from structlog.testing import capture_logs
 
 from kernels.kernel_rig import KernelRig, eventually, kernel_house, no_news
 from kernels.room_house import room_house
-from supervisord_py.errors import StartFailedError
+from supervisord_py.kernels import spare
 from supervisord_py.kernels.backend import SpareView, StartMethod
-from supervisord_py.kernels.direct import spare
-from supervisord_py.kernels.direct.backend import DirectBackend
+from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.hosting import spares
 from supervisord_py.process.output import OutputReader
 from supervisord_py.process.spec import ResourceLimit
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.kernels.direct.handle import DirectHandle
+    from supervisord_py.kernels.direct import DirectKernel
 
 pytestmark = pytest.mark.deep
 
@@ -94,7 +93,7 @@ async def spare_of(backend: DirectBackend, launch: Launch | None = None) -> int:
     return int(view.pid)
 
 
-async def felt(rig: KernelRig, launch: Launch, handle: DirectHandle, code: str = FELT) -> Any:
+async def felt(rig: KernelRig, launch: Launch, handle: DirectKernel, code: str = FELT) -> Any:
     request = rig.request(launch, code)
     await handle.execute(request, no_news)
     return json.loads(rig.out(request).split(b"\n")[-2])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisord_py.kernels.backend import Launch
-from supervisord_py.kernels.direct.spare_rules import Bounds, Make, Recipe, Retire, Shelf, acts_at_start, recipe_of
+from supervisord_py.kernels.spare_rules import Bounds, Make, Recipe, Retire, Shelf, acts_at_start, recipe_of
 from supervisord_py.process.spec import ResourceLimit
 
 ENV = {"HOME": "/home/u", "PATH": "/venv/bin:/bin", "LANG": "C.UTF-8", "PI_MODE": "x", "PYTHONHASHSEED": "7"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.live_session import LiveSession
     from supervisord_py.kernels.hosting.session_register import SessionRegister
     from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
+    from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session import BackendName
     from supervisord_py.process.placement import Placement
     from supervisord_py.process.spec import Reason
@@ -63,13 +64,6 @@ class Waiter:
     tell: Callable[[CallEvent], None]
 
 
-class Chooses(Protocol):
-    """Who decides anew what a session's kernel is started from."""
-
-    async def choose_again(self, session: LiveSession) -> None:
-        """Put a choice into a session that has none."""
-
-
 class KernelPool:
     """Starts, keeps and stops kernels. `open` it where the loop runs."""
 
@@ -79,7 +73,7 @@ class KernelPool:
         chronicle: KernelChronicle,
         register: SessionRegister,
         config: KernelsConfig,
-        chooses: Chooses,
+        resolver: InterpreterResolver,
     ) -> None:
         self.placement = placement
         self.chronicle = chronicle
@@ -88,7 +82,7 @@ class KernelPool:
         self.register = register
         self.backends: Backends
         self.lives = KernelLives(self)
-        self._chooses = chooses
+        self._resolver = resolver
         self._by_serial: dict[int, KernelLife] = {}
         self._waiters: dict[int, Waiter] = {}
         self._failures: dict[int, PxError] = {}
@@ -299,7 +293,8 @@ class KernelPool:
         """Decide everything about a kernel that is to be started."""
         session = self.register.known(life.session.id)
         if session.choice is None:
-            await self._chooses.choose_again(session)
+            deadline = asyncio.get_running_loop().time() + self.config.start_seconds
+            session.adopt(await self._resolver.resolve(session.choose_request(deadline), self.config))
         return await asyncio.to_thread(launch_of, session, life, self.config)
 
     def tag_of(self, life: KernelLife) -> str:

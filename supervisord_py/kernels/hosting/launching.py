@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.backend import Launch
+from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.lives.kernel_tags import KernelTag
 from supervisord_py.process.spec import ResourceLimit
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.lives.kernel_life import KernelLife
 
 _CPU_SLACK_SECONDS = 2
-SPEC_PREFIX = "spec:"
 
 
 def resource_limits(limits: ProcessLimits) -> tuple[ResourceLimit, ...]:

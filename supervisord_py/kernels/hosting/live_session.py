@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest
 from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionState, SessionView
@@ -14,7 +15,7 @@ from supervisord_py.kernels.sessions.session_refusals import refusal_error
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.kernels.choosing.choice import Choice
+    from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.lives.cell_run import CellRun
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.kernels.session import SessionKey
@@ -79,6 +80,29 @@ class LiveSession:
     def keeps_variables(self) -> bool:
         """Whether there is a state between cells at all: shell cells have none."""
         return self.key.backend is not BackendName.BASH
+
+    def adopt(self, choice: Choice) -> None:
+        """Have the next kernel be started from a choice; what the present one is, stays."""
+        self.choice = choice
+        if self.life is None or self.life.handle is None:
+            self.language = choice.language
+            self.kernelspec = choice.kernelspec
+            self.interrupt_mode = choice.interrupt_mode
+
+    def choose_request(self, deadline: float) -> ChooseRequest:
+        """Return what is to be asked for when its next kernel is chosen; `deadline` in loop time."""
+        key, is_bash = self.key, self.key.backend is BackendName.BASH
+        has_spec = key.interpreter.startswith(SPEC_PREFIX)
+        return ChooseRequest(
+            cwd=key.cwd,
+            interpreter=None if has_spec or is_bash else key.interpreter,
+            kernelspec=key.interpreter.removeprefix(SPEC_PREFIX) if has_spec else None,
+            backend=key.backend,
+            language=BASH if is_bash else PYTHON,
+            extra=self.extra,
+            environ=self.environ,
+            deadline=deadline,
+        )
 
     def view(self, standing: Standing | None) -> SessionView:
         """Return it as it is shown now."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backends import Backends
     from supervisord_py.kernels.hosting.kernel_pool import KernelPool
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.hosting.sessions_choosing import SessionsChoosing
+    from supervisord_py.kernels.resolver import InterpreterResolver
 
 UNITS = "kernel-spare:"
 """How the units of spares begin."""
@@ -48,14 +48,14 @@ async def _end(pool: KernelPool, key: str) -> None:
         await pool.placement.release(key)
 
 
-async def begin(pool: KernelPool, choosing: SessionsChoosing) -> None:
+async def begin(pool: KernelPool, resolver: InterpreterResolver) -> None:
     """Have a spare for the interpreter that was used last, if that was not long ago."""
     await asyncio.sleep(FIRST_SECONDS)
     session = _last_used(pool)
     if session is None or not pool.config.spares:
         return
     try:
-        launch = await _launch(pool, choosing, session)
+        launch = await _launch(pool, resolver, session)
         backend: Any = await pool.backend(BackendName.DIRECT)
         backend.expect(launch)
         await backend.preload()
@@ -69,9 +69,10 @@ def _last_used(pool: KernelPool) -> LiveSession | None:
     return newest if newest is not None and time.time() - (newest.last_used or 0.0) <= LATELY_SECONDS else None
 
 
-async def _launch(pool: KernelPool, choosing: SessionsChoosing, session: LiveSession) -> Launch:
-    choice = await choosing.prospect(session)
+async def _launch(pool: KernelPool, resolver: InterpreterResolver, session: LiveSession) -> Launch:
     config = pool.config
+    deadline = asyncio.get_running_loop().time() + config.start_seconds
+    choice = await resolver.resolve(session.choose_request(deadline), config, install=False)
     return Launch(
         session_id=session.id,
         instance="",

@@ -1,0 +1,154 @@
+"""What an interpreter is wanted for, what was chosen, and why this one and not another. Values, no I/O."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisord_py.kernels.environment import NOTHING
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.process.child_environment import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.kernels.environment import Filtered
+
+BASH = "bash"
+PYTHON = "python"
+SPEC_PREFIX = "spec:"
+"""Before the name of a kernelspec that is a session's interpreter."""
+
+
+class ChooseRequest(msgspec.Struct, frozen=True):
+    """For what an interpreter and an environment are wanted."""
+
+    cwd: str | None = None  # absolute; None is the home directory
+    interpreter: str | None = None  # a path (of a program, or of an environment), a name on PATH, or `managed`
+    kernelspec: str | None = None  # `python3` leaves the choice to us unless one of that name says which
+    backend: BackendName = BackendName.DIRECT
+    language: str = PYTHON  # or `bash`; a kernelspec has its own
+    extra: Mapping[str, str] = NOTHING  # of the session (Jupyter's), over everything else
+    environ: Mapping[str, str] = NOTHING  # of the caller; passes the same filter as the daemon's
+    deadline: float | None = None  # loop time
+
+    def __repr__(self) -> str:
+        return f"ChooseRequest({self.cwd!r}, {self.interpreter!r}, {self.kernelspec!r}, {self.backend})"
+
+
+class Source(StrEnum):
+    """Where a candidate comes from, in the words that people are shown."""
+
+    REQUEST = "request"
+    SETTING = "kernels.python"
+    KERNELSPEC = "kernelspec"
+    VIRTUAL_ENV = "VIRTUAL_ENV"
+    CONDA_PREFIX = "CONDA_PREFIX"
+    DOT_VENV = ".venv"
+    VENV = "venv"
+    MANAGED = "managed"
+    PATH = "PATH"
+
+    @property
+    def decisive(self) -> bool:
+        """Whether somebody named it: then nothing else is taken in its place."""
+        return self in {Source.REQUEST, Source.SETTING, Source.KERNELSPEC}
+
+
+class Verdict(StrEnum):
+    """What came of a candidate. The words are machine-readable; `Attempt.detail` is for people."""
+
+    TAKEN = "taken"
+    MISSING = "missing"
+    NOT_EXECUTABLE = "not_executable"
+    NOT_BUILT = "not_built"
+    NOT_TRUSTED = "not_trusted"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    TOO_OLD = "too_old"
+    NO_IPYKERNEL = "no_ipykernel"
+    NOT_NEEDED = "not_needed"
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One candidate and what came of it."""
+
+    source: Source
+    path: str  # of the interpreter, or where it would be
+    verdict: Verdict
+    detail: str = ""  # a phrase that can follow its name: "is not there"
+    version: str | None = None
+    remedy: str | None = None  # the command that would make it usable
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether it is there, was looked at, and could not be taken."""
+        return self.verdict not in {Verdict.TAKEN, Verdict.NOT_NEEDED, Verdict.MISSING, Verdict.NOT_BUILT}
+
+    @property
+    def sentence(self) -> str:
+        """Say it in one line."""
+        return f"{self.path} ({self.source.value}) {self.detail or self.verdict.value}"
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """How a choice came about, or why there is none (`failure`). `attempts` are all candidates in their order."""
+
+    cwd: str
+    attempts: tuple[Attempt, ...] = ()
+    interpreter: str | None = None
+    kernelspec: str | None = None
+    overlay: str | None = None
+    environment: Filtered | None = None
+    modules: tuple[str, ...] = ()
+    failure: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON values; of the environment names only."""
+        found = self.environment
+        return {
+            "cwd": self.cwd,
+            "kernelspec": self.kernelspec,
+            "interpreter": self.interpreter,
+            "overlay": self.overlay,
+            "candidates": [
+                {
+                    "source": each.source.value,
+                    "path": each.path,
+                    "taken": each.verdict is Verdict.TAKEN,
+                    "reason": each.verdict.value,
+                    "version": each.version,
+                    "detail": each.detail or None,
+                    "remedy": each.remedy,
+                }
+                for each in self.attempts
+            ],
+            "environment": found
+            and {
+                "passed": sorted(found.env),
+                "dropped": [{"name": name, "why": why.value} for name, why in found.dropped.items()],
+            },
+            "modules": list(self.modules),
+            "failure": self.failure,
+        }
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Everything that a start needs to know about where and with what."""
+
+    cwd: str  # real path
+    key: str  # for `SessionKey.interpreter`
+    backend: BackendName  # BASH for bash cells, else as asked for
+    language: str  # `python`, `bash`, or that of the kernelspec
+    explanation: Explanation
+    env: Environment = NOTHING  # complete and filtered; for an external gateway only what the session brings
+    interpreter: str | None = None  # Python for our launcher
+    overlay: str | None = None  # folder with ipykernel to be appended to sys.path
+    modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
+    kernelspec: str | None = None  # one that was asked for, or is to be asked for at a gateway
+    kernelspec_argv: tuple[str, ...] | None = None  # with `{connection_file}`; None where `interpreter` is to be run
+    interrupt_mode: str = "signal"  # or `message`
+    shell: str | None = None  # the bash, for bash cells
+    notices: tuple[str, ...] = ()  # for people

@@ -1,1 +1,0 @@
-"""Which interpreter and which environment a kernel gets, and why."""

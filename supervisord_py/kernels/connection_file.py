@@ -1,0 +1,178 @@
+"""Where one kernel's connection file and sockets lie: `run_dir/k/<digest of the session>/`, private.
+
+Paths and key are the session's, so that the sockets of Jupyter's clients find a replacement by themselves; the
+folder belongs to one process life at a time, which it names, and a replacement is made when its predecessor is gone.
+What no living instance owns is swept. Nothing outside of `run_dir/k` is ever removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisord_py.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+FOLDER = "k"
+FILE = "connection.json"
+SECRET = ".secret"  # noqa: S105  a file's name
+"""From which the keys of all sessions follow: a session that is started again has the one that its clients know."""
+SECRET_BYTES = 32
+SOCKET_PATH_MAX = (104 if sys.platform == "darwin" else 108) - 1
+"""Bytes of a socket's path, without its closing zero: unix(7), sys/un.h."""
+PORTS = {"shell": 1, "iopub": 2, "stdin": 3, "control": 4, "hb": 5}
+"""With `ipc` a port is only the end of the socket's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Jupyter's connection file (0600), and what is in it."""
+
+    file: Path
+    transport: str  # `ipc`, or `tcp` where somebody else wrote the file
+    address: str  # beginning of the sockets' paths, or a host
+    ports: dict[str, int]
+    key: str = field(repr=False)  # signs the messages
+    scheme: str = "hmac-sha256"
+    instance: str = ""  # whose it is; "" where somebody else wrote the file
+
+    @property
+    def folder(self) -> Path:
+        """The kernel's own folder."""
+        return self.file.parent
+
+    def endpoint(self, channel: str) -> str:
+        """Return the ZMQ address of a channel."""
+        joint = "-" if self.transport == "ipc" else ":"
+        return f"{self.transport}://{self.address}{joint}{self.ports[channel]}"
+
+    def socket_path(self, channel: str) -> str:
+        """Return the path of a channel's socket (transport `ipc`)."""
+        return f"{self.address}-{self.ports[channel]}"
+
+
+def folder_of(run_dir: Path, session_id: str) -> Path:
+    """Return the folder of a session: a digest, for a socket's path must be short."""
+    return run_dir / FOLDER / hashlib.sha256(session_id.encode()).hexdigest()[:12]
+
+
+def make(run_dir: Path, session_id: str, instance: str) -> Connection:
+    """Make the folder (0700) and the connection file (0600); what a dead predecessor has left there goes.
+
+    Raises:
+        ConfigError: The path would be too long for a socket.
+        OSError: The folder cannot be made.
+    """
+    folder = folder_of(run_dir, session_id)
+    _check_length(folder, run_dir, f"kernel:{session_id}")
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = hmac.digest(_secret(folder.parent / SECRET), session_id.encode(), "sha256").hex()
+    made = Connection(folder / FILE, "ipc", str(folder / "s"), dict(PORTS), key, instance=instance)
+    remove(folder)
+    folder.mkdir(mode=0o700)
+    try:
+        _write(made)
+    except OSError:
+        remove(folder)
+        raise
+    return made
+
+
+def _secret(file: Path) -> bytes:
+    """Return the secret of this runtime directory; whoever comes first makes it, and what is none is replaced."""
+    with suppress(FileNotFoundError):
+        if file.stat().st_size == SECRET_BYTES:
+            return file.read_bytes()
+        file.unlink(missing_ok=True)
+    part = file.with_name(f"{SECRET}.{secrets.token_hex(4)}")
+    _write_private(part, secrets.token_bytes(SECRET_BYTES))
+    try:
+        with suppress(FileExistsError):
+            os.link(part, file)
+    finally:
+        part.unlink()
+    return file.read_bytes()
+
+
+def read(file: Path) -> Connection:
+    """Read a connection file.
+
+    Raises:
+        OSError: It is not there.
+        ValueError: It is not one.
+    """
+    text = json.loads(file.read_bytes())
+    try:
+        ports = {channel: int(text[f"{channel}_port"]) for channel in PORTS}
+        scheme = str(text.get("signature_scheme") or "hmac-sha256")
+        instance = str(text.get("px_instance") or "")
+        return Connection(file, str(text["transport"]), str(text["ip"]), ports, str(text["key"]), scheme, instance)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} is no connection file: {error!r}") from error
+
+
+def remove(folder: Path) -> None:
+    """Remove a kernel's folder; one that is gone is removed already."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def give_back(made: Connection) -> None:
+    """Remove the folder of an instance that is gone, unless a replacement has it by now."""
+    if _owner(made.folder) in {"", made.instance}:
+        remove(made.folder)
+
+
+def sweep(run_dir: Path, alive_instances: Collection[str]) -> tuple[str, ...]:
+    """Remove the folders of instances that do not live; return their names."""
+    try:
+        folders = sorted(entry.path for entry in os.scandir(run_dir / FOLDER) if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return ()
+    stale = tuple(Path(folder) for folder in folders if _owner(Path(folder)) not in alive_instances)
+    for folder in stale:
+        remove(folder)
+    return tuple(folder.name for folder in stale)
+
+
+def _owner(folder: Path) -> str:
+    try:
+        return read(folder / FILE).instance
+    except (OSError, ValueError):
+        return ""
+
+
+def _check_length(folder: Path, run_dir: Path, unit: str) -> None:
+    longest = max(len(os.fsencode(folder / f"s-{number}")) for number in PORTS.values())
+    if longest > SOCKET_PATH_MAX:
+        room = SOCKET_PATH_MAX - (longest - len(os.fsencode(run_dir)))
+        raise ConfigError(
+            f"cannot start {unit}: its sockets' paths in {run_dir} would be {longest} bytes long, the system takes "
+            f"{SOCKET_PATH_MAX}",
+            hint=f"move the runtime directory to a path of at most {room} bytes (PX_HOME, or XDG_RUNTIME_DIR)",
+            unit=unit,
+            limit_bytes=SOCKET_PATH_MAX,
+        )
+
+
+def _write(made: Connection) -> None:
+    ports = {f"{channel}_port": number for channel, number in made.ports.items()}
+    members = {**ports, "ip": made.address, "key": made.key, "transport": made.transport, "px_instance": made.instance}
+    text = json.dumps({**members, "signature_scheme": made.scheme, "kernel_name": ""}, indent=1)
+    _write_private(made.file, text.encode())
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(content)

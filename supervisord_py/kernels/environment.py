@@ -1,0 +1,156 @@
+"""What a kernel's process may see of an environment. Pure; names are told, values never.
+
+Strongest first: what is ours never passes (settings and marks `PX_…`, the gateway's token, whatever holds a known
+secret); what is denied never passes, wherever it came from; then what the session brings along, what is allowed by
+name, what is allowed by prefix. Nothing else. Whatever was active before, the result is the environment of the chosen
+interpreter: its bin directory leads PATH, once, and VIRTUAL_ENV and CONDA_PREFIX are its own or not there.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisord_py.process.child_environment import DEFAULT_PATH, DENIED, Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from supervisord_py.kernels.config import EnvRules
+
+OURS_PREFIXES = ("PX_", "PI_PYTHON_GATEWAY_")
+OURS = DENIED | {"JPY_PARENT_PID", "JPY_INTERRUPT_EVENT"}
+"""What a service manager tells the daemon alone, and what would tie a kernel's life to another process than its own."""
+WHOLE_SECRET = 8
+"""A secret of at least so many characters is found inside a value, too; a shorter one only as the whole value."""
+NOTHING = Environment({})
+_MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
+
+
+class PrefixKind(StrEnum):
+    """What sort of environment an interpreter lives in."""
+
+    VENV = "venv"
+    CONDA = "conda"
+    PLAIN = "plain"
+
+
+class Activation(msgspec.Struct, frozen=True):
+    """What activating an environment would say: its folder of programs (no slash at the end), and its root."""
+
+    bin: str
+    prefix: str
+    kind: PrefixKind = PrefixKind.PLAIN
+
+
+class Why(StrEnum):
+    """Why a variable did not pass."""
+
+    OURS = "ours"
+    SECRET = "holds a secret"  # noqa: S105  # a word for people
+    DENIED = "denied"
+    UNUSABLE = "unusable"
+    OTHER_ENVIRONMENT = "of another environment"
+    NOT_ALLOWED = "not allowed"
+
+
+class Filtered(msgspec.Struct, frozen=True):
+    """The environment of a kernel, and by name why other variables did not get into it."""
+
+    env: Environment
+    dropped: Mapping[str, Why]
+
+
+def filtered(
+    source: Mapping[str, str],
+    rules: EnvRules,
+    activation: Activation | None = None,
+    *,
+    extra: Mapping[str, str] = NOTHING,
+    own: Mapping[str, str] = NOTHING,
+    secrets: Collection[str] = (),
+) -> Filtered:
+    """Return the environment of a kernel.
+
+    Args:
+        source: The daemon's environment with the caller's over it.
+        rules: Names and prefixes; a name that ends with `*` is a prefix.
+        activation: The chosen environment; None where no interpreter of ours is chosen: what was active stays.
+        extra: Of the session; needs no leave, but is denied like everything.
+        own: Variables of ours that are meant for kernels (`PX_SOCKET`); they win, but for the deny-list.
+        secrets: Values that must not be seen; empty ones are ignored.
+    """
+    values: dict[str, str] = {}
+    dropped: dict[str, Why] = {}
+    for name, value in {**source, **extra}.items():
+        why = _why_not(name, value, rules, secrets)
+        if why is None and name not in extra and not _matches(name, rules.allow, rules.allow_prefixes):
+            why = Why.NOT_ALLOWED
+        if why is None:
+            values[name] = value
+        else:
+            dropped[name] = why
+    values.setdefault("PATH", DEFAULT_PATH)
+    if activation is not None:
+        before = (extra.get(name) or source.get(name) for name in _MARKS)
+        others = [prefix for prefix in before if prefix and prefix.rstrip("/") != activation.prefix.rstrip("/")]
+        _activate(values, dropped, activation, [f"{prefix.rstrip('/')}/bin" for prefix in others])
+    values.update(own)
+    return Filtered(
+        Environment({name: value for name, value in values.items() if not _matches(name, rules.deny)}),
+        dict(sorted(dropped.items())),
+    )
+
+
+def _matches(name: str, names: Collection[str], prefixes: Collection[str] = ()) -> bool:
+    return (
+        name in names
+        or name.startswith(tuple(prefixes))
+        or any(each.endswith("*") and name.startswith(each[:-1]) for each in names)
+    )
+
+
+def _why_not(name: str, value: str, rules: EnvRules, secrets: Collection[str]) -> Why | None:
+    if not name or "=" in name or "\0" in name + value:
+        return Why.UNUSABLE
+    if name in OURS or name.upper().startswith(OURS_PREFIXES):
+        return Why.OURS
+    if _matches(name, rules.deny):
+        return Why.DENIED
+    for secret in secrets:
+        if secret and (secret in value if len(secret) >= WHOLE_SECRET else secret == value):
+            return Why.SECRET
+    return None
+
+
+def _activate(values: dict[str, str], dropped: dict[str, Why], activation: Activation, bins: Collection[str]) -> None:
+    """Make the chosen environment the active one; `bins` are those of others that were active."""
+    rest = [each for each in values["PATH"].split(":") if each.rstrip("/") not in {activation.bin, *bins}]
+    values["PATH"] = ":".join([activation.bin, *rest])
+    if values.get("CONDA_PREFIX") != activation.prefix and values.pop("CONDA_DEFAULT_ENV", None) is not None:
+        dropped["CONDA_DEFAULT_ENV"] = Why.OTHER_ENVIRONMENT
+    for name, kind in (("VIRTUAL_ENV", PrefixKind.VENV), ("CONDA_PREFIX", PrefixKind.CONDA)):
+        before = values.pop(name, None)
+        if activation.kind is kind:
+            values[name] = activation.prefix
+        elif before is not None:
+            dropped[name] = Why.OTHER_ENVIRONMENT
+
+
+def deactivated(environ: Mapping[str, str]) -> Environment:
+    """Return an environment without the virtual environment that was active in it.
+
+    The daemon may have been started from a shell in which some project's environment was active; that says nothing
+    about other projects. Conda's base environment is no project's: it stays.
+    """
+    base = environ.get("CONDA_DEFAULT_ENV") == "base"
+    active = [name for name in _MARKS if environ.get(name) and not (base and name == "CONDA_PREFIX")]
+    bins = {f"{environ[name].rstrip('/')}/bin" for name in active}
+    values = {name: value for name, value in environ.items() if name not in active}
+    if "CONDA_PREFIX" in active:
+        values.pop("CONDA_DEFAULT_ENV", None)
+    if "PATH" in values:
+        values["PATH"] = ":".join(entry for entry in values["PATH"].split(":") if entry.rstrip("/") not in bins)
+    return Environment(values)

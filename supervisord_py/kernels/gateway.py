@@ -1,0 +1,426 @@
+"""Kernels at Jupyter servers: what this daemon has there, and the backend for somebody else's server.
+
+A kernel that a server started for us is written down, in a file of its own, before anything is asked of it, and deleted
+when its start does not come to its end; where the server's answer never came, the id that we proposed is deleted. The
+note goes after the kernel is known to be gone; what has a note and no session is deleted by a later sweep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import difflib
+import getpass
+import os
+import re
+import secrets
+import time
+import uuid
+from collections import deque
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
+from supervisord_py.kernels.backend import Started
+from supervisord_py.kernels.gateway_cell import RemoteKernel
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_kernel import EARLY_MESSAGES, MARK, GatewayKernel
+from supervisord_py.process.spec import Child, Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+    from pathlib import Path
+
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.gateway_client import Preflight
+
+UNDO_SECONDS = 5.0
+ATTACH_SECONDS = 15.0
+BUSY_SECONDS = 2.0
+"""How long a kernel that is taken over may take to answer, before it is believed to be busy with a cell."""
+HARMLESS = frozenset(("LANG", "TERM", "TZ"))
+HARMLESS_PREFIXES = ("LC_", "PI_")
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
+_VALUE_CHARACTERS = 4096
+_NOT_TAKEN = frozenset("$`\n\r\0")
+"""What Enterprise Gateway refuses in a value."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_log = structlog.get_logger(__name__)
+
+
+def remaining(deadline: float) -> float:
+    """Return the seconds until a loop time, at least a little: whoever gets them then times out at once."""
+    return max(0.05, deadline - asyncio.get_running_loop().time())
+
+
+def write_private(path: Path, text: str | bytes) -> None:
+    """Write a private file that appears whole or not at all. Blocking."""
+    draft = path.with_name(f".{secrets.token_hex(6)}")
+    try:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+class RemoteKernels:
+    """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
+
+    def __init__(self, config: KernelsConfig, daemon: str, backend: str) -> None:
+        self.config = config
+        self._daemon = daemon
+        self._folder = config.gateway.dir / "held" / backend
+        self._living: dict[str, GatewayKernel] = {}
+        self._open: list[GatewayKernel] = []
+        self._writing = asyncio.Lock()
+        self._undoing: set[asyncio.Task[None]] = set()
+
+    def reconfigure(self, config: KernelsConfig) -> None:
+        """Take new settings: for kernels to come."""
+        self.config = config
+
+    async def held(self) -> tuple[Child, ...]:
+        """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
+        return tuple(
+            Child(each.instance, f"kernel:{each.session_id}", Identity(0, 0, ""), each.started_at, each.tag, 0)
+            for each in await self._forgotten()
+        )
+
+    async def annotate(self, instance: str, tag: str) -> None:
+        """Replace the room's note with a kernel."""
+        async with self._writing:
+            held = await asyncio.to_thread(self._read, instance)
+            if held is not None:
+                await asyncio.to_thread(self._write, replace(held, tag=tag))
+
+    # -- up ----------------------------------------------------------------------------------------------------------
+
+    async def _start_at(
+        self,
+        client: GatewayClient,
+        launch: Launch,
+        body: Mapping[str, object],
+        *,
+        code: str | None,
+        spool: bool,
+        deadline: float,
+        on_spawned: Callable[[Started], Awaitable[None]],
+        wanted: str = "",
+    ) -> GatewayKernel:
+        """Have a kernel started and return it when it answers.
+
+        Args:
+            client: Of the server.
+            launch: What.
+            body: Of the POST, without the id.
+            code: Python to be run silently first; None for a kernel of another language.
+            spool: The kernel will write the files of its cells.
+            deadline: Loop time.
+            on_spawned: Told before it is ready.
+            wanted: Id to propose to the server, "" for any.
+
+        Raises:
+            PxError: It did not come up; nothing of it is left, as far as the server can be reached.
+        """
+        wanted = wanted or str(uuid.uuid4())
+        kernel_id, began, phases = wanted, time.monotonic(), dict[str, float]()
+        kernel: GatewayKernel | None = None
+        try:
+            env = body.get("env")  # each kind of server has its own place for the id that we want
+            proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
+            kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
+            phases["post"] = time.monotonic() - began
+            held = RemoteKernel(
+                instance=launch.instance,
+                session_id=launch.session_id,
+                kernel=kernel_id,
+                url=client.place.shown,
+                session=uuid.uuid4().hex,
+                started_at=time.time(),
+                tag=launch.tag,
+            )
+            await asyncio.to_thread(self._write, held)
+            await on_spawned(Started(None, phases))
+            kernel = self._kernel(client, held, spool=spool)
+            await kernel.connect(remaining(deadline))
+            try:
+                about = await kernel.ask("kernel_info_request", {}, remaining(deadline))
+            except TimedOutError as error:
+                raise ReadinessTimeoutError(error.detail, reason="readiness_timeout") from error
+            phases["connect"] = time.monotonic() - began - phases["post"]
+            language: Any = about.content.get("language_info") or {}
+            if code is not None and language.get("name") == "python":
+                kernel.held = replace(held, facts=await kernel.facts(code, remaining(deadline)))
+                async with self._writing:  # a tag that the room gave it meanwhile stays
+                    present = await asyncio.to_thread(self._read, launch.instance)
+                    tag = present.tag if present is not None else held.tag
+                    await asyncio.to_thread(self._write, replace(kernel.held, tag=tag))
+        except BaseException:
+            if kernel is not None:
+                await kernel.close()
+            self._undo(client, launch.instance, kernel_id)
+            raise
+        kernel.started = Started(None, phases)
+        kernel.is_settled = True
+        self._take(kernel)
+        return kernel
+
+    async def _attach_at(self, client: GatewayClient, held: RemoteKernel, *, spool: bool) -> GatewayKernel | None:
+        """Take over a kernel; None when it is gone or its state is, and then it is deleted.
+
+        It counts only when it names the same process as when it was started: a server that restarted it meanwhile still
+        offers the id, without the variables. One that is busy cannot say so, and is believed.
+        """
+        kernel = self._kernel(client, held, spool=spool)
+        kernel.is_settled = True
+        kernel.early = deque(maxlen=EARLY_MESSAGES)
+        is_same = True
+        try:
+            await kernel.connect(ATTACH_SECONDS)
+            with contextlib.suppress(TimedOutError):
+                is_same = not held.facts or (await kernel.facts("", BUSY_SECONDS))[:2] == held.facts[:2]
+        except PxError as error:
+            _log.info("gateway_attach_failed", unit=f"kernel:{held.session_id}", detail=error.detail)
+            is_same = False
+        except BaseException:
+            await kernel.close()
+            raise
+        if is_same and not kernel.died.done():
+            self._take(kernel)
+            return kernel
+        await kernel.close()
+        self._undo(client, held.instance, held.kernel)
+        return None
+
+    def _kernel(self, client: GatewayClient, held: RemoteKernel, *, spool: bool) -> GatewayKernel:
+        nudge, trace = self.config.ladder.nudge_seconds, self.config.trace
+        return GatewayKernel(client, held, spool=spool, nudge_seconds=nudge, trace=trace, forget=self._forget)
+
+    def _take(self, kernel: GatewayKernel) -> None:
+        instance = kernel.held.instance
+        self._living[instance] = kernel
+        self._open = [*(each for each in self._open if not each.is_closed), kernel]
+        kernel.died.add_done_callback(lambda _: self._living.pop(instance, None))
+
+    def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
+        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
+
+        async def delete() -> None:
+            with contextlib.suppress(PxError):
+                await client.delete(kernel, UNDO_SECONDS)
+                async with self._writing:  # the instance may have another kernel by now
+                    held = await asyncio.to_thread(self._read, instance)
+                    if held is not None and held.kernel == kernel:
+                        await self._forget(held)
+
+        task = asyncio.create_task(delete(), name=f"undo start of {instance}")
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+
+    # -- what is written down ----------------------------------------------------------------------------------------
+
+    async def _forgotten(self) -> tuple[RemoteKernel, ...]:
+        """Return the notes of kernels that no handle has, when what is being deleted is gone."""
+        if self._undoing:
+            await asyncio.wait(set(self._undoing))
+        paths = await asyncio.to_thread(lambda: sorted(self._folder.glob(f"{self._daemon}.*.json")))
+        notes = [await asyncio.to_thread(self._read, path.stem) for path in paths]
+        return tuple(each for each in notes if each is not None and each.instance not in self._living)
+
+    async def _delete(self, client: GatewayClient, held: RemoteKernel) -> bool:
+        """Delete a kernel that nobody has; its note goes when the server says that it is gone."""
+        try:
+            await client.delete(held.kernel)
+        except PxError as error:
+            _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
+            return False
+        await self._forget(held)
+        return True
+
+    async def _forget(self, held: RemoteKernel) -> None:
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(self._path(held.instance).unlink, missing_ok=True)
+
+    def _path(self, instance: str) -> Path:
+        return self._folder / f"{instance.replace('/', '_')}.json"
+
+    def _write(self, held: RemoteKernel) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(self._path(held.instance), msgspec.json.encode(held))
+
+    def _read(self, instance: str) -> RemoteKernel | None:
+        """Return a note; None where there is none that makes sense."""
+        try:
+            return msgspec.json.decode(self._path(instance).read_bytes(), type=RemoteKernel)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    async def _close(self) -> None:
+        """Let go of all connections; the kernels go on living."""
+        for kernel in self._open:
+            await kernel.close()
+        self._living.clear()
+        if self._undoing:
+            await asyncio.wait(set(self._undoing))
+
+
+class GatewayExternal(RemoteKernels):
+    """A `KernelBackend` for the server of the settings: kernel_gateway, jupyter_server, JupyterHub, Enterprise Gateway.
+
+    The server owns its processes: we interrupt and delete through it, and what it cannot promise, whole output above
+    all, is said with the result. `daemon`: id with which the keys of our instances begin.
+    """
+
+    def __init__(self, config: KernelsConfig, *, daemon: str) -> None:
+        super().__init__(config, daemon, "external")
+        self._clients: dict[tuple[str, str | None], GatewayClient] = {}
+
+    async def start(
+        self, launch: Launch, *, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
+    ) -> GatewayKernel:
+        """Have a kernel started and return it when it answers.
+
+        Raises:
+            ConfigError: No address is set, or the server wants a token.
+            InvalidInputError: It has no such kernelspec.
+            OverloadedError: It has as many kernels as it may.
+            StartFailedError, ReadinessTimeoutError: It is not reachable, or failed.
+        """
+        client = self._client()
+        server = await client.preflight()
+        name = launch.kernelspec or self.config.gateway.kernel_name
+        if name not in server.specs:
+            raise _unknown_spec(client, name, server)
+        body: dict[str, object] = {"name": name}
+        if server.is_enterprise:
+            user = (
+                launch.env.get("USER", "") or launch.env.get("LOGNAME", "") or await asyncio.to_thread(getpass.getuser)
+            )
+            body["env"] = kernel_variables(launch.env, launch.cwd, user)
+        code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
+        kernel = await self._start_at(
+            client, launch, body, code=code, spool=False, deadline=deadline, on_spawned=on_spawned
+        )
+        where, cwd = client.place.shown, kernel.held.facts[-1] if kernel.held.facts else ""
+        kernel.notice = f"Kernels at {where} have no prelude, no modules and no limits of ours."
+        if cwd not in ("", repr(launch.cwd)):
+            gone = f"The directory {launch.cwd} does not exist at {where}: the kernel works in {cwd}."
+            kernel.notice = f"{gone} {kernel.notice}"
+        return kernel
+
+    async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
+        """Take over a kernel that an earlier control plane had started; None when its variables are lost."""
+        held = await asyncio.to_thread(self._read, child.key)
+        client = self._client_if_set()
+        if held is None or launch.instance != child.key or client is None or held.url != client.place.shown:
+            return None
+        return await self._attach_at(client, held, spool=False)
+
+    async def sweep(self) -> int:
+        """Delete the kernels of this daemon that no handle has; returns how many were.
+
+        The notes of those at a server that the settings do not name now stay until they name it again.
+        """
+        forgotten = await self._forgotten()
+        client = self._client_if_set() if forgotten else None
+        ours = [each for each in forgotten if client is not None and each.url == client.place.shown]
+        return sum([await self._delete(client, each) for each in ours if client is not None])
+
+    async def health(self) -> str | None:
+        """Say why the server cannot be used, None when it can."""
+        try:
+            await self._client().preflight()
+        except PxError as error:
+            return error.detail
+        return None
+
+    async def specs(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the kernelspecs of the server."""
+        return (await self._client().preflight()).specs
+
+    async def close(self, *, stop: bool) -> None:
+        """Let go of all connections."""
+        await self._close()
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
+
+    def _client_if_set(self) -> GatewayClient | None:
+        try:
+            return self._client()
+        except ConfigError as error:
+            _log.info("gateway_left_alone", detail=error.detail)
+            return None
+
+    def _client(self) -> GatewayClient:
+        gateway = self.config.gateway
+        if gateway.url is None:
+            raise ConfigError(
+                "The backend gateway-external needs the address of a server, and kernels.gateway_url is not set.",
+                hint="Set kernels.gateway_url, or PX_KERNELS__GATEWAY_URL, to http://host:port",
+            )
+        key = (gateway.url, gateway.token)
+        if key not in self._clients:
+            far = urlsplit(gateway.url).hostname not in _LOOPBACK
+            self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
+        return self._clients[key]
+
+
+def _unknown_spec(client: GatewayClient, name: str, server: Preflight) -> InvalidInputError:
+    near = difflib.get_close_matches(name, server.specs, 1)
+    offered = ", ".join(sorted(server.specs)) or "none"
+    return InvalidInputError(
+        f"The gateway at {client.place.shown} has no kernelspec {name!r}; it offers: {offered}.",
+        hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
+        errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
+        kernelspecs=sorted(server.specs),
+    )
+
+
+# -- what is said to a new kernel at somebody else's server; pure. A secret is never sent ------------------------------
+
+
+def kernel_variables(env: Mapping[str, str], cwd: str, user: str) -> dict[str, str]:
+    """Return the `KERNEL_…` variables for Enterprise Gateway; a value that it would refuse is left out."""
+    wanted = {name: value for name, value in env.items() if name.startswith("KERNEL_") and not _SECRET.search(name)}
+    wanted |= {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": cwd}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if value and len(value) <= _VALUE_CHARACTERS and not _NOT_TAKEN & set(value)
+    }
+
+
+def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:
+    """Return Python that makes a kernel at home, without a trace in its namespace.
+
+    Of the environment goes what is harmless by name, and does not look like a secret; no paths of this machine. A
+    directory that is not there is no error here: the kernel says afterwards where it is.
+    """
+    variables = {
+        name: value
+        for name, value in env.items()
+        if (name in HARMLESS or name.startswith(HARMLESS_PREFIXES)) and not _SECRET.search(name)
+    }
+    variables |= {MARK: instance, "PX_UNIT": unit}
+    return f"""
+def _px_init(cwd, variables):
+    import os, sys
+    os.environ.update(variables)
+    try:
+        os.chdir(cwd)
+    except OSError:
+        return
+    if cwd not in sys.path:
+        sys.path.insert(0, cwd)
+_px_init({cwd!r}, {variables!r})
+del _px_init
+"""

@@ -1,1 +1,0 @@
-"""Kernels behind Jupyter's REST and WebSocket API: somebody else's, or a gateway that we run and share."""

@@ -1,0 +1,202 @@
+"""A kernel's websocket: frames in, frames out. A connection that breaks is opened again once, for the same session.
+
+Messages are handed on one by one, in order, and the next one is read when the last was dealt with, so that a fast
+server waits for us and not our memory for it. TCP_QUICKACK is set before each read: servers without TCP_NODELAY hold
+their next frame back until the last one is acknowledged, which costs 40 ms a message otherwise (tcp(7): the flag is not
+permanent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import aiohttp
+import structlog
+
+from supervisord_py.errors import PxError
+from supervisord_py.kernels.backend import KernelGoneError
+from supervisord_py.kernels.gateway_client import UNKNOWN_THERE
+from supervisord_py.kernels.websocket_frames import V1, pack_json, pack_v1, unpack_json, unpack_v1
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from supervisord_py.kernels.gateway_client import GatewayClient
+    from supervisord_py.kernels.websocket_frames import Message
+
+CONNECT_SECONDS = 10.0
+_LARGE = 1024 * 1024
+_QUICKACK = getattr(socket, "TCP_QUICKACK", None)
+_UNSENT = "Cannot write to closing transport"
+"""What aiohttp says before it writes; anything else may come after."""
+_log = structlog.get_logger(__name__)
+
+
+class KernelSocket:
+    """The channels of one kernel at one server.
+
+    Args:
+        hear: Deals with a message; the next one is read afterwards.
+        on_back: Told when the connection is open again after a break.
+        on_gone: Told once, why, when it will not come back.
+    """
+
+    def __init__(
+        self,
+        client: GatewayClient,
+        kernel: str,
+        session: str,
+        *,
+        hear: Callable[[Message], Awaitable[None]],
+        on_back: Callable[[], None],
+        on_gone: Callable[[str], None],
+        trace: bool,
+    ) -> None:
+        self.breaks = 0
+        """How often the connection broke."""
+        self._client = client
+        self._kernel = kernel
+        self._session = session
+        self._hear = hear
+        self._on_back = on_back
+        self._on_gone = on_gone
+        self._trace = trace
+        self._heard_at = time.monotonic()
+        self._is_waiting = False
+        self._socket: aiohttp.ClientWebSocketResponse | None = None
+        self._open = asyncio.Event()
+        self._gone: str | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the server has said nothing while somebody listened."""
+        return time.monotonic() - self._heard_at if self._is_waiting else 0.0
+
+    async def open(self, seconds: float) -> None:
+        """Connect for the first time.
+
+        Raises:
+            PxError: The server refuses, does not answer, or has no such kernel.
+        """
+        self._take(await self._client.connect(self._kernel, self._session, seconds))
+        self._reader = asyncio.create_task(self._read(), name=f"websocket of kernel {self._kernel}")
+
+    async def send(self, message: Message) -> int:
+        """Send a message once; during a break as soon as the connection is there again.
+
+        Returns how many breaks there had been when it was sent.
+
+        Raises:
+            KernelGoneError: It will not come back.
+        """
+        while True:
+            await self._open.wait()
+            if self._gone is not None:
+                raise KernelGoneError(self._gone)
+            connection, breaks = self._socket, self.breaks
+            if connection is not None and not connection.closed and await self._try_to_send(connection, message):
+                self._note("out", message)
+                return breaks
+            if self._socket is connection and self._gone is None:
+                self._open.clear()  # the reader is about to see the break
+
+    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: Message) -> bool:
+        """Send a message; False when nothing of it can have left."""
+        frame = pack_v1(message) if connection.protocol == V1 else pack_json(message)
+        try:
+            await (connection.send_bytes(frame) if isinstance(frame, bytes) else connection.send_str(frame))
+        except (aiohttp.ClientError, OSError) as error:
+            if _UNSENT in str(error):
+                return False
+            # It may have arrived, and a cell is never sent twice: whoever waits for it hears of the break.
+            _log.info("gateway_send_broke", kernel=self._kernel, type=message.type)
+        return True
+
+    def give_up(self, why: str) -> None:
+        """The kernel is lost: whoever waits to send something hears of it."""
+        self._gone = self._gone or why
+        self._open.set()
+
+    async def close(self) -> None:
+        """Let go of the connection; the kernel goes on living."""
+        self.give_up("the connection to the kernel's server was closed")
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+        await self._drop()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        while True:
+            await self._read_until_it_breaks()
+            self._is_waiting = False
+            self.breaks += 1
+            await self._drop()
+            try:
+                if await self._client.model(self._kernel) is None:
+                    return self._on_gone(UNKNOWN_THERE)
+                self._take(await self._client.connect(self._kernel, self._session, CONNECT_SECONDS))
+            except PxError as error:
+                return self._on_gone(error.detail)
+            self._on_back()
+
+    async def _read_until_it_breaks(self) -> None:
+        connection = self._socket
+        while connection is not None:
+            raw = connection.get_extra_info("socket")
+            if _QUICKACK is not None and raw is not None:
+                with contextlib.suppress(OSError):
+                    raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+            self._heard_at, self._is_waiting = time.monotonic(), True
+            try:
+                frame = await connection.receive()
+            except (aiohttp.ClientError, OSError):
+                return
+            self._is_waiting = False
+            if frame.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                await self._hand_on(frame.data, is_v1=connection.protocol == V1)
+            elif frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
+                return
+
+    async def _hand_on(self, frame: str | bytes, *, is_v1: bool) -> None:
+        try:
+            # A message of megabytes takes the parser long enough to be felt by everybody else on the loop.
+            large = len(frame) > _LARGE
+            message = await asyncio.to_thread(_unpack, frame, is_v1) if large else _unpack(frame, is_v1)
+        except ValueError as error:
+            _log.warning("gateway_frame_unreadable", kernel=self._kernel, bytes=len(frame), error=str(error))
+            return
+        self._note("in", message, len(frame))
+        await self._hear(message)
+
+    def _take(self, connection: aiohttp.ClientWebSocketResponse) -> None:
+        raw = connection.get_extra_info("socket")
+        if raw is not None:
+            with contextlib.suppress(OSError):
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._open.set()
+
+    async def _drop(self) -> None:
+        connection, self._socket = self._socket, None
+        if self._gone is None:
+            self._open.clear()
+        if connection is not None:
+            with contextlib.suppress(aiohttp.ClientError, OSError):
+                await connection.close()
+
+    def _note(self, way: str, message: Message, size: int | None = None) -> None:
+        if self._trace:
+            _log.info(
+                "kernel_message", kernel=self._kernel, way=way, channel=message.channel, type=message.type, bytes=size
+            )
+
+
+def _unpack(frame: str | bytes, is_v1: bool) -> Message:
+    return unpack_v1(frame) if is_v1 and isinstance(frame, bytes) else unpack_json(frame)

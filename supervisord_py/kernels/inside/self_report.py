@@ -1,0 +1,66 @@
+"""Run by a candidate interpreter: say in one line of JSON what it is. Any Python 3, standard library only.
+
+The interpreter is started isolated (`-I`), so that the working directory and PYTHON* variables cannot change the
+answer, but packages of the user count where the kernel would see them.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import site
+import sys
+import sysconfig
+
+MARK = "px-self-report "
+NEEDED = ("ipykernel", "IPython", "zmq", "jupyter_client", "tornado", "traitlets")
+
+
+def overlay_tag() -> str:
+    """Return the name of the overlay for interpreters that can share compiled packages with this one."""
+    tag = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag or "python"
+    machine = platform.machine()
+    return re.sub(r"[^A-Za-z0-9._-]", "_", tag if machine in tag else tag + "-" + machine)
+
+
+def user_packages() -> str:
+    """Return the folder of the user's own packages, there or not, where a kernel would see it; "" elsewhere."""
+    isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
+    return "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
+
+
+def version_of(package: str) -> "str | None":
+    """Return the version of a package that can be imported, by the folder of its metadata; None where it cannot."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.origin:
+        return None
+    for name in os.listdir(os.path.dirname(os.path.dirname(spec.origin))):
+        found = re.match(re.escape(package) + r"-([^-]+)(-py[^-]*)?\.(dist|egg)-info$", name)
+        if found:
+            return found.group(1)
+    return "unknown"
+
+
+def report() -> "dict[str, object]":
+    """Return what there is to know."""
+    user = user_packages()
+    if user and user not in sys.path and os.path.isdir(user):
+        sys.path.append(user)
+    packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    return {
+        "version": list(sys.version_info[:3]),
+        "executable": sys.executable,
+        "prefix": sys.prefix,
+        "venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
+        "conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
+        "ipykernel": version_of("ipykernel"),
+        "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
+        "pip": importlib.util.find_spec("pip") is not None,
+        "packages": sorted({each for each in (*packages, user) if each}),
+        "tag": overlay_tag(),
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n" + MARK + json.dumps(report()) + "\n")

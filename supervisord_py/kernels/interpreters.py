@@ -1,0 +1,246 @@
+"""Interpreters: in which order they are thought of, where they lie, and what they say of themselves.
+
+The order follows from the request alone: what the caller named, what the settings name, what the caller has activated,
+what lies in the working directory, the managed environment, PATH. The daemon's own VIRTUAL_ENV and CONDA_PREFIX are not
+in it: they say how it was started. `candidates` is pure; what looks at the disk is to be called in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisord_py.errors import InvalidInputError
+from supervisord_py.kernels.choice import Source, Verdict
+from supervisord_py.kernels.environment import Activation, PrefixKind
+from supervisord_py.kernels.installs import part_of
+from supervisord_py.kernels.shortened import shortened
+from supervisord_py.process.child_environment import DEFAULT_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MANAGED = "managed"
+"""The word by which a request asks for the managed environment."""
+PATH_MAX, PART_MAX = 4096, 255
+PROJECT_MODULES = ".pxd/modules"
+_VERSIONED = re.compile(r"python[0-9.]*")
+
+Stamps = tuple[tuple[str, int], ...]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An interpreter to be tried: the first of `paths` that exists. `root` is the environment's, where it is one's."""
+
+    source: Source
+    paths: tuple[str, ...]
+    root: str | None = None
+    name: str | None = None
+
+
+def candidates(
+    cwd: str,
+    environ: Mapping[str, str],
+    *,
+    path: str = DEFAULT_PATH,
+    request: str | None = None,
+    setting: str | None = None,
+    managed: str | None = None,
+    home: str = "/",
+) -> tuple[Candidate, ...]:
+    """Return the candidates in their order. What was named decides alone; else nothing is left out, nothing twice.
+
+    Args:
+        cwd: Real path of the working directory.
+        environ: What the caller sent: VIRTUAL_ENV, CONDA_PREFIX, PATH.
+        path: PATH where the caller sent none.
+        request, setting: Interpreter by the request and by the settings: a path, a name, `managed`.
+        managed: Root of the managed environment; None where the settings turn it off.
+        home: For `~`.
+    """
+
+    def absolute(place: str) -> str:
+        if place == "~" or place.startswith("~/"):
+            return home.rstrip("/") + place[1:]
+        return place if place.startswith("/") else f"{cwd.rstrip('/')}/{place}"
+
+    def environment(source: Source, root: str) -> Candidate:
+        bare = root.rstrip("/") or "/"
+        return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
+
+    def program(source: Source, name: str) -> Candidate:
+        entries = (environ.get("PATH") or path).split(":")  # relative ones are none that we follow
+        found = dict.fromkeys(f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/"))
+        return Candidate(source, tuple(found) or (f"/{name}",), name=name)
+
+    for source, named in ((Source.REQUEST, request), (Source.SETTING, setting)):
+        if named is None:
+            continue
+        if named == MANAGED and managed is not None:
+            return (environment(source, managed),)
+        if "/" in named or named == "~":
+            place = absolute(named).rstrip("/") or "/"
+            return (Candidate(source, (place, f"{place}/bin/python", f"{place}/bin/python3")),)
+        return (program(source, named),)
+    found = [
+        *(
+            environment(source, absolute(environ[source.value]))
+            for source in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX)
+            if environ.get(source.value)
+        ),
+        *(environment(source, absolute(source.value)) for source in (Source.DOT_VENV, Source.VENV)),
+        *((environment(Source.MANAGED, managed),) if managed is not None else ()),
+        program(Source.PATH, "python3"),
+        program(Source.PATH, "python"),
+    ]
+    firsts: dict[str, Candidate] = {}
+    for each in found:
+        firsts.setdefault(each.paths[0], each)
+    return tuple(firsts.values())
+
+
+# -- what lies on disk: call it in a thread ----------------------------------------------------------------------------
+
+
+def real_cwd(cwd: str | None, home: str) -> str:
+    """Return the real path of a working directory; None is the home directory.
+
+    Raises:
+        InvalidInputError: It is not absolute, not there, no directory, or closed to us.
+    """
+    wanted = home if cwd is None else cwd
+    trouble = None
+    if not wanted.startswith("/") or "\0" in wanted:
+        trouble = f"is not an absolute path: {shortened(repr(wanted))}"
+    elif _is_too_long(wanted):
+        trouble = f"has a name longer than a path can be: {shortened(wanted)}"
+    elif not os.path.exists(wanted):
+        trouble = f"does not exist: {wanted}"
+    elif not os.path.isdir(wanted):
+        trouble = f"is not a directory: {wanted}"
+    elif not os.access(wanted, os.X_OK):
+        trouble = f"cannot be entered: {wanted}"
+    real = os.path.realpath(wanted) if trouble is None else ""
+    if any("\ud800" <= char <= "\udfff" for char in real):
+        trouble = f"has a name that is no UTF-8: {os.fsencode(real)!r}"
+    if trouble is not None:
+        raise refused("/cwd", f"Working directory {trouble}", "name a directory that exists, with --cwd")
+    return real
+
+
+def check_name(interpreter: str | None) -> None:
+    """Check that what is asked for could be an interpreter at all.
+
+    Raises:
+        InvalidInputError: It is longer than a path or a name can be.
+    """
+    if interpreter is not None and _is_too_long(interpreter):
+        message = f"the interpreter has a name longer than a path can be: {shortened(interpreter)}"
+        raise refused("/interpreter", message, "name an interpreter, its environment, or managed")
+
+
+def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
+    """Return the error for one member of a request."""
+    return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
+
+
+def _is_too_long(path: str) -> bool:
+    return len(path) >= PATH_MAX or any(len(part) > PART_MAX for part in path.split("/"))
+
+
+def is_trusted(path: str, cwd: str) -> bool:
+    """Say whether what lies in a working directory may be run because it lies there.
+
+    It may when it belongs to us, to root, or to whom the directory belongs; what a stranger put into a directory that
+    is open to all (`/tmp/.venv`) may not: it would run as us. What is not there is not mistrusted.
+    """
+    try:
+        return os.stat(path).st_uid in {os.geteuid(), 0, os.stat(cwd).st_uid}
+    except OSError:
+        return True
+
+
+def module_folders(user: str, cwd: str) -> tuple[str, ...]:
+    """Return the folders of modules that exist: the user's, then the project's, which overrides by name."""
+    project = os.path.join(cwd, PROJECT_MODULES)
+    trusted = (user, project) if is_trusted(project, cwd) else (user,)
+    return tuple(folder for folder in trusted if os.path.isdir(folder))
+
+
+def find_shell(path: str) -> str | None:
+    """Return the bash on PATH, or where systems have it; None where there is none."""
+    return shutil.which("bash", path=path) or shutil.which("bash", path="/bin:/usr/bin:/usr/local/bin")
+
+
+def session_path(python: str) -> str:
+    """Return an interpreter's path as sessions are keyed by it: its directory made real, and one name of its names.
+
+    The last part is not followed: a virtual environment is known by where its python lies. `python3` beside a `python`
+    that is the same file is that `python`: who has activated an environment and who finds it on PATH meet.
+    """
+    folder, name = os.path.realpath(os.path.dirname(python)), os.path.basename(python)
+    usual = os.path.join(folder, "python")
+    try:
+        same = _VERSIONED.fullmatch(name) is not None and os.path.samefile(usual, os.path.join(folder, name))
+    except OSError:
+        same = False
+    return usual if same else os.path.join(folder, name)
+
+
+def activation_of(python: str) -> Activation:
+    """Return what activating the environment of an interpreter would say, by its path alone."""
+    folder = os.path.dirname(python)
+    prefix = os.path.dirname(folder)
+    if os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
+        return Activation(folder, prefix, PrefixKind.VENV)
+    conda = os.path.isdir(os.path.join(prefix, "conda-meta"))
+    return Activation(folder, prefix, PrefixKind.CONDA if conda else PrefixKind.PLAIN)
+
+
+def stamps(paths: Sequence[str]) -> Stamps:
+    """Return when each was changed last; -1 for what is not there."""
+
+    def changed(path: str) -> int:
+        try:
+            return os.stat(path).st_mtime_ns
+        except OSError:
+            return -1
+
+    return tuple((path, changed(path)) for path in paths)
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why an interpreter cannot be asked, or did not answer. `detail` follows its name: "is not there"."""
+
+    verdict: Verdict
+    detail: str
+
+
+def find(candidate: Candidate, cwd: str) -> str | Trouble:
+    """Return the program of a candidate, or why there is none."""
+    root, source = candidate.root, candidate.source
+    if root is not None and (source is Source.MANAGED or source.decisive):
+        if os.path.lexists(part_of(Path(root))):
+            return Trouble(Verdict.NOT_BUILT, "is half built")
+        if not os.path.isdir(root):
+            return Trouble(Verdict.NOT_BUILT, "is not built")
+    if root is not None and source in {Source.DOT_VENV, Source.VENV} and not is_trusted(root, cwd):
+        return Trouble(Verdict.NOT_TRUSTED, "belongs to somebody else than its directory; name it to use it")
+    trouble: Trouble | None = None
+    for path in candidate.paths:
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            trouble = trouble or Trouble(Verdict.NOT_EXECUTABLE, "is not executable")
+        elif os.path.islink(path) and trouble is None:
+            trouble = Trouble(Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there")
+    if trouble is not None:
+        return trouble
+    if root is not None and os.path.isdir(root):
+        return Trouble(Verdict.MISSING, "is not there: the environment has no bin/python")
+    return Trouble(Verdict.MISSING, "is not on PATH" if candidate.name else "is not there")

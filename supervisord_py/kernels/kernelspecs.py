@@ -1,0 +1,207 @@
+"""Jupyter's kernelspecs: which there are, and how one of them is run by us.
+
+A kernelspec is run from its own argv, never through a provisioner, ours least of all: a gateway that started a kernel
+by our provisioner would ask this daemon, which would ask the gateway. jupyter_client is imported at the first look,
+in a thread: that takes longer than a cell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import os
+import re
+import shutil
+import sys
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisord_py.errors import ConfigError, InvalidInputError
+from supervisord_py.kernels.session import BackendName
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NATIVE = "python3"
+OUR_PROVISIONER = "supervisord-py"
+LOCAL_PROVISIONER = "local-provisioner"
+_BARE_PYTHON = re.compile(r"python3?")
+_TEMPLATE = re.compile(r"\{(?:resource_dir|prefix)\}")
+_LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
+_DEFAULTS: Mapping[str, Any] = {
+    "env": {},
+    "interrupt_mode": "signal",
+    "metadata": {},
+    "kernel_protocol_version": "5.5",
+    "resource_dir": "",
+}
+
+
+class Kernelspec(msgspec.Struct, frozen=True):
+    """A kernelspec that can be run here; `file` is "" for the native one. `env` may hold secrets: not in repr."""
+
+    name: str
+    argv: tuple[str, ...]
+    language: str
+    interrupt_mode: str = "signal"
+    env: Mapping[str, str] = {}
+    file: str = ""
+    provisioner: str = LOCAL_PROVISIONER
+
+    def __repr__(self) -> str:
+        return f"Kernelspec({self.name!r}, {self.argv!r}, {self.file!r})"
+
+    @property
+    def native(self) -> bool:
+        """Whether it says no more than "some Python": then our order of candidates decides."""
+        return self._by_our_launcher and _BARE_PYTHON.fullmatch(self.argv[0]) is not None
+
+    @property
+    def python(self) -> str | None:
+        """The interpreter that it names, where our launcher can take the place of ipykernel's; else None."""
+        return self.argv[0] if self._by_our_launcher and not self.native else None
+
+    @property
+    def _by_our_launcher(self) -> bool:
+        rest = tuple(word for word in self.argv[1:] if not word.startswith("-X"))
+        return self.language.lower() == "python" and rest == _LAUNCHED
+
+    def environment(self, around: Mapping[str, str]) -> dict[str, str]:
+        """Return what it sets, with `${NAME}` filled in from an environment as Jupyter does it."""
+        return {name: Template(value).safe_substitute(around) for name, value in self.env.items()}
+
+
+async def documents() -> dict[str, dict[str, Any]]:
+    """Return all kernelspecs: `{name: {display_name, language, argv, env, interrupt_mode, metadata, resource_dir}}`.
+
+    A broken one is left out; the native one is always there.
+    """
+    return await asyncio.to_thread(_documents)
+
+
+def _documents() -> dict[str, dict[str, Any]]:
+    native = {"argv": ["python3", *_LAUNCHED], "display_name": "Python 3", "language": "python"}
+    found = {NATIVE: {**_DEFAULTS, **native}}
+    for name, folder in sorted(_folders().items()):
+        try:
+            said = _read(name, folder)
+        except ConfigError:
+            continue
+        filled = {key: value for key, value in said.to_dict().items() if value}
+        found[name] = {**_DEFAULTS, "display_name": name, "language": "", **filled, "resource_dir": folder}
+    return found
+
+
+async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
+    """Return the kernelspec of a name, ready to be run by a backend; its program is looked for on `path`.
+
+    Raises:
+        InvalidInputError: There is none of that name; `nearest` and `kernelspecs` say which there are.
+        ConfigError: Its file is broken, its program is not there, or that backend must not run it.
+    """
+    return await asyncio.to_thread(_find, name, backend, path)
+
+
+def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
+    folders, wanted = _folders(), name.lower()
+    if wanted not in folders:
+        if wanted != NATIVE:
+            raise _unknown(name, sorted({NATIVE, *folders}))
+        return Kernelspec(NATIVE, ("python3", *_LAUNCHED), "python")
+    folder = folders[wanted]
+    said = _read(wanted, folder)
+    known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
+    stanza = said.metadata.get("kernel_provisioner")
+    spec = Kernelspec(
+        name=wanted,
+        argv=tuple(_TEMPLATE.sub(lambda found: known[found[0]], word) for word in said.argv),
+        language=said.language,
+        interrupt_mode=said.interrupt_mode,
+        env=said.env,
+        file=os.path.join(folder, "kernel.json"),
+        provisioner=(isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER,
+    )
+    _check_provisioner(spec, backend)
+    return spec if spec.native else _with_program(spec, path)
+
+
+def _folders() -> dict[str, str]:
+    """Return name → folder of all kernelspecs, without the one that Jupyter makes up for its own interpreter."""
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_core.paths import jupyter_path
+
+    found: dict[str, str] = KernelSpecManager(
+        kernel_dirs=jupyter_path("kernels"), ensure_native_kernel=False
+    ).find_kernel_specs()
+    return found
+
+
+def _read(name: str, folder: str) -> Any:
+    """Return Jupyter's `KernelSpec` of a folder.
+
+    Raises:
+        ConfigError: It is broken.
+    """
+    from jupyter_client.kernelspec import KernelSpec
+    from traitlets import TraitError
+
+    file = os.path.join(folder, "kernel.json")
+    try:
+        said = KernelSpec.from_resource_dir(folder)
+    except (OSError, ValueError, TypeError, TraitError) as error:
+        raise _broken(name, file, f"cannot be read: {error}") from error
+    if not said.argv or not all(isinstance(word, str) for word in (*said.argv, *said.env.values())):
+        raise _broken(name, file, "it must have `argv`, a list of texts; `env` maps names to texts")
+    return said
+
+
+def _with_program(spec: Kernelspec, path: str) -> Kernelspec:
+    """Return it with the full path of its program. A mere "python" is that of the environment it was installed in."""
+    program = shutil.which(spec.argv[0], path=path)
+    if _BARE_PYTHON.fullmatch(spec.argv[0]):
+        prefix = spec.file.removesuffix(f"/share/jupyter/kernels/{spec.name}/kernel.json")
+        program = shutil.which(os.path.join(prefix, "bin", spec.argv[0])) or program
+    if program is None:
+        raise _broken(spec.name, spec.file, f"its program {spec.argv[0]} is not there or cannot be executed")
+    return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
+
+
+def _check_provisioner(spec: Kernelspec, backend: BackendName) -> None:
+    if spec.provisioner == OUR_PROVISIONER and backend is not BackendName.DIRECT:
+        raise ConfigError(
+            f"the kernelspec {spec.name} ({spec.file}) starts its kernels through this daemon (provisioner "
+            f"{OUR_PROVISIONER}); the backend {backend} would ask the daemon again, without end",
+            hint=f"use --backend {BackendName.DIRECT}, or another kernelspec",
+            kernelspec=spec.name,
+        )
+    if spec.provisioner not in {OUR_PROVISIONER, LOCAL_PROVISIONER} and backend is BackendName.DIRECT:
+        raise ConfigError(
+            f"the kernelspec {spec.name} ({spec.file}) is started by the provisioner {spec.provisioner}, elsewhere "
+            "than on this machine; the direct backend cannot do that",
+            hint=f"use --backend {BackendName.GATEWAY_LOCAL} or {BackendName.GATEWAY_EXTERNAL}",
+            kernelspec=spec.name,
+        )
+
+
+def _unknown(name: str, names: list[str]) -> InvalidInputError:
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
+    meant = f"; did you mean {near[0]}?" if near else "."
+    message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
+    return InvalidInputError(
+        message,
+        hint="`jupyter kernelspec list` shows where they are looked for.",
+        errors=[{"pointer": "/kernelspec", "message": message}],
+        nearest=near[0] if near else None,
+        kernelspecs=names,
+    )
+
+
+def _broken(name: str, file: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"the kernelspec {name} cannot be used: {file}: {why}",
+        hint=f"mend {file}, or install that kernel again",
+        kernelspec=name,
+        file=file,
+    )

@@ -1,0 +1,122 @@
+"""Records the cells of a kernel that does not record them itself: off the loop, in the order in which messages came.
+
+Law: the reader of the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound
+is dropped, counted, and told with the cell. Whoever waits for news is woken after it is in the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from supervisord_py.kernels.cell_files import CellRecorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from supervisord_py.kernels.backend import ExecuteRequest
+    from supervisord_py.kernels.kernel_client import Message
+
+QUEUE_BYTES = 256 * 1024 * 1024
+CELLS_KEPT = 16
+"""So many cells, the newest, still take output that comes after their end."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Cell:
+    recorder: CellRecorder
+    wake: Callable[[], None]
+    dropped_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    cell: _Cell
+    work: Callable[[], object]
+    size: int = 0
+    done: asyncio.Future[None] | None = field(default=None)
+
+
+class Recording:
+    """The recorders of one kernel; `close` it."""
+
+    def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
+        self._queue_bytes = queue_bytes
+        self._cells: OrderedDict[str, _Cell] = OrderedDict()
+        self._jobs: list[_Job] = []
+        self._waiting_bytes = 0
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._work())
+
+    async def open(self, request: ExecuteRequest, wake: Callable[[], None], *, begin: bool, pid: int | None) -> None:
+        """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
+        recorder = await asyncio.to_thread(CellRecorder, request.cells_dir, request.cell_id, request.cell_bytes)
+        cell = self._cells[request.cell_id] = _Cell(recorder, wake)
+        if begin:
+            await self._do(cell, lambda: recorder.begin(request.code, pid))
+        while len(self._cells) > CELLS_KEPT:
+            _, oldest = self._cells.popitem(last=False)
+            await self._do(oldest, oldest.recorder.close)
+
+    def take(self, message: Message) -> None:
+        """Record a message if it is output of a cell that is known."""
+        cell = self._cells.get(message.parent_id)
+        if cell is None or message.type == "status":
+            return
+        if self._waiting_bytes + message.size > self._queue_bytes:
+            cell.dropped_bytes += message.size
+            return
+        recorder = cell.recorder
+        self._put(_Job(cell, lambda: recorder.take(message.type, message.content()), message.size))
+
+    async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
+        """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
+        cell = self._cells[cell_id]
+        recorder = cell.recorder
+        await self._do(cell, lambda: recorder.end(reply, status=status))
+        return cell.dropped_bytes
+
+    async def close(self) -> None:
+        """Write what waits and let go of all files."""
+        for cell in self._cells.values():
+            await self._do(cell, cell.recorder.close)
+        self._cells.clear()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    def _put(self, job: _Job) -> None:
+        self._waiting_bytes += job.size
+        self._jobs.append(job)
+        self._news.set()
+
+    async def _do(self, cell: _Cell, work: Callable[[], object]) -> None:
+        """Do something in its turn, and wait until it is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._put(_Job(cell, work, done=done))
+        await asyncio.shield(done)
+
+    async def _work(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            jobs, self._jobs = self._jobs, []
+            await asyncio.to_thread(_perform, jobs)
+            self._waiting_bytes -= sum(job.size for job in jobs)
+            for job in jobs:
+                if job.done is not None and not job.done.done():
+                    job.done.set_result(None)
+            for cell in {id(job.cell): job.cell for job in jobs}.values():
+                cell.wake()
+
+
+def _perform(jobs: list[_Job]) -> None:
+    for job in jobs:
+        try:
+            job.work()
+        except Exception:
+            _log.exception("cell_not_recorded")

@@ -1,0 +1,158 @@
+"""An `InterpreterResolver` under test: a real keeper, scripts that play interpreters and installers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from process.real_keeper import RealKeeper
+from supervisord_py.kernels import resolution
+from supervisord_py.kernels.choice import ChooseRequest
+from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.kernels.inside.self_report import MARK
+from supervisord_py.kernels.installs import Installers
+from supervisord_py.kernels.resolver import InterpreterResolver
+from supervisord_py.process.local import LocalPlacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+    from supervisord_py.kernels.choice import Choice
+    from supervisord_py.process.spec import Child, ChildSpec
+
+PATIENCE = 60.0
+TAG = "fake-tag"
+FAKE_UV = """
+echo "fake uv: $*"
+echo "$*" >>"{log}"
+{first}
+case "$1" in
+  venv) for place; do :; done; mkdir -p "$place/bin" && cp "{python}" "$place/bin/python" ;;
+  pip) while [ $# -gt 1 ]; do [ "$1" = --target ] && mkdir -p "$2/ipykernel"; shift; done ;;
+esac
+"""
+
+
+def script(path: Path, text: str) -> Path:
+    """Write an executable shell script, in one piece."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(f"#!/bin/sh\n{text}\n")
+    part.chmod(0o755)
+    part.rename(path)
+    return path
+
+
+def fake_python(path: Path, **said: Any) -> Path:
+    """Write a script that answers as an interpreter does; `said` overrides what it says."""
+    kernel = said.get("ipykernel", "7.4.0")
+    whole = {
+        "version": [3, 12, 1],
+        "executable": str(path),
+        "prefix": str(path.parent.parent),
+        "venv": True,
+        "conda": False,
+        "ipykernel": kernel,
+        "lacking": [] if kernel else ["ipykernel", "zmq"],
+        "pip": True,
+        "packages": [str(path.parent.parent / "site-packages")],
+        "tag": TAG,
+        **said,
+    }
+    return script(path, f"echo 'start-up files may print'; printf '%s\\n' '{MARK}{json.dumps(whole)}'")
+
+
+async def eventually(condition: Callable[[], Any], what: str = "the condition") -> Any:
+    """Return the first true value of `condition`; fail in the end."""
+    deadline = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        await asyncio.sleep(0.01)
+    return value
+
+
+class CountingPlacement:
+    """Counts what is spawned; everything else is the real placement's."""
+
+    def __init__(self, placement: LocalPlacement) -> None:
+        self._placement = placement
+        self.spawned: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._placement, name)
+
+    async def spawn(self, key: str, spec: ChildSpec) -> Child:
+        """Note it, and start it."""
+        self.spawned.append(spec.argv[0])
+        return await self._placement.spawn(key, spec)
+
+
+class ResolverHouse:
+    """`open()` and `close()` it. `proj` is a working directory, `bin` all that is on PATH beside the system's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keeper = RealKeeper(folder)
+        self.proj = folder / "proj"
+        self.bin = folder / "bin"
+        for place in (self.proj, self.bin, folder / "modules", folder / "data"):
+            place.mkdir()
+        self.uv_log = folder / "uv.log"
+        self.lines: list[str] = []
+        self.config = KernelsConfig(
+            run_dir=folder / "run",
+            cells_dir=folder / "cells",
+            data_dir=folder / "data",
+            modules_dir=folder / "modules",
+            gateway=GatewayConfig(dir=folder / "gateway", token="gateway-token"),  # noqa: S106
+        )
+        self.environ = {"PATH": str(self.bin), "HOME": str(folder), "LANG": "C.UTF-8"}
+        self.placement: CountingPlacement
+        self.resolver: InterpreterResolver
+
+    async def open(self) -> ResolverHouse:
+        """Connect to the keeper."""
+        channel = await asyncio.to_thread(self.keeper.channel)
+        local = await LocalPlacement.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
+        self.placement = CountingPlacement(local)
+        for tool in ("mkdir", "cp", "sleep"):
+            (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")
+        self.resolver = self.made()
+        return self
+
+    def made(self) -> InterpreterResolver:
+        """Return another one, on the same placement."""
+        return InterpreterResolver(self.placement, environ=self.environ, own={"PX_SOCKET": "/run/px.sock"})  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """Stop everything, and see that nothing was left."""
+        try:
+            await self.resolver.close()
+            held = await self.placement.list("")
+            assert [child.unit for child in held] == []
+        finally:
+            self.placement.close()
+            await asyncio.to_thread(self.keeper.close)
+
+    def install_with(self, monkeypatch: pytest.MonkeyPatch, first: str = "") -> None:
+        """Let a script play uv; `first` is what it does first."""
+        python = fake_python(self.folder / "managed-python", executable="", prefix=str(self.folder / "data" / "python"))
+        text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
+        uv = script(self.folder / "uv", text)
+        monkeypatch.setattr(resolution, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+
+    def built(self) -> list[str]:
+        """Return the commands that uv was given."""
+        return self.uv_log.read_text().splitlines() if self.uv_log.exists() else []
+
+    async def choose(self, **request: Any) -> Choice:
+        """Choose for the project's directory, noting the progress."""
+        install = request.pop("install", True)
+        asked = ChooseRequest(**{"cwd": str(self.proj), **request})
+        return await self.resolver.resolve(asked, self.config, progress=self.lines.append, install=install)

@@ -1,0 +1,170 @@
+"""The environment of a kernel: deny beats everything, what is ours never passes, the chosen environment is active."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.kernels.config import EnvRules
+from supervisord_py.kernels.environment import (
+    NOTHING,
+    OURS,
+    Activation,
+    Filtered,
+    PrefixKind,
+    Why,
+    deactivated,
+    filtered,
+)
+from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
+
+VENV = Activation("/work/.venv/bin", "/work/.venv", PrefixKind.VENV)
+CONDA = Activation("/opt/conda/envs/x/bin", "/opt/conda/envs/x", PrefixKind.CONDA)
+PLAIN = Activation("/usr/bin", "/usr", PrefixKind.PLAIN)
+ACTIVATED = {"VIRTUAL_ENV", "CONDA_PREFIX", "PATH"}
+
+
+def made(source: dict[str, str], activation: Activation | None = None, **inputs: object) -> Filtered:
+    rules = inputs.pop("rules", EnvRules())
+    assert isinstance(rules, EnvRules)
+    return filtered(source, rules, activation, **inputs)  # type: ignore[arg-type]
+
+
+def test_the_gateway_token_and_our_settings_never_pass_whatever_the_rules_say() -> None:
+    rules = EnvRules(allow=("PX_HOME", "NOTIFY_SOCKET"), allow_prefixes=("PI_", "PX_", "px_"), deny=())
+    ours = {
+        "PI_PYTHON_GATEWAY_TOKEN": "t0ken",
+        "PI_PYTHON_GATEWAY_URL": "http://me:pw@host",
+        "PX_KERNELS__GATEWAY_TOKEN": "t",
+        "PX_INSTANCE": "i",
+        "px_home": "/x",
+        "NOTIFY_SOCKET": "/run/x",
+        "JPY_PARENT_PID": "12",
+    }
+    for place in ({"source": ours}, {"source": {}, "extra": ours}):
+        found = made(**place, rules=rules)  # type: ignore[arg-type]
+        assert set(found.env) == {"PATH"}
+        assert set(found.dropped.values()) == {Why.OURS}
+
+
+def test_what_the_session_brings_needs_no_leave_but_is_denied_like_everything() -> None:
+    found = made(
+        {"HOME": "/h"},
+        extra={"JPY_SESSION_NAME": "a.ipynb", "HOME": "/other", "OPENAI_API_KEY": "k", "A=B": "", "": "x"},
+    )
+    assert found.env["JPY_SESSION_NAME"] == "a.ipynb"
+    assert found.env["HOME"] == "/other"
+    assert found.dropped.get("OPENAI_API_KEY") is Why.DENIED
+    assert found.dropped.get("A=B") is found.dropped.get("") is Why.UNUSABLE
+
+
+def test_a_known_secret_is_found_as_a_value_and_a_long_one_inside_a_value() -> None:
+    source = {"PI_A": "abc", "PI_B": "xabcx", "PI_C": "http://h/?token=longsecret", "PI_D": "longsecret", "PI_E": ""}
+    found = made(source, secrets=("abc", "longsecret", ""))
+    assert {name for name in source if found.dropped.get(name) is Why.SECRET} == {"PI_A", "PI_C", "PI_D"}
+    assert found.env["PI_B"] == "xabcx"
+    assert found.env["PI_E"] == ""
+
+
+def test_names_are_shown_and_values_never() -> None:
+    text = repr(made({"HOME": "v-source"}, VENV, extra={"X": "v-extra"}, secrets=("v-secret",)))
+    assert "HOME" in text
+    assert "v-" not in text
+
+
+def test_a_virtual_environment_is_active_and_the_one_that_was_active_is_not() -> None:
+    source = {
+        "PATH": "/other/bin:/usr/bin:/work/.venv/bin/:/opt/c/bin:/bin",
+        "VIRTUAL_ENV": "/other",
+        "CONDA_PREFIX": "/opt/c",
+        "CONDA_DEFAULT_ENV": "c",
+    }
+    found = made(source, VENV)
+    assert dict(found.env) == {"PATH": "/work/.venv/bin:/usr/bin:/bin", "VIRTUAL_ENV": "/work/.venv"}
+    assert found.dropped.get("CONDA_PREFIX") is found.dropped.get("CONDA_DEFAULT_ENV") is Why.OTHER_ENVIRONMENT
+
+
+def test_a_conda_environment_keeps_its_own_name_only() -> None:
+    own = {"CONDA_PREFIX": CONDA.prefix, "CONDA_DEFAULT_ENV": "x", "VIRTUAL_ENV": "/v"}
+    assert dict(made(own, CONDA).env) == {
+        "PATH": f"{CONDA.bin}:{DEFAULT_PATH}",
+        "CONDA_PREFIX": CONDA.prefix,
+        "CONDA_DEFAULT_ENV": "x",
+    }
+    assert "CONDA_DEFAULT_ENV" not in made({"CONDA_DEFAULT_ENV": "base"}, CONDA).env
+
+
+def test_the_daemon_s_own_activation_says_nothing_about_projects() -> None:
+    """D3: a daemon started from a project's shell must not serve that project's environment to all."""
+    found = deactivated(
+        {"PATH": "/a/.venv/bin:/c/bin:/bin", "VIRTUAL_ENV": "/a/.venv/", "CONDA_PREFIX": "/c", "X": "1"}
+    )
+    assert dict(found) == {"PATH": "/bin", "X": "1"}
+    base = {"PATH": "/opt/conda/bin:/bin", "CONDA_PREFIX": "/opt/conda", "CONDA_DEFAULT_ENV": "base"}
+    assert dict(deactivated(base)) == base
+    named = {"CONDA_PREFIX": "/opt/conda/envs/x", "CONDA_DEFAULT_ENV": "x"}
+    assert dict(deactivated(named)) == {}
+
+
+OFTEN = """
+PATH HOME VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PI_PYTHON_GATEWAY_TOKEN PI_X LC_ALL OPENAI_API_KEY PX_SOCKET
+PX_INSTANCE XDG_DATA_HOME NOTIFY_SOCKET KERNEL_ID A=B
+"""
+WORDS = st.one_of(st.sampled_from(OFTEN.split()), st.text("ABPIX_", min_size=1, max_size=5))
+NAMES = st.one_of(WORDS, st.just(""))
+PATHS = st.lists(
+    st.sampled_from(["/bin", "/usr/bin", "/work/.venv/bin", "/work/.venv/bin/", "/v/bin", "", "relative", CONDA.bin]),
+    max_size=6,
+).map(":".join)
+VALUES = st.one_of(PATHS, st.sampled_from(["/v", "/work/.venv", CONDA.prefix, "s3", "supersecret", "a supersecret b"]))
+MAPPINGS = st.dictionaries(NAMES, VALUES, max_size=12).map(Environment)
+RULES = st.builds(
+    EnvRules,
+    allow=st.lists(WORDS, max_size=8).map(tuple),
+    allow_prefixes=st.lists(st.sampled_from(["PI_", "LC_", "XDG_", "A", "PX_", ""]), max_size=3).map(tuple),
+    deny=st.lists(st.one_of(WORDS, st.just("P*")), max_size=5).map(tuple),
+)
+OWN = st.sampled_from([NOTHING, Environment({"PX_SOCKET": "/run/px"})])
+SECRETS = ("s3", "supersecret", "")
+ACTIVATIONS = st.sampled_from([None, VENV, CONDA, PLAIN])
+
+
+def is_denied(name: str, rules: EnvRules) -> bool:
+    return any(name == each or (each.endswith("*") and name.startswith(each[:-1])) for each in rules.deny)
+
+
+@given(MAPPINGS, MAPPINGS, OWN, RULES, ACTIVATIONS)
+def test_the_laws_of_the_filter_hold_for_every_environment(
+    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation | None
+) -> None:
+    found = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS)
+    allowed = {*rules.allow, *extra, *own, *ACTIVATED}
+    for name, value in found.env.items():
+        assert not is_denied(name, rules)
+        assert name in allowed or name.startswith(rules.allow_prefixes)
+        assert name in own or not name.startswith(("PX_", "PI_PYTHON_GATEWAY_"))
+        assert name not in OURS
+        assert value != "s3"
+        assert "supersecret" not in value
+        assert name
+        assert "=" not in name
+    assert {name for name in (*source, *extra) if not is_denied(name, rules)} <= {
+        *found.dropped,
+        *found.env,
+        *ACTIVATED,
+    }
+
+
+@given(MAPPINGS, MAPPINGS, OWN, RULES, st.sampled_from([VENV, CONDA, PLAIN]))
+def test_the_chosen_bin_leads_the_path_exactly_once(
+    source: Environment, extra: Environment, own: Environment, rules: EnvRules, activation: Activation
+) -> None:
+    env = filtered(source, rules, activation, extra=extra, own=own, secrets=SECRETS).env
+    if not is_denied("PATH", rules):
+        first, *rest = env["PATH"].split(":")
+        assert first == activation.bin
+        assert activation.bin not in {entry.rstrip("/") for entry in rest}
+    marks = {"VIRTUAL_ENV": PrefixKind.VENV, "CONDA_PREFIX": PrefixKind.CONDA}
+    for name, kind in marks.items():
+        expected = activation.prefix if activation.kind is kind and not is_denied(name, rules) else None
+        assert env.get(name) == expected

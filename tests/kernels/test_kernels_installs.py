@@ -1,0 +1,306 @@
+"""Overlays and the managed environment: built once, whole or not at all, told while it happens, never in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import sys
+import sysconfig
+import venv
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
+from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
+from supervisord_py.kernels import interpreter_probe
+from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
+from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
+from supervisord_py.kernels.interpreters import MANAGED
+from supervisord_py.process.spec import ChildSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    made = await ResolverHouse(short_tmp).open()
+    made.install_with(monkeypatch)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def bare(house: ResolverHouse) -> Path:
+    """The project's interpreter, which has no ipykernel."""
+    return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
+
+
+async def well() -> str | None:
+    """Say that the gateway is well."""
+    return None
+
+
+# -- overlays ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: ResolverHouse, bare: Path) -> None:
+    overlay = house.folder / "data" / "overlays" / TAG
+    for _ in range(2):
+        choice = await house.choose()
+        assert (choice.interpreter, choice.overlay) == (str(bare), str(overlay))
+    assert choice.explanation.attempts[0].detail == f"runs, with the overlay {overlay}"
+    assert len(house.built()) == 1
+    assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
+    log = overlay.with_name(f"{TAG}.log")
+    assert house.lines[0] == f"building an overlay with ipykernel for {bare} in {overlay} with uv (its output: {log})"
+    assert "fake uv: pip install" in log.read_text()
+    assert len(house.lines) == 2
+    assert house.lines[-1].startswith("built an overlay with ipykernel for ")
+    assert sorted(os.listdir(overlay.parent)) == [f".lock-{TAG}", TAG, log.name]
+    assert overlay.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_a_real_interpreter_without_ipykernel_runs_with_a_real_overlay(house: ResolverHouse) -> None:
+    """The tests' own packages play the overlay: nothing is fetched."""
+    await asyncio.to_thread(venv.create, house.proj / ".venv", with_pip=False)
+    overlay = house.folder / "data" / "overlays" / self_report.overlay_tag()
+    overlay.parent.mkdir()
+    overlay.symlink_to(sysconfig.get_paths()["purelib"])
+    choice = await house.choose()
+    assert choice.overlay == str(overlay)
+    assert choice.interpreter == str(house.proj / ".venv" / "bin" / "python")
+    assert choice.env["VIRTUAL_ENV"] == str(house.proj / ".venv")
+    assert house.built() == []
+
+
+async def test_nothing_is_built_where_it_may_not_be(house: ResolverHouse, bare: Path) -> None:
+    remedy = f"{bare} -m pip install ipykernel"
+    for allowed in (True, False):
+        house.config = replace(house.config, managed=allowed)
+        with pytest.raises(StartFailedError, match="has no ipykernel, and there is no overlay for it") as caught:
+            await house.choose(install=not allowed)
+        assert caught.value.hint == remedy
+    asked = ChooseRequest(cwd=str(house.proj))
+    explanation = await house.resolver.explain(asked, house.config)
+    assert explanation.attempts[0].remedy == remedy
+    assert "a start builds" not in str(explanation.failure)
+    assert house.built() == []
+    for wanted in (asked, ChooseRequest(cwd=str(house.proj), interpreter=MANAGED)):
+        explanation = await house.resolver.explain(wanted, replace(house.config, managed=True))
+        assert str(explanation.failure).endswith("; a start builds what is lacking first")
+    assert house.built() == []
+
+
+async def test_a_failed_build_is_told_with_the_command_and_the_next_candidate_is_taken(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="echo could not resolve host; exit 2")
+    python = fake_python(house.bin / "python3")
+    choice = await house.choose()
+    assert choice.interpreter == str(python)
+    (notice,) = choice.notices
+    assert notice.startswith(
+        f"{bare} (.venv) has no ipykernel, and cannot build an overlay with ipykernel for {bare}: "
+    )
+    assert "uv exits with 2: could not resolve host" in notice
+    assert f"({bare} -m pip install ipykernel)" in notice
+
+
+async def test_a_call_may_give_up_while_the_build_goes_on_and_the_next_one_joins(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first='while [ ! -e "$0.go" ]; do sleep 0.02; done')
+    now = asyncio.get_running_loop().time
+    with pytest.raises(TimedOutError) as caught:
+        await house.choose(deadline=now() + 0.5)
+    assert "goes on" in str(caught.value.hint)
+    second = asyncio.create_task(house.choose())
+    third = asyncio.create_task(house.choose())
+    (house.folder / "uv.go").touch()
+    assert (await second).overlay == (await third).overlay is not None
+    assert len(house.built()) == 1
+
+
+async def test_the_end_of_the_control_plane_ends_a_build(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first="sleep 600")
+    call = asyncio.create_task(house.choose())
+    await eventually(house.built)
+    await house.resolver.close()
+    with pytest.raises(ShuttingDownError):
+        await call
+    assert list(await house.placement.list("kernel-env:")) == []
+    house.install_with(monkeypatch)
+    assert (await house.choose()).overlay is not None
+    assert not list((house.folder / "data" / "overlays").glob(".part-*"))
+
+
+async def test_another_process_that_builds_the_same_is_waited_for(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlays = house.folder / "data" / "overlays"
+    overlays.mkdir()
+    with (overlays / f".lock-{TAG}").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        call = asyncio.create_task(house.choose())
+        await eventually(lambda: any("another process builds" in line for line in house.lines))
+        (overlays / TAG / "ipykernel").mkdir(parents=True)
+    assert (await call).overlay == str(overlays / TAG)
+    assert house.built() == []
+
+
+async def test_what_a_dead_control_plane_left_running_is_stopped(house: ResolverHouse) -> None:
+    key = house.placement.new_key()
+    spec = ChildSpec("kernel-env:overlay-x-0", ("/bin/sleep", "600"), "/", dict(house.environ))
+    await house.placement.spawn(key, spec)
+    await house.resolver.open()
+    assert list(await house.placement.list("kernel-env:")) == []
+    await house.resolver.open()
+
+
+async def test_a_build_sees_the_installers_settings_and_no_secrets(
+    house: ResolverHouse, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.install_with(monkeypatch, first='echo "env: $UV_CACHE_DIR $PIP_CERT,$PYTHONPATH,$PI_X,$OPENAI_API_KEY"')
+    house.environ |= {
+        "UV_CACHE_DIR": "/cache",
+        "PIP_CERT": "/cert",
+        "PYTHONPATH": "/python",
+        "PI_X": "gateway-token",
+        "OPENAI_API_KEY": "sk",
+    }
+    house.resolver = house.made()
+    await house.choose()
+    assert "env: /cache /cert,,,\n" in (house.folder / "data" / "overlays" / f"{TAG}.log").read_text()
+    assert "UV_CACHE_DIR" not in (await house.choose()).env
+
+
+# -- the managed environment -------------------------------------------------------------------------------------------
+
+
+async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_after(house: ResolverHouse) -> None:
+    root = house.folder / "data" / "python"
+    with pytest.raises(StartFailedError):
+        await house.choose()
+    assert house.built() == []
+    choice = await house.choose(interpreter=MANAGED)
+    assert choice.interpreter == str(root / "bin" / "python")
+    assert [line.split()[0] for line in house.built()] == ["venv", "pip"]
+    assert house.lines[0] == f"building the managed environment in {root} with uv (its output: {root}.log)"
+    assert not list(root.parent.glob(".part-*"))
+    unnamed = await house.choose()
+    assert unnamed.interpreter == choice.interpreter
+    assert unnamed.explanation.attempts[2].source is Source.MANAGED
+    assert len(house.built()) == 2
+
+
+async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes_it_whole(
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = house.folder / "data" / "python"
+    fake_python(root / "bin" / "python")
+    (root / "half").touch()
+    (root.parent / ".part-python").touch()
+    (root.parent / ".trash-python-0").mkdir()
+    (root.parent / ".trash-python-1").symlink_to(house.proj)
+    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
+    assert (attempt.verdict, attempt.detail) == (Verdict.NOT_BUILT, "is half built")
+    assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
+    assert sorted(os.listdir(root.parent)) == [".lock-python", "python", "python.log"]
+    assert not (root / "half").exists()
+    assert house.proj.is_dir()
+
+
+async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ResolverHouse) -> None:
+    house.config = replace(house.config, python=MANAGED)
+    assert (await house.choose()).interpreter == str(house.folder / "data" / "python" / "bin" / "python")
+    house.config = replace(house.config, managed=False)
+    with pytest.raises(ConfigError, match="turned off"):
+        await house.choose()
+    with pytest.raises(InvalidInputError, match="turned off"):
+        await house.choose(interpreter=MANAGED)
+
+
+# -- what is offered ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ResolverHouse, bare: Path) -> None:
+    found = await house.resolver.capabilities(house.config, well, ChooseRequest(cwd=str(house.proj)))
+    assert found.python.offered
+    assert "will be built" in str(found.python.reason)
+    named = await house.resolver.capabilities(
+        replace(house.config, python=MANAGED), well, ChooseRequest(cwd=str(house.proj))
+    )
+    assert named.python.offered
+    assert house.built() == []
+
+
+async def test_without_python_it_degrades_to_bash_and_says_why(house: ResolverHouse, bare: Path) -> None:
+    for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
+        found = await house.resolver.capabilities(config, well, ChooseRequest(cwd=str(house.proj)))
+        assert found.expose is Expose.BASH
+        assert found.python.reason
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+PYTHON = "/p q/python"
+
+
+def test_uv_is_preferred_then_the_interpreter_s_own_pip_then_ours() -> None:
+    for tools, pip, start in (
+        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", PYTHON)),
+        (Installers("/base", pip=True), True, (PYTHON, "-m", "pip", "install")),
+        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", PYTHON, "install")),
+    ):
+        install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
+        assert install is not None
+        (command,) = install.steps
+        assert command[: len(start)] == start
+        assert command[-3:-1] == ("--target", "{place}")
+    assert overlay_install(PYTHON, "/overlays/t", Installers("/base"), has_pip=False) is None
+
+
+def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
+    assert Installers("/b").add_ipykernel(PYTHON, has_pip=True) == "'/p q/python' -m pip install ipykernel"
+    for tools, command in (
+        (Installers("/b", uv="/uv"), "/uv pip install --python '/p q/python' ipykernel"),
+        (Installers("/b", pip=True), "/b -m pip --python '/p q/python' install ipykernel"),
+    ):
+        assert tools.add_ipykernel(PYTHON, has_pip=False) == command
+
+
+def test_the_managed_environment_can_be_made_without_uv() -> None:
+    made = managed_install(Path("/d/python"), Installers("/base"))
+    venv, install = made.steps
+    assert venv == ("/base", "-m", "venv", "{place}")
+    assert install[:4] == ("/d/python/bin/python", "-m", "pip", "install")
+    assert made.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
+
+
+def test_packages_of_the_user_count_outside_of_virtual_environments(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    monkeypatch.setattr(self_report.site, "getusersitepackages", lambda: str(tmp_path))
+    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
+    (tmp_path / "px_of_the_user").mkdir()
+    (tmp_path / "px_of_the_user" / "__init__.py").touch()
+    assert str(tmp_path) in self_report.report()["packages"]  # type: ignore[operator]
+    assert self_report.version_of("px_of_the_user") == "unknown"
+    (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
+    assert self_report.version_of("px_of_the_user") == "1.2"
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
+    assert self_report.user_packages() == ""

@@ -1,0 +1,191 @@
+"""Kernelspecs: found where Jupyter finds them, run from their own argv, never in a circle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kernels.resolver_house import ResolverHouse, fake_python, script
+from supervisord_py.errors import ConfigError, InvalidInputError
+from supervisord_py.kernels import kernelspecs
+from supervisord_py.kernels.kernelspecs import Kernelspec
+from supervisord_py.kernels.session import BackendName
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+IPYKERNEL = ["-m", "ipykernel_launcher", "-f", "{connection_file}"]
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    made = await ResolverHouse(short_tmp).open()
+    monkeypatch.setattr(kernelspecs, "_folders", lambda: _folders(short_tmp / "share" / "jupyter" / "kernels"))
+    yield made
+    await made.close()
+
+
+def _folders(place: Path) -> dict[str, str]:
+    return {folder.name: str(folder) for folder in sorted(place.glob("*"))}
+
+
+def install(house: ResolverHouse, name: str, argv: list[str], **more: Any) -> Path:
+    folder = house.folder / "share" / "jupyter" / "kernels" / name
+    folder.mkdir(parents=True)
+    spec = {"argv": argv, "display_name": name.title(), "language": "python", **more}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    return folder / "kernel.json"
+
+
+def provisioned(name: str) -> dict[str, Any]:
+    return {"metadata": {"kernel_provisioner": {"provisioner_name": name}}}
+
+
+async def test_an_unknown_kernelspec_names_the_nearest_and_all(house: ResolverHouse) -> None:
+    install(house, "julia", ["julia"])
+    with pytest.raises(InvalidInputError) as caught:
+        await house.choose(kernelspec="Juila")
+    assert caught.value.detail == "there is no kernelspec 'Juila'; did you mean julia? There are: julia, python3."
+    assert caught.value.extra["nearest"] == "julia"
+    assert caught.value.extra["kernelspecs"] == ["julia", "python3"]
+    assert caught.value.extra["errors"][0]["pointer"] == "/kernelspec"
+    with pytest.raises(InvalidInputError, match=r"^there is no kernelspec '\.\./x'\. There are: ") as far:
+        await house.choose(kernelspec="../x")
+    assert far.value.extra["nearest"] is None
+
+
+async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    for more in ({}, {"env": {"FROM_SPEC": "${HOME}/x"}}, provisioned("supervisord-py")):
+        choice = await house.choose(kernelspec="python3")
+        assert (choice.key, choice.interpreter, choice.kernelspec) == (str(python), str(python), "python3")
+        if not more:
+            install(house, "python3", ["python", "-Xfrozen_modules=off", *IPYKERNEL])
+        else:
+            spec = house.folder / "share" / "jupyter" / "kernels" / "python3" / "kernel.json"
+            spec.write_text(json.dumps({"argv": ["python3", *IPYKERNEL], "language": "python", **more}))
+    assert (await house.choose(kernelspec="PYTHON3")).interpreter == str(python)
+    named = await house.choose(kernelspec="python3", interpreter=str(python))
+    assert named.explanation.attempts[0].source.value == "request"
+
+
+async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ResolverHouse) -> None:
+    python = fake_python(house.folder / "env" / "bin" / "python")
+    install(house, "mine", [str(python), *IPYKERNEL], env={"A": "${HOME}/a", "B": "$UNKNOWN"}, interrupt_mode="message")
+    choice = await house.choose(kernelspec="mine")
+    assert (choice.key, choice.interpreter, choice.kernelspec_argv) == ("spec:mine", str(python), None)
+    assert choice.env["A"] == f"{house.folder}/a"
+    assert choice.env["B"] == "$UNKNOWN"
+    assert choice.interrupt_mode == "message"
+    assert choice.env["PATH"].split(":")[0] == str(python.parent)
+    with pytest.raises(InvalidInputError, match="says itself what it runs"):
+        await house.choose(kernelspec="mine", interpreter="/x/python")
+
+
+async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: ResolverHouse) -> None:
+    program = script(house.bin / "xkernel", "")
+    file = install(
+        house, "x", ["xkernel", "{connection_file}", "{resource_dir}/y", "{z}"], language="x", env={"K": "1"}
+    )
+    choice = await house.choose(kernelspec="x", extra={"K": "2", "OPENAI_API_KEY": "k"})
+    assert choice.key == "spec:x"
+    assert choice.language == "x"
+    assert choice.interpreter is None
+    assert choice.kernelspec_argv == (str(program), "{connection_file}", f"{file.parent}/y", "{z}")
+    assert choice.env["K"] == "2"
+    assert "OPENAI_API_KEY" not in choice.env
+    assert house.placement.spawned == []
+
+
+async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_installed_in(house: ResolverHouse) -> None:
+    python = script(house.folder / "bin" / "python", "")
+    install(house, "bash", ["python", "-m", "bash_kernel", "-f", "{connection_file}"], language="bash")
+    assert (await house.choose(kernelspec="bash")).kernelspec_argv == (
+        str(python),
+        "-m",
+        "bash_kernel",
+        "-f",
+        "{connection_file}",
+    )
+
+
+async def test_a_kernelspec_whose_program_is_gone_says_so(house: ResolverHouse) -> None:
+    file = install(house, "x", ["/nowhere/xkernel"], language="x")
+    with pytest.raises(ConfigError) as caught:
+        await house.choose(kernelspec="x")
+    assert f"{file}: its program /nowhere/xkernel is not there" in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"argv": []}',
+        '{"argv": ["x", 1]}',
+        '{"argv": ["x"], "env": []}',
+        '{"argv": ["x"], "env": {"A": 1}}',
+        '{"argv": ["x"], "interrupt_mode": "shout"}',
+    ],
+)
+async def test_a_broken_kernelspec_is_told_and_takes_no_other_down(house: ResolverHouse, text: str) -> None:
+    install(house, "bad", ["x"]).write_text(text)
+    with pytest.raises(ConfigError, match=r"kernel\.json: (cannot be read|it must have)"):
+        await house.choose(kernelspec="bad")
+    assert set(await kernelspecs.documents()) == {"python3"}
+
+
+async def test_our_own_provisioner_behind_a_gateway_would_be_a_circle(house: ResolverHouse) -> None:
+    python = fake_python(house.folder / "env" / "bin" / "python")
+    install(house, "ours", [str(python), *IPYKERNEL], **provisioned("supervisord-py"))
+    install(house, "python3", ["python", *IPYKERNEL], **provisioned("supervisord-py"))
+    for name in ("ours", "python3"):
+        with pytest.raises(ConfigError, match="without end") as caught:
+            await house.choose(kernelspec=name, backend=BackendName.GATEWAY_LOCAL)
+        assert "--backend direct" in str(caught.value.hint)
+    assert (await house.choose(kernelspec="ours")).interpreter == str(python)
+
+
+async def test_a_kernelspec_for_somewhere_else_is_not_run_here(house: ResolverHouse) -> None:
+    script(house.bin / "xkernel", "")
+    install(house, "far", ["xkernel"], language="x", **provisioned("kubernetes-provisioner"))
+    with pytest.raises(ConfigError, match="kubernetes-provisioner"):
+        await house.choose(kernelspec="far")
+    choice = await house.choose(kernelspec="far", backend=BackendName.GATEWAY_LOCAL)
+    assert choice.key == "spec:far"
+
+
+async def test_the_list_has_what_jupyter_shows_and_always_python3(house: ResolverHouse) -> None:
+    file = install(house, "x", ["xkernel"], language="x", metadata={"k": 1}, unknown=1)
+    specs = await kernelspecs.documents()
+    assert list(specs) == ["python3", "x"]
+    assert specs["python3"]["language"] == "python"
+    assert specs["x"] == {
+        "argv": ["xkernel"],
+        "env": {},
+        "display_name": "X",
+        "language": "x",
+        "interrupt_mode": "signal",
+        "metadata": {"k": 1},
+        "kernel_protocol_version": "5.5",
+        "resource_dir": str(file.parent),
+    }
+
+
+def test_values_of_a_kernelspec_are_in_no_repr() -> None:
+    assert "hidden" not in repr(Kernelspec("x", ("x",), "x", env={"A": "hidden"}))
+
+
+def test_the_room_is_imported_without_jupyter() -> None:
+    text = (
+        "import sys, supervisord_py.kernels.resolver;"
+        "print(sorted({'jupyter_client', 'zmq', 'traitlets', 'tornado', 'nbformat'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    assert said.stdout.strip() == "[]"

@@ -1,0 +1,313 @@
+"""Which interpreter is taken: the first that runs; why the others were not is told; nobody gets another's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernels.resolver_house import PATIENCE, ResolverHouse, eventually, fake_python, script
+from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
+from supervisord_py.kernels import interpreter_probe, interpreters
+from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
+from supervisord_py.kernels.session import BackendName
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
+    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    made = await ResolverHouse(short_tmp).open()
+    yield made
+    await made.close()
+
+
+async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: ResolverHouse) -> None:
+    gone, conda = house.folder / "gone", house.folder / "conda"
+    (house.proj / ".venv" / "bin").mkdir(parents=True)
+    (house.proj / ".venv" / "bin" / "python").symlink_to("/nowhere/python3.9")
+    script(conda / "bin" / "python", "echo no such library >&2; exit 3")
+    fake_python(house.proj / "venv" / "bin" / "python")
+    environ = {"VIRTUAL_ENV": str(gone), "CONDA_PREFIX": str(conda), "PATH": "/nowhere"}
+    choice = await house.choose(environ=environ)
+    told = {each.source: (each.verdict, each.detail) for each in choice.explanation.attempts}
+    assert told == {
+        Source.VIRTUAL_ENV: (Verdict.MISSING, "is not there"),
+        Source.CONDA_PREFIX: (Verdict.FAILED, "exits with 3: no such library"),
+        Source.DOT_VENV: (Verdict.MISSING, "is a link to /nowhere/python3.9, which is not there"),
+        Source.VENV: (Verdict.TAKEN, "runs, with ipykernel 7.4.0"),
+        Source.MANAGED: (Verdict.NOT_BUILT, "is not built"),
+        Source.PATH: (Verdict.MISSING, "is not on PATH"),
+    }
+    assert choice.interpreter == str(house.proj / "venv" / "bin" / "python")
+    assert choice.env["VIRTUAL_ENV"] == str(house.proj / "venv")
+    assert "CONDA_PREFIX" not in choice.env
+    assert choice.notices == (
+        f"{conda}/bin/python (CONDA_PREFIX) exits with 3: no such library; cells run with {choice.interpreter} instead",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "detail"),
+    [
+        ("old", Verdict.TOO_OLD, "is Python 3.7.16; kernels need 3.8 or newer"),
+        ("closed", Verdict.NOT_EXECUTABLE, "is not executable"),
+        ("silent", Verdict.FAILED, "exits with 0 without an answer"),
+        ("killed", Verdict.FAILED, "was killed by signal 9"),
+        ("nonsense", Verdict.FAILED, "gives an answer that makes no sense"),
+        ("not a program", Verdict.FAILED, "cannot be started"),
+    ],
+)
+async def test_why_an_interpreter_is_passed_over(
+    house: ResolverHouse, kind: str, verdict: Verdict, detail: str
+) -> None:
+    python = house.proj / ".venv" / "bin" / "python"
+    fake_python(python, version=[3, 7, 16])
+    if kind == "closed":
+        python.chmod(0o644)
+    elif kind == "not a program":
+        python.write_bytes(b"\x7fELF\0\0\0\0")
+    elif kind != "old":
+        script(python, {"silent": "", "killed": "kill -9 $$", "nonsense": "echo 'px-self-report {}'"}[kind])
+    explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
+    (attempt,) = (each for each in explanation.attempts if each.source is Source.DOT_VENV)
+    assert (attempt.verdict, attempt.detail[: len(detail)]) == (verdict, detail)
+    assert explanation.failure
+
+
+async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", 0.2)
+    script(house.proj / ".venv" / "bin" / "python", "sleep 600 & wait")
+    with pytest.raises(StartFailedError, match=r"does not answer within 0\.2 s") as caught:
+        await house.choose()
+    assert caught.value.extra["explanation"]["candidates"][0]["reason"] == "timed_out"
+    assert list(await house.placement.list("kernel-env:")) == []
+
+
+async def test_d3_what_was_active_where_the_daemon_was_started_serves_nobody(house: ResolverHouse) -> None:
+    theirs = house.folder / "theirs"
+    fake_python(theirs / "bin" / "python3")
+    house.environ |= {"VIRTUAL_ENV": str(theirs), "PATH": f"{theirs}/bin:{house.bin}"}
+    fake_python(house.bin / "python3")
+    house.resolver = house.made()
+    choice = await house.choose()
+    assert choice.interpreter == str(house.bin / "python3")
+    assert str(theirs) not in " ".join(choice.env.values())
+
+
+async def test_what_an_interpreter_said_holds_until_something_changes(house: ResolverHouse) -> None:
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    packages = house.proj / ".venv" / "site-packages"
+    for _ in range(3):
+        await house.choose()
+    assert house.placement.spawned == [str(python)]
+    packages.mkdir()
+    await house.choose()
+    assert len(house.placement.spawned) == 2
+    os.utime(packages, (1, 1))
+    await house.choose()
+    assert len(house.placement.spawned) == 3
+    fake_python(python, ipykernel=None)
+    with pytest.raises(StartFailedError):
+        await house.choose(install=False)
+
+
+async def test_a_failure_is_not_remembered(house: ResolverHouse) -> None:
+    python = script(house.proj / ".venv" / "bin" / "python", "exit 1")
+    with pytest.raises(StartFailedError):
+        await house.choose()
+    fake_python(python)
+    assert (await house.choose()).interpreter == str(python)
+
+
+async def test_a_shim_on_path_gives_way_and_is_asked_for_each_directory(house: ResolverHouse) -> None:
+    real = fake_python(house.folder / "versions" / "3" / "bin" / "python3")
+    shim = script(house.bin / "python3", f'exec {real} "$@"')
+    other = house.folder / "other"
+    other.mkdir()
+    for cwd in (house.proj, other, house.proj, other):
+        choice = await house.choose(cwd=str(cwd))
+        assert choice.interpreter == str(real)
+        assert choice.env["PATH"].split(":")[0] == str(real.parent)
+    assert house.placement.spawned == [str(shim), str(shim)]
+    assert (await house.choose(interpreter=str(shim))).interpreter == str(shim)
+
+
+async def test_callers_that_ask_at_once_share_one_question(house: ResolverHouse) -> None:
+    go = house.folder / "go"
+    python = fake_python(house.proj / ".venv" / "bin" / "python")
+    said = python.read_text().removeprefix("#!/bin/sh\n")
+    script(python, f"while [ ! -e '{go}' ]; do sleep 0.02; done\n{said}")
+    calls = [asyncio.create_task(house.choose()) for _ in range(8)]
+    await eventually(lambda: house.placement.spawned)
+    go.touch()
+    choices = await asyncio.gather(*calls)
+    assert len({each.interpreter for each in choices}) == 1
+    assert len(house.placement.spawned) == 1
+
+
+async def test_skip_check_takes_the_first_that_exists_without_asking(house: ResolverHouse) -> None:
+    python = script(house.proj / ".venv" / "bin" / "python", "exit 1")
+    (house.proj / ".venv" / "pyvenv.cfg").touch()
+    house.config = replace(house.config, skip_check=True)
+    choice = await house.choose()
+    assert choice.interpreter == str(python)
+    assert choice.env["VIRTUAL_ENV"] == str(house.proj / ".venv")
+    assert house.placement.spawned == []
+    conda = house.folder / "conda"
+    (conda / "conda-meta").mkdir(parents=True)
+    script(conda / "bin" / "python", "exit 1")
+    assert (await house.choose(environ={"CONDA_PREFIX": str(conda)})).env["CONDA_PREFIX"] == str(conda)
+    plain = script(house.folder / "plain" / "bin" / "python", "exit 1")
+    assert "VIRTUAL_ENV" not in (await house.choose(interpreter=str(plain))).env
+
+
+# -- what is named -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_interpreter_that_was_asked_for_is_refused_and_not_replaced(house: ResolverHouse) -> None:
+    fake_python(house.proj / ".venv" / "bin" / "python")
+    with pytest.raises(InvalidInputError) as caught:
+        await house.choose(interpreter="/nowhere/python")
+    assert caught.value.detail == "the interpreter /nowhere/python (request) is not there"
+    assert caught.value.extra["errors"][0]["pointer"] == "/interpreter"
+
+
+async def test_a_dead_interpreter_of_the_settings_is_broken_configuration(house: ResolverHouse) -> None:
+    fake_python(house.proj / ".venv" / "bin" / "python")
+    house.config = replace(house.config, python="python9")
+    with pytest.raises(ConfigError) as caught:
+        await house.choose()
+    assert caught.value.detail == "the interpreter python9 (kernels.python) is not on PATH"
+    assert caught.value.extra["key"] == "kernels.python"
+
+
+async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_helps(house: ResolverHouse) -> None:
+    with pytest.raises(StartFailedError) as caught:
+        await house.choose()
+    assert "none of " in caught.value.detail
+    assert str(caught.value.hint).startswith(f"python3 -m venv {house.proj}/.venv && ")
+    assert caught.value.extra["reason"] == "spawn_failed"
+    assert caught.value.extra["explanation"]["candidates"][0]["source"] == ".venv"
+    script(house.bin / "python3", "exit 7")
+    with pytest.raises(StartFailedError, match="exits with 7"):
+        await house.choose()
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cwd", "message"),
+    [
+        ("{proj}/gone", "Working directory does not exist: {proj}/gone"),
+        ("{proj}/file", "Working directory is not a directory: {proj}/file"),
+        ("proj", "Working directory is not an absolute path: 'proj'"),
+        (
+            f"/{'x' * 300}",
+            f"Working directory has a name longer than a path can be: /{'x' * 199}… and 101 characters more",
+        ),
+        (
+            "/x" * 2048,
+            f"Working directory has a name longer than a path can be: {'/x' * 100}… and 3896 characters more",
+        ),
+    ],
+)
+async def test_a_working_directory_that_is_none_is_refused(house: ResolverHouse, cwd: str, message: str) -> None:
+    (house.proj / "file").touch()
+    for language in ("python", "bash"):
+        with pytest.raises(InvalidInputError) as caught:
+            await house.choose(cwd=cwd.format(proj=house.proj), language=language)
+        assert caught.value.detail == message.format(proj=house.proj)
+        assert caught.value.extra["errors"][0]["pointer"] == "/cwd"
+
+
+@pytest.mark.parametrize("name", ["python3", "python3.11", "python"])
+def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: Path, name: str) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "python3.11").touch()
+    (real / "python3").symlink_to("python3.11")
+    (real / "python").symlink_to("python3")
+    (tmp_path / "link").symlink_to(real)
+    assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
+
+
+async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ResolverHouse) -> None:
+    fake_python(house.bin / "python3")
+    user, project = str(house.folder / "modules"), house.proj / ".pxd" / "modules"
+    assert (await house.choose()).modules == (user,)
+    project.mkdir(parents=True)
+    choice = await house.choose()
+    assert choice.modules == choice.explanation.modules == (user, str(project))
+
+
+def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / ".pxd" / "modules"
+    project.mkdir(parents=True)
+    owners = {str(project): 4242, str(tmp_path): 1}
+    real = os.stat
+    monkeypatch.setattr(interpreters.os, "geteuid", lambda: 1000)
+
+    def stat(path: str, **options: object) -> os.stat_result:
+        fields = list(real(path, **options))  # type: ignore[call-overload]
+        fields[4] = owners.get(str(path), fields[4])
+        return os.stat_result(fields)
+
+    monkeypatch.setattr(interpreters.os, "stat", stat)
+    assert not interpreters.is_trusted(str(project), str(tmp_path))
+    assert interpreters.module_folders("/nowhere", str(tmp_path)) == ()
+    for owner in (0, 1, 1000):
+        owners[str(project)] = owner
+        assert interpreters.is_trusted(str(project), str(tmp_path))
+    assert interpreters.is_trusted(str(tmp_path / "gone"), str(tmp_path))
+
+
+async def test_a_stranger_s_environment_is_passed_over_and_told(
+    house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_python(house.proj / ".venv" / "bin" / "python")
+    fake_python(house.bin / "python3")
+    monkeypatch.setattr(interpreters, "is_trusted", lambda path, _cwd: not path.endswith(".venv"))
+    choice = await house.choose()
+    assert choice.interpreter == str(house.bin / "python3")
+    assert choice.explanation.attempts[0].verdict is Verdict.NOT_TRUSTED
+    assert "belongs to somebody else" in choice.notices[0]
+    named = await house.choose(interpreter=".venv/bin/python")
+    assert named.interpreter == str(house.proj / ".venv" / "bin" / "python")
+
+
+# -- cells that need no interpreter ------------------------------------------------------------------------------------
+
+
+async def test_bash_cells_have_the_project_s_environment_on_their_path_and_nothing_is_asked(
+    house: ResolverHouse,
+) -> None:
+    script(house.proj / ".venv" / "bin" / "python", "exit 1")
+    (house.proj / ".venv" / "pyvenv.cfg").touch()
+    choice = await house.choose(language="bash")
+    assert (choice.key, choice.language, choice.backend) == ("bash", "bash", BackendName.BASH)
+    assert choice.interpreter is None
+    assert choice.shell is not None
+    assert os.path.basename(choice.shell) == "bash"
+    assert choice.env["PATH"].split(":")[0] == str(house.proj / ".venv" / "bin")
+    assert house.placement.spawned == []
+    assert (await house.choose(cwd=str(house.folder), language="bash")).env["PATH"] == str(house.bin)
+
+
+async def test_an_external_gateway_is_told_nothing_of_this_machine(house: ResolverHouse) -> None:
+    extra = {"KERNEL_USERNAME": "me", "OPENAI_API_KEY": "k", "KERNEL_X": "gateway-token"}
+    choice = await house.choose(backend=BackendName.GATEWAY_EXTERNAL, extra=extra)
+    assert choice.key == "spec:python3"
+    assert choice.kernelspec == "python3"
+    assert dict(choice.env) == {"KERNEL_USERNAME": "me"}
+    assert house.placement.spawned == []
+    assert (await house.choose(backend=BackendName.GATEWAY_EXTERNAL, kernelspec="ir")).key == "spec:ir"
