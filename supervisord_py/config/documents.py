@@ -373,10 +373,11 @@ def convert(
             problems.append(document.problem((*at, key), f"unknown key {key!r}{said}", key=True))
     for key, field in fields.items():
         if key in value:
-            try:
-                msgspec.convert(value[key], field.type, strict=strict, dec_hook=dec_hook)
-            except (msgspec.ValidationError, RecursionError) as error:
-                problems.append(_problem(document, (*at, key), field.type, str(error)))
+            for path, wanted, member in _members((*at, key), field.type, value[key]):
+                try:
+                    msgspec.convert(member, wanted, strict=strict, dec_hook=dec_hook)
+                except (msgspec.ValidationError, RecursionError) as error:
+                    problems.append(_problem(document, path, wanted, str(error)))
         elif field.required:
             problems.append(document.problem(at, f"the key {key!r} is missing"))
     if not problems:
@@ -386,6 +387,14 @@ def convert(
             problems.append(_problem(document, at, kind, str(error)))
     problems.sort(key=lambda each: (each.line or 0, each.column or 0))
     return None, problems
+
+
+def _members(at: Pointer, kind: Any, value: Any) -> Iterable[tuple[Pointer, Any, Any]]:
+    """Return path, type and value of each member of a map, whose keys msgspec does not tell; else the value itself."""
+    bare = _bare(kind)
+    if typing.get_origin(bare) is dict and isinstance(value, dict):
+        return [((*at, key), typing.get_args(bare)[1], member) for key, member in value.items()]
+    return [(at, kind, value)]
 
 
 def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:

@@ -147,6 +147,7 @@ class PipeViews:
             schedule=definition.schedule_text,
             next_run=self._next_run(definition, row) if enabled else None,
             warnings=(
+                *self._not_installed(definition),
                 *definition.warnings,
                 *timeout_doubts(definition, self._house.config),
                 *self._over(definition),
@@ -163,6 +164,10 @@ class PipeViews:
             config_error=fault.text if fault is not None else None,
             file=str(definition.file),
         )
+
+    def _not_installed(self, definition: PipeDefinition) -> tuple[str, ...]:
+        missing = self._faults.missing_agent(definition)
+        return () if missing is None else (f"{missing.detail}; {missing.hint}",)
 
     def _fault(self, definition: PipeDefinition) -> ConfigProblem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
@@ -276,7 +281,7 @@ class PipeViews:
         )
         if declared.events:
             sentences = (*sentences, f"events: {', '.join(view.events)}")
-        fault = self._faults.find(declared)
+        fault = self._faults.find(declared) or self._faults.missing_agent(declared)
         if fault is not None:
             sentences = (f"each run of it fails at once: {fault.text}", *sentences)
         if not self._house.config.enabled:
