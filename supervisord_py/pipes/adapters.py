@@ -30,13 +30,13 @@ from supervisord_py.config.documents import (
     read_bounded,
 )
 from supervisord_py.errors import ConfigError, PxError
+from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from supervisord_py.config.documents import Pointer
-    from supervisord_py.pipes.execution import ErrorType
 
     Values = Mapping[str, str | int | float | None]
 
@@ -276,6 +276,30 @@ class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if row.agent is None or (version is not None and in_range(version, row.agent)):
                 return row.text
         return self.key_reference[-1].text if self.key_reference else None
+
+
+def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[str, ...]:
+    """Fill a command line; a tuple in it with a missing placeholder is left out.
+
+    Raises:
+        CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a value.
+    """
+    words: list[str] = []
+    for piece in pieces:
+        texts = (piece,) if isinstance(piece, str) else piece
+        filled = [word for text in texts if (word := fill(text, values)) is not None]
+        if len(filled) == len(texts):
+            words += filled
+        elif isinstance(piece, str):
+            raise needs(spec, missing(piece, values)[0])
+    return tuple(words)
+
+
+def needs(spec: AgentSpec, name: str) -> CannotRunError:
+    """Return the error of an agent that cannot do without a value."""
+    detail = f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
+    hint = f'write {name} = "…" into the preset, or {name}: … into pipe.md'
+    return CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

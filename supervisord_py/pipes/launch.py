@@ -20,7 +20,7 @@ import msgspec
 
 from supervisord_py.config.documents import did_you_mean
 from supervisord_py.errors import ConfigError
-from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_json, missing
+from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
 from supervisord_py.pipes.execution import ErrorType, Plan, Preset
 from supervisord_py.pipes.preflight import AgentVersion, VersionCache, check_credentials, check_provider, new_session
 from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
@@ -30,7 +30,7 @@ from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Arguments, Values, Version
+    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values, Version
     from supervisord_py.pipes.preflight import NewSession, Run
 
 CUSTOM = "custom"  # provider of a preset that names only a url
@@ -124,10 +124,7 @@ async def prepare(order: LaunchOrder, context: LaunchContext) -> LaunchSpec:
         if context.preflight:
             seconds = context.preflight_seconds
             await check_provider(found.values, http=context.http, seconds=seconds)
-            await check_credentials(
-                found.adapter, found.values, found.version.version,
-                executable=found.argv[0], cwd=order.folder, env=found.env, run=context.run, seconds=seconds,
-            )  # fmt: skip
+            await check_credentials(found, run=context.run, seconds=seconds)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(cleanup, order.run_dir))
         raise
@@ -248,25 +245,7 @@ def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool)
         _check_argument(spec, prompt)
         values = {**values, "prompt": prompt}
     session = spec.session_argv if history and spec.supports_history else spec.fresh_argv
-    pieces: Arguments = (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv)
-    words: list[str] = []
-    for piece in pieces:
-        optional = not isinstance(piece, str)
-        texts = (piece,) if isinstance(piece, str) else piece
-        filled = [word for text in texts if (word := fill(text, values)) is not None]
-        if len(filled) == len(texts):
-            words += filled
-        elif not optional:
-            raise _needs(spec, missing(texts[0], values)[0])
-    return tuple(words)
-
-
-def _needs(spec: AgentSpec, name: str) -> CannotRunError:
-    return CannotRunError(
-        ErrorType.CONFIG_ERROR,
-        f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one",
-        hint=f'write {name} = "…" into the preset, or {name}: … into pipe.md',
-    )
+    return fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
 
 
 def _check_argument(spec: AgentSpec, prompt: str) -> None:
@@ -360,19 +339,17 @@ def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home
     Raises:
         CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
     """
-    if is_path := os.sep in name:
-        tried = [os.path.normpath(os.path.join(home if name.startswith("~/") else folder, name.removeprefix("~/")))]
-    else:
-        tried = [os.path.join(place, name) for place in _search_path(path, home)]
-    for each in tried:
-        if os.path.isfile(each) and os.access(each, os.X_OK):
-            return each
+    is_path = os.sep in name
+    places = [home if name.startswith("~/") else str(folder)] if is_path else _search_path(path, home)
+    tried = [str(Path(place, name.removeprefix("~/"))) for place in places]
+    if found := next(filter(shutil.which, tried), None):
+        return found
     where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
     place = "`command` in pipe.md" if spec.name == COMMAND else "argv in agents.toml"
     install = f"install it: {spec.install};" if spec.install else f"install {name},"
     hint = f"{install} or write its full path as the first word of {place}"
-    if found := next(filter(os.path.isfile, tried), None):
-        hint = f"make it executable: chmod +x {found}"
+    if present := next(filter(os.path.isfile, tried), None):
+        hint = f"make it executable: chmod +x {present}"
     detail = f"the program {name!r} of the agent {spec.name!r} was not found{where}"
     raise CannotRunError(ErrorType.AGENT_NOT_FOUND, detail, hint=hint, tried=tried)
 
@@ -406,7 +383,7 @@ def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
             continue
         for name in file.needs:
             if values.get(name) is None:
-                raise _needs(spec, name)
+                raise needs(spec, name)
         if file.text is None:
             texts[path] = json.dumps(fill_json(file.json, values), indent=2) + "\n"
         else:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.errors import PxError
-from supervisord_py.pipes.adapters import CannotRunError, Version, fill, in_range, parse_version
+from supervisord_py.pipes.adapters import CannotRunError, Version, fill_arguments, in_range, parse_version
 from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.outcome import classify
 from supervisord_py.process.spec import ChildSpec, GrantedFd, ResourceLimit
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from supervisord_py.pipes.adapters import AgentSpec, Values
+    from supervisord_py.pipes.launch import LaunchSpec
     from supervisord_py.process.placement import Placement
 
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
@@ -194,7 +195,10 @@ class VersionCache:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    found = os.stat(path)
+    try:
+        found = os.stat(path)
+    except OSError:  # it went meanwhile: the spawn will say so
+        return 0, 0
     return found.st_mtime_ns, found.st_ino
 
 
@@ -311,24 +315,21 @@ def model_names(raw: bytes) -> list[str] | None:
     return [name for name in names if isinstance(name, str)]
 
 
-async def check_credentials(
-    spec: AgentSpec, values: Values, version: Version | None, *, executable: str, cwd: Path, env: Mapping[str, str],
-    run: Run, seconds: float,
-) -> None:  # fmt: skip
+async def check_credentials(found: LaunchSpec, *, run: Run, seconds: float) -> None:
     """Ask the agent itself whether it has credentials, where it knows how to answer and the provider is known.
 
     Raises:
         CannotRunError: `auth_failed`.
     """
+    spec, values, version = found.adapter, found.values, found.version.version
     check = spec.auth_check
     if check is None or values.get("provider") is None:
         return
     if check.since is not None and (version is None or not in_range(version, check.since)):
         return
-    pieces = [[fill(word, values) for word in ([it] if isinstance(it, str) else it)] for it in check.argv[1:]]
-    words = [word for piece in pieces if None not in piece for word in piece if word is not None]
+    argv = (found.argv[0], *fill_arguments(spec, check.argv[1:], values))
     try:
-        done = await run((executable, *words), unit=f"{_KIND}:auth", timeout=seconds, cwd=cwd, env=env)
+        done = await run(argv, unit=f"{_KIND}:auth", timeout=seconds, cwd=Path(found.cwd), env=found.env)
     except (TimeoutError, PxError):
         return
     if done.code == 1:  # any other code says nothing

@@ -21,7 +21,9 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.pipes import preflight
 from supervisord_py.pipes.adapters import CannotRunError, load_adapters
 from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.pipes.launch import LaunchSpec
 from supervisord_py.pipes.preflight import (
+    AgentVersion,
     Completed,
     Programs,
     VersionCache,
@@ -31,6 +33,7 @@ from supervisord_py.pipes.preflight import (
     new_session,
     same_model,
 )
+from supervisord_py.process.child_environment import Environment
 from supervisord_py.process.local import LocalPlacement
 from supervisord_py.process.spec import ChildSpec
 
@@ -182,10 +185,9 @@ async def test_pi_is_asked_for_its_credentials_and_only_a_clear_no_stops_it(
     provider: str | None, version: tuple[int, ...] | None, answer: Completed | Exception, asks: bool
 ) -> None:
     asked: list[Any] = []
-    work = check_credentials(
-        PI, {"provider": provider, "model": "gpt"}, version,
-        executable="/bin/pi", cwd=Path("/"), env={}, run=answering(answer, asked), seconds=PATIENCE,
-    )  # fmt: skip
+    values = {"provider": provider, "model": "gpt"}
+    found = LaunchSpec(PI, ("/bin/pi",), Environment({}), "/", None, values, version=AgentVersion(version))
+    work = check_credentials(found, run=answering(answer, asked), seconds=PATIENCE)
     if asks and isinstance(answer, Completed) and answer.code == 1:
         with pytest.raises(CannotRunError, match=r"no credentials for the provider 'openai': .*not_ready") as caught:
             await work

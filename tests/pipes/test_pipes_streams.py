@@ -35,35 +35,6 @@ def message(text: str, stop: str = "stop", **more: Any) -> dict[str, Any]:
     return {"type": "message_end", "message": assistant(text, stop, **more)}
 
 
-def pi_run(text: str, *, old: bool) -> bytes:
-    """One streamed answer, word by word: delta-only, or with the whole message each time."""
-    records: list[dict[str, Any]] = [
-        {"type": "session", "version": 3, "id": "s-1"},
-        {"type": "agent_start"},
-        {"type": "message_end", "message": {"role": "system", "content": "very long"}},
-        {"type": "turn_start"},
-    ]
-    for word in text.split(" "):
-        step: dict[str, Any] = {"type": "text_delta", "delta": word if len(records) == 4 else f" {word}"}
-        more = {"message": assistant(text)} if old else {}
-        records.append({"type": "message_update", "assistantMessageEvent": step, **more})
-    thinking = {"type": "message_update", "assistantMessageEvent": {"type": "thinking_delta", "delta": "no text"}}
-    end = {"type": "agent_end", "messages": [assistant(text)], "willRetry": False}
-    settled = [] if old else [{"type": "agent_settled"}]
-    return lines(*records, thinking, message(text), {"type": "turn_end", "message": assistant(text)}, end, *settled)
-
-
-@pytest.mark.parametrize("old", [True, False])
-def test_pi_old_and_new_streams_tell_the_same(old: bool) -> None:
-    text, kept, summary = read("pi-jsonl", pi_run("the answer is 42", old=old))
-    assert text == b"the answer is 42\n"
-    assert summary == Summary(
-        "the answer is 42", True, "stop", None, True, summary.records, 0, "s-1", Usage(1000, 50, 3, 2, 1055, 0.5, 1)
-    )
-    assert b"very long" not in b"".join(kept), "the system prompt is not kept"
-    assert {"type": "turn_end"} in [json.loads(line) for line in kept], "copies of messages are cut out"
-
-
 def test_pi_is_settled_by_an_end_that_will_not_retry_until_it_starts_again() -> None:
     parser = PiStream()
     steps: list[tuple[dict[str, Any], bool]] = [
@@ -142,23 +113,6 @@ def test_codex_errors_on_the_way_are_no_failures_and_turns_are_counted_by_result
     _, kept, summary = read("codex-jsonl", run)
     assert (summary.error_message, summary.settled, summary.usage) == (None, True, Usage(7, 2, 0, 3, 9, 0.0, 3))
     assert not any(b"item.started" in line for line in kept)
-
-
-def test_geminis_words_before_and_after_a_tool_are_two_answers() -> None:
-    said = {"type": "message", "role": "assistant", "delta": True}
-    tool = [{"type": "tool_use", "tool_name": "x"}, {"type": "tool_result", "status": "success"}]
-    result = {"type": "result", "status": "success", "stats": {"input_tokens": 5, "output_tokens": 2}}
-    run = lines({**said, "content": "I "}, {**said, "content": "look."}, *tool, {**said, "content": "Found."}, result)
-    text, _, summary = read("gemini-json", run)
-    assert (text, summary.final_text, summary.usage) == (b"I look.\nFound.\n", "Found.", Usage(5, 2, 0, 0, 7, 0.0, 2))
-
-
-def test_opencode_steps_add_up() -> None:
-    tokens = {"input": 5, "output": 2, "reasoning": 1, "cache": {"read": 4, "write": 3}}
-    step = {"type": "step_finish", "part": {"tokens": tokens, "cost": 0.1}}
-    run = lines({"type": "step_start", "sessionID": "o"}, {"type": "text", "part": {"text": "yes"}}, step, step)
-    text, _, summary = read("opencode-jsonl", run)
-    assert (text, summary.session_id, summary.usage) == (b"yes\n", "o", Usage(10, 6, 8, 6, 30, 0.2, 1))
 
 
 def test_text_agents_bytes_pass_as_they_are() -> None:
