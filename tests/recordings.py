@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.judging.outcome import judge
-from supervisord_py.pipes.judging.parsers import parser_for
-from supervisord_py.pipes.judging.values import Cause, Ending, Text
+from supervisord_py.pipes.adapters import load_adapters
+from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
+from supervisord_py.pipes.vendor_streams import parser_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from supervisord_py.pipes.agents.spec import AgentSpec
+    from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.execution import Outcome
-    from supervisord_py.pipes.judging.values import Summary
+    from supervisord_py.pipes.streams import Summary
 
 RECORDED = Path(__file__).parent / "pipes" / "recorded"
 VERSION = "version"
 """The case that is no run: the answer to `--version`."""
-AGENTS = load_agents(None)
+AGENTS = load_adapters(None)
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class Read:
     outcome: Outcome
     summary: Summary
     text: bytes
+    records: bytes
 
 
 def recordings(program: str) -> dict[str, Recording]:
@@ -66,12 +66,14 @@ def _recording(program: str, path: Path) -> Recording:
 
 def read(recording: Recording, cuts: Iterable[int] = ()) -> Read:
     """Read a recording in pieces; at each cut the parser is written down and made anew, as by a new control plane."""
-    name, raw, text = recording.spec.parser, recording.stdout, b""
-    parser = parser_for(name)
+    spec, raw, parts = recording.spec, recording.stdout, []
+    parser = parser_for(spec.parser)
     for start, end in itertools.pairwise([0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]):
-        parser = parser_for(name, json.loads(json.dumps(parser.state())))
-        text += b"".join(it.data for it in parser.feed(raw[start:end]) if isinstance(it, Text))
-    text += b"".join(it.data for it in parser.end() if isinstance(it, Text))
+        parser = parser_for(spec.parser, json.loads(json.dumps(parser.state())))
+        parts.append(parser.feed(raw[start:end]))
+    parts.append(parser.end())
     told, stdout = recording.told, raw.decode()
-    ending = Ending(Cause.NOBODY, told["code"], told["signal"], None, stdout, recording.stderr)
-    return Read(judge(ending, parser.summary, recording.spec.success, allow_empty=False), parser.summary, text)
+    ended = ExitInfo(Cause.NOBODY, told["code"], told["signal"], None, stdout, recording.stderr)
+    outcome = judge(ended, parser.summary, spec.success, spec.errors, allow_empty=False)
+    text, records = (b"".join(it) for it in zip(*parts, strict=True))
+    return Read(outcome, parser.summary, text, records)

@@ -22,7 +22,10 @@ STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled"
 FINAL = frozenset(STATUSES[2:])
 _EXIT = {"completed": OK, "timed_out": TIMED_OUT}
 _RETRY, _VALIDATE, _PROMPT = "pxctl pipe retry {id}", "pxctl pipe validate {name}", "pxctl pipe show {name} --rendered"
-_PRESETS = "check presets.toml and the key that it names, then: pxctl pipe retry {id}"
+_KEY = "check presets.toml and the key that it names, then: pxctl pipe retry {id}"
+_MODEL = "mend the model in {place}, then: pxctl pipe retry {id}"
+_QUOTA = "name another preset in pipe.md, or wait, then: pxctl pipe retry {id}"
+_PROVIDER = "start the provider ({provider}), then: pxctl pipe retry {id}"
 _LIMITS = "pxctl config show; pxctl pipe show {name}"
 _LONGEST = "raise pipes.timeout_max_seconds in pxd.toml, then: pxctl daemon reload"
 _HINTS = {
@@ -33,10 +36,10 @@ _HINTS = {
     "cancelled": _RETRY,
     "shutdown": _RETRY,
     "interrupted": _RETRY,
-    "auth_failed": _PRESETS,
-    "model_not_found": _PRESETS,
-    "quota_exhausted": _PRESETS,
-    "preflight_failed": _PRESETS,
+    "auth_failed": _KEY,
+    "model_not_found": _MODEL,
+    "quota_exhausted": _QUOTA,
+    "preflight_failed": _PROVIDER,
     "agent_not_found": _VALIDATE,
     "agent_incompatible": _VALIDATE,
     "preset_not_found": _VALIDATE,
@@ -236,7 +239,9 @@ def hint_for(execution: Execution) -> str:
     kind = str(execution.get("error_type"))
     is_cut = kind == "timeout" and execution.get("timeout_wanted_seconds") is not None
     hint = _LONGEST if is_cut else _HINTS.get(kind, "pxctl pipe output {id} --stderr")
-    return hint.format(id=execution.get("id"), name=execution.get("pipe_name"))
+    preset, provider = execution.get("preset_id"), execution.get("provider")
+    place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
+    return hint.format(id=execution.get("id"), name=execution.get("pipe_name"), place=place, provider=provider)
 
 
 def successor_of(client: Client, execution: Execution) -> Execution | None:

@@ -33,7 +33,7 @@ async def show_daemon(call: Call) -> web.StreamResponse:
 async def reload(call: Call) -> web.StreamResponse:
     """Read settings and tools again; what is broken is refused and the old settings stay."""
     report = await call.context.control.reload()
-    of_files = [one.text for found in (await call.context.pipes.file_problems()).values() for one in found]
+    of_files = [one for found in (await call.context.pipes.file_problems()).values() for one in found]
     return json_answer(
         {
             "schema": "px.reload/1",

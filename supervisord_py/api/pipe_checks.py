@@ -23,7 +23,7 @@ async def check_pipes(pipes: Pipes) -> list[Check]:
     views = pipes.snapshot()
     found = list(_of_the_room(pipes.health()))
     for name, problems in (await pipes.file_problems()).items():
-        found += [Check(name, Verdict.FAIL, one.text, "pxctl daemon reload") for one in problems]
+        found += [Check(name, Verdict.FAIL, one, "pxctl daemon reload") for one in problems]
     for view in views:
         found += await _of_a_pipe(pipes, view)
     wrong = len({one.name for one in found if one.name.startswith("pipe:")})

@@ -370,6 +370,10 @@ def convert(
     value = document.value if value is None else value
     if not isinstance(value, dict):
         return None, [document.problem(at, f"must be an object, not {type_name(value)}")]
+    try:
+        return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
+    except (msgspec.ValidationError, RecursionError) as error:
+        whole = str(error)  # of one mistake; all of them are looked for now, which takes a hundred times as long
     struct = typing.cast("Any", kind)
     fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
     forbids = struct.__struct_config__.forbid_unknown_fields
@@ -380,19 +384,25 @@ def convert(
             problems.append(document.problem((*at, key), f"unknown key {key!r}{said}", key=True))
     for key, field in fields.items():
         if key in value:
-            try:
-                msgspec.convert(value[key], field.type, strict=strict, dec_hook=dec_hook)
-            except (msgspec.ValidationError, RecursionError) as error:
-                problems.append(_problem(document, (*at, key), field.type, str(error)))
+            for path, wanted, member in _members((*at, key), field.type, value[key]):
+                try:
+                    msgspec.convert(member, wanted, strict=strict, dec_hook=dec_hook)
+                except (msgspec.ValidationError, RecursionError) as error:
+                    problems.append(_problem(document, path, wanted, str(error)))
         elif field.required:
             problems.append(document.problem(at, f"the key {key!r} is missing"))
-    if not problems:
-        try:
-            return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
-        except msgspec.ValidationError as error:  # what __post_init__ found
-            problems.append(_problem(document, at, kind, str(error)))
+    if not problems:  # then it is what __post_init__ found
+        problems.append(_problem(document, at, kind, whole))
     problems.sort(key=lambda each: (each.line or 0, each.column or 0))
     return None, problems
+
+
+def _members(at: Pointer, kind: Any, value: Any) -> Iterable[tuple[Pointer, Any, Any]]:
+    """Return path, type and value of each member of a map, whose keys msgspec does not tell; else the value itself."""
+    bare = _bare(kind)
+    if typing.get_origin(bare) is dict and isinstance(value, dict):
+        return [((*at, key), typing.get_args(bare)[1], member) for key, member in value.items()]
+    return [(at, kind, value)]
 
 
 def _problem(document: Document, at: Pointer, kind: Any, error: str) -> Problem:

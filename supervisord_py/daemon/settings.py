@@ -29,7 +29,6 @@ from supervisord_py.daemon.sources import (
     nearest,
     read_sources,
 )
-from supervisord_py.pipes.agents.redaction import pattern_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -205,8 +204,10 @@ def _pipe_contradictions(pipes: PipesSection) -> Iterator[tuple[str, str]]:
     if pipes.timezone is not None and (reason := _zone_problem(pipes.timezone)):
         yield "timezone", reason
     for pattern in pipes.redact:
-        if trouble := pattern_trouble(pattern):
-            yield "redact", f"has {pattern!r}, which is no regular expression: {trouble}"
+        try:
+            re.compile(pattern.encode())
+        except (re.error, UnicodeEncodeError) as error:
+            yield "redact", f"has {pattern!r}, which is no regular expression: {error}"
 
 
 def _zone_problem(name: str) -> str | None:

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisord_py.errors import ConfigError
-from supervisord_py.pipes.agents.executable import find_executable
-from supervisord_py.pipes.agents.presets import PresetProblem, resolve
-from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError, placeholders_of
+from supervisord_py.pipes.launch import DOTENV, find_executable
 from supervisord_py.pipes.models import COMMAND, BrokenPipe
+from supervisord_py.pipes.presets import PresetProblem, resolve
 from supervisord_py.pipes.schedule import Manual
 from supervisord_py.process.child_environment import DEFAULT_PATH, passed, read_dotenv
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.config.documents import Problem
+    from supervisord_py.pipes.adapters import AgentSpec
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.running.agent_shelf import AgentShelf
 
-    Look = Callable[[PipeDefinition], Problem | None]
+    Look = Callable[[PipeDefinition, AgentSpec], Problem | None]
 
 LOOK_SECONDS = 1.0
 """So long it is believed that a program is there, or is not."""
-_DOTENV = ".env"
 
 
 class PipeFaults:
@@ -71,48 +71,57 @@ class PipeFaults:
         return tuple(self._each(definition, self._looked_for))
 
     def _each(self, definition: PipeDefinition, program: Look) -> Iterator[Problem]:
-        has_own = False
+        spec: AgentSpec | None = None
         try:
-            has_own = not self._shelf.agents_now().get(definition.agent).argv
+            spec = self._shelf.adapters_now().get(definition.agent)
         except ConfigError as error:
             yield definition.problem("agent", error.detail, error.hint or "see agents.toml(5)")
         found = resolve(definition, self._shelf.presets_now())
         if isinstance(found, PresetProblem):
             yield definition.problem("preset", found.message, found.hint)
-        if has_own and (problem := program(definition)) is not None:
+        if spec is not None and not spec.argv and (problem := program(definition, spec)) is not None:
             yield problem
+
+    def missing_agent(self, definition: PipeDefinition) -> Problem | None:
+        """Return why the program of a pipe's agent cannot be started: it is not installed, and may be at any time."""
+        try:
+            spec = self._shelf.adapters_now().get(definition.agent)
+        except ConfigError:
+            return None
+        return self._program(definition, spec) if spec.argv else None
 
     def keep_only(self, pipes: Collection[str]) -> None:
         """Forget the pipes that are gone."""
         for name in self._programs.keys() - set(pipes):
             del self._programs[name]
 
-    def _program(self, definition: PipeDefinition) -> Problem | None:
-        """Return why a pipe's own command cannot be started."""
+    def _program(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
+        """Return why a pipe's program cannot be started."""
         now = self._boot()
         known = self._programs.get(definition.name)
         if known is not None and known[0] is definition and now < known[1]:
             return known[2]
-        found = self._looked_for(definition)
+        found = self._looked_for(definition, spec)
         self._programs[definition.name] = (definition, now + LOOK_SECONDS, found)
         return found
 
-    def _looked_for(self, definition: PipeDefinition) -> Problem | None:
+    def _looked_for(self, definition: PipeDefinition, spec: AgentSpec) -> Problem | None:
+        word = next(iter(spec.argv or definition.command), None)
+        if not isinstance(word, str) or any(placeholders_of(word)):
+            return None
         env = {"PATH": DEFAULT_PATH} | passed(self._environ, self._config().env_allow)
-        why = _missing(definition, env)
+        why = _missing(word, spec, definition.folder, env)
         if why is None:
             return None
-        own, _doubts = read_dotenv(definition.folder / _DOTENV)
-        why = _missing(definition, env | dict(own))
-        return None if why is None else definition.problem("command", why.detail, why.hint or "mend the command")
+        own, _doubts = read_dotenv(definition.folder / DOTENV)
+        why = _missing(word, spec, definition.folder, env | dict(own))
+        key = "agent" if spec.argv else "command"
+        return None if why is None else definition.problem(key, why.detail, why.hint or "mend the command")
 
 
-def _missing(definition: PipeDefinition, env: Mapping[str, str]) -> CannotRunError | None:
-    if not definition.command:
-        return None
-    home, path = env.get("HOME", "/"), env["PATH"]
+def _missing(word: str, spec: AgentSpec, folder: Path, env: Mapping[str, str]) -> CannotRunError | None:
     try:
-        find_executable(definition.command[0], path=path, home=home, folder=definition.folder, agent=definition.agent)
+        find_executable(word, spec, folder, path=env["PATH"], home=env.get("HOME", "/"))
     except CannotRunError as error:
         return error
     return None

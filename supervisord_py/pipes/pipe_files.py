@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from supervisord_py.config.documents import Problem, did_you_mean, read_bounded
-from supervisord_py.pipes.agents.launching import DOTENV, check_agent, provider_doubt
-from supervisord_py.pipes.agents.presets import EVERY, PresetProblem, resolve
-from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError, finding
 from supervisord_py.pipes.execution import Group, Trigger
+from supervisord_py.pipes.launch import DOTENV, check, provider_doubt
 from supervisord_py.pipes.models import COMMAND, BrokenPipe, PipeDefinition, error_of
+from supervisord_py.pipes.presets import EVERY, PresetProblem, resolve
 from supervisord_py.pipes.running.freezing import Order, timeout_doubts
 from supervisord_py.pipes.running.starting import order_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from supervisord_py.pipes.agents.presets import Presets, Resolved
     from supervisord_py.pipes.checks import Check
     from supervisord_py.pipes.front_matter import Value
     from supervisord_py.pipes.models import Declared
+    from supervisord_py.pipes.presets import Presets, ResolvedPreset
     from supervisord_py.pipes.running.intake import Chosen
     from supervisord_py.pipes.running.pipes_build import PipesBuild
     from supervisord_py.pipes.views import PipeView
@@ -48,7 +48,7 @@ class PipeFiles:
         from supervisord_py.pipes.install import install
 
         config = self._house.config
-        known = frozenset((await self._house.shelf.catalog()).names)
+        known = (await self._house.shelf.adapters()).agents
         async with self._lock:
             installed = await install(
                 source,
@@ -184,19 +184,19 @@ class PipeFiles:
         """Return why a pipe's agent cannot run, None where it can; and what is odd about it and its providers."""
         if chosen.refusal is not None:
             return None, ()
-        execution, means = self._all.intake.example(definition, chosen), await self._house.shelf.means()
-        spec = means.catalog.get(definition.agent)
+        execution, context = self._all.intake.example(definition, chosen), await self._house.shelf.context()
+        spec = context.adapters.get(definition.agent)
         later = [provider_doubt(spec, each.provider) for each in chosen.plan.fallbacks]
         try:
-            version = await check_agent(order_of(self._house, execution, definition), means)
+            found = await check(order_of(self._house, execution, definition), context)
         except CannotRunError as error:
             return error.message, ()
         env_file = f"{definition.folder / DOTENV}"  # has a check of its own, also where its agent cannot run
-        doubts = (each for each in version.warnings if not each.startswith(env_file))
+        doubts = (each for each in found.warnings if not each.startswith(env_file))
         return None, tuple(dict.fromkeys((*doubts, *filter(None, later))))
 
 
-def _in_words(definition: PipeDefinition, found: Resolved) -> str | None:
+def _in_words(definition: PipeDefinition, found: ResolvedPreset) -> str | None:
     """Say which presets a pipe would run with, and what they are; None where it needs none."""
     if definition.agent == COMMAND and found.preset.id is None:
         return None
@@ -211,4 +211,4 @@ def _in_words(definition: PipeDefinition, found: Resolved) -> str | None:
 def _preset_doubts(definition: PipeDefinition, presets: Presets) -> Iterator[str]:
     """Say which presets a pipe does without at present."""
     for name in presets.broken if EVERY in definition.presets else ():
-        yield f"the preset {name!r} is left out: {presets.broken[name][0].text}"
+        yield f"the preset {name!r} is left out: {finding(presets.broken[name][0])}"

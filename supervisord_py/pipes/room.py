@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.execution import Execution
     from supervisord_py.pipes.front_matter import Value
-    from supervisord_py.pipes.models import ConfigProblem, Declared, PipeDefinition
+    from supervisord_py.pipes.models import Declared, PipeDefinition
     from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.scheduler import Clocks
@@ -152,8 +152,8 @@ class Pipes:
         """Return the units whose output the disk refuses at present, so that their agents wait; and why."""
         return self._house.roster.refused_output()
 
-    async def file_problems(self) -> Mapping[str, Sequence[ConfigProblem]]:
-        """Return everything that is wrong with the files of agents and presets, by `agents` and `presets`."""
+    async def file_problems(self) -> Mapping[str, Sequence[str]]:
+        """Return all that is wrong with agents.toml and presets.toml, in sentences, by `agents` and `presets`."""
         return await asyncio.to_thread(self._house.shelf.problems)
 
     # -- pipes -------------------------------------------------------------------------------------------------------

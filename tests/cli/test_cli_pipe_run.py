@@ -97,6 +97,22 @@ def test_run_exits_by_the_outcome(px: Px, daemon: FakeDaemon, status: str, error
     assert ended.err.endswith(f": so it went\nhint: {hint}\n")
 
 
+@pytest.mark.parametrize(
+    ("facts", "hint"),
+    [
+        ({"error_type": "model_not_found", "preset_id": None}, "mend the model in pipe.md, then: pxctl pipe retry 12"),
+        ({"error_type": "model_not_found", "preset_id": "a"}, "mend the model in [presets.a] of presets.toml, then: "),
+        ({"error_type": "preflight_failed", "provider": "ollama"}, "start the provider (ollama), then: "),
+        ({"error_type": "quota_exhausted"}, "name another preset in pipe.md, or wait, then: "),
+        ({"error_type": "auth_failed"}, "check presets.toml and the key that it names, then: "),
+    ],
+)
+def test_the_hint_names_the_cause(px: Px, daemon: FakeDaemon, facts: dict[str, Any], hint: str) -> None:
+    ran(daemon, done(execution(12, "failed", **facts)))
+    daemon.on(LIST, listed(execution()))
+    assert f"\nhint: {hint}" in px("pipe", "run", "digest").err
+
+
 def test_a_failure_that_is_tried_again_says_so(px: Px, daemon: FakeDaemon) -> None:
     ran(daemon, done(execution(12, "failed", error_type="rate_limited")))
     later = execution(13, "queued", retry_of=12, not_before="2026-11-21T12:00:00.000Z")

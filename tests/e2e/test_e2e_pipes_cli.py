@@ -189,6 +189,23 @@ def test_a_broken_pipe_names_line_and_cure(held: House) -> None:
     (folder / "pipe.md").unlink()
 
 
+def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_that_installs_it(held: House) -> None:
+    agents = held.home / "agents.toml"
+    before = agents.read_text()
+    agents.write_text(f'{before}\n[agents.absent]\nargv = ["px-absent"]\ninstall = "get px-absent"\n')
+    folder = write(held, "absent", "agent: absent\nschedule: manual")
+    told = until(lambda: json.loads(px(held, "pipe", "show", "absent", "--json").stdout or "{}").get("warnings"), "it")
+    assert "the program 'px-absent' of the agent 'absent' was not found" in told[0]
+    assert "install it: get px-absent" in told[0]
+    assert b"install it: get px-absent" in px(held, "pipe", "list").stdout.replace(b"\n", b"")
+    checked = px(held, "pipe", "validate", "absent")
+    assert (checked.returncode, b"get px-absent" in checked.stdout) == (1, True)
+    ended = px(held, "pipe", "run", "absent")
+    assert (ended.returncode, b"get px-absent" in ended.stderr, b"/.bun/bin" in ended.stderr) == (1, True, False)
+    (folder / "pipe.md").unlink()
+    agents.write_text(before)
+
+
 def test_executions_are_found_by_pipe_status_and_age(held: House) -> None:
     shell(held, "found", "[ -e good ]")
     for _ in range(3):

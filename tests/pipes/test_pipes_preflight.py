@@ -1,76 +1,73 @@
-"""Preflights: only certain trouble stops an execution, and it is told what it is (A5, A6, A7)."""
+"""Preflights: only certain trouble stops an execution, and it is told what it is (A5, A6, A7); versions; programs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mock_provider import MockProvider
 from ports import free_port
+from process.real_keeper import RealKeeper
 from supervisord_py.errors import StartFailedError
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.agents.preflight import Asked, model_names, new_session, preflight, same_model
-from supervisord_py.pipes.agents.programs import Answer, Program
-from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes import preflight
+from supervisord_py.pipes.adapters import CannotRunError, load_adapters
 from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.pipes.launch import LaunchSpec
+from supervisord_py.pipes.preflight import (
+    AgentVersion,
+    Completed,
+    Programs,
+    VersionCache,
+    check_credentials,
+    check_provider,
+    model_names,
+    new_session,
+    same_model,
+)
+from supervisord_py.process.child_environment import Environment
+from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.spec import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from supervisord_py.pipes.agents.versions import Version
-
 PATIENCE = 60.0
-
-
-@dataclass
-class FakeAsk:
-    """Answers `pi auth check`."""
-
-    answer: Answer | Exception = field(default_factory=lambda: Answer(0))
-    programs: list[Program] = field(default_factory=list)
-
-    async def __call__(self, program: Program, *, seconds: float) -> Answer:
-        self.programs.append(program)
-        assert seconds > 0
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+CLAUDE, PI = load_adapters(None).get("claude"), load_adapters(None).get("pi")
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nobody wait between two attempts; an answer may be as late as the machine is slow."""
-    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.FIRST_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.READ_SECONDS", PATIENCE)
+    monkeypatch.setattr(preflight, "FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(preflight, "READ_SECONDS", PATIENCE)
 
 
-async def look(
-    url: str | None,
-    provider: str | None = "custom",
-    model: str | None = "ok",
-    *,
-    version: Version | None = (0, 74, 2),
-    ask: FakeAsk | None = None,
-    seconds: float = PATIENCE,
-) -> None:
-    values = {"url": url, "url_root": (url or "").removesuffix("/v1"), "provider": provider, "model": model}
-    asked = Asked(load_agents(None).get("pi"), values, version, "/bin/pi", Path("/"), {"PATH": "/bin"})
-    await preflight(asked, http=new_session, ask=ask or FakeAsk(), seconds=seconds)
+def answering(answer: Completed | Exception, asked: list[Any] | None = None) -> preflight.Run:
+    async def run(argv: Any, **_: Any) -> Completed:
+        if asked is not None:
+            asked.append(tuple(argv))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return run
 
 
-async def refusal(
-    *arguments: str | None, ask: FakeAsk | None = None, version: Version | None = (0, 74, 2), seconds: float = PATIENCE
-) -> CannotRunError:
-    with pytest.raises(CannotRunError) as refused:
-        await look(*arguments, ask=ask, version=version, seconds=seconds)
-    return refused.value
+# -- providers ---------------------------------------------------------------------------------------------------------
+
+
+async def look(url: str, provider: str = "custom", model: str | None = "ok", seconds: float = PATIENCE) -> None:
+    values = {"url": url, "url_root": url.removesuffix("/v1"), "provider": provider, "model": model}
+    await check_provider(values, http=new_session, seconds=seconds)
 
 
 @contextlib.asynccontextmanager
@@ -94,118 +91,189 @@ async def server(behave: Callable[[asyncio.StreamWriter], None], port: int = 0) 
                 await writer.wait_closed()
 
 
-def answering(raw: bytes) -> Callable[[asyncio.StreamWriter], None]:
-    return lambda writer: writer.write(raw)
-
-
-@pytest.fixture
-def closed_port() -> str:
-    """Return an address at which nobody listens."""
-    return f"http://127.0.0.1:{free_port()}/v1"
-
-
-async def test_ollama_has_the_model() -> None:
+async def test_ollama_is_asked_for_the_model() -> None:
     async with MockProvider() as it:
-        await look(it.url, "ollama", "ok")
-        await look(it.url, "ollama", "tool:7b")
-        await look(it.url, "ollama", None)
+        for model in ("ok", "tool:7b", None):
+            await look(it.url, "ollama", model)
+        with pytest.raises(CannotRunError, match="does not have the model 'absent'") as caught:
+            await look(it.url, "ollama", "absent")
+    assert (caught.value.error_type, caught.value.hint) == (ErrorType.MODEL_NOT_FOUND, "fetch it: ollama pull absent")
+    with pytest.raises(CannotRunError, match="Ollama is not running at") as caught:
+        await look(f"http://127.0.0.1:{free_port()}/v1", "ollama")
+    assert (caught.value.error_type, caught.value.hint) == (ErrorType.PREFLIGHT_FAILED, "start it: ollama serve")
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{",
-        b"nonsense\r\n\r\n",
-    ],
-)
-async def test_a_server_that_says_something_strange_is_the_agents_to_judge(
-    raw: bytes, monkeypatch: pytest.MonkeyPatch
+STRANGE: list[Callable[[Any], None]] = [
+    lambda writer: writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"),
+    lambda writer: writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"),
+    lambda writer: writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"),
+    lambda writer: writer.write(b"nonsense\r\n\r\n"),
+    lambda _: None,
+    lambda writer: writer.transport.abort(),
+]
+
+
+@pytest.mark.parametrize("behave", STRANGE)
+async def test_a_server_that_says_something_strange_or_nothing_is_the_agents_to_judge(
+    behave: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{preflight.__module__}.READ_SECONDS", 0.1)
-    async with server(answering(raw)) as url:
+    monkeypatch.setattr(preflight, "READ_SECONDS", 0.1)
+    async with server(behave) as url:
         await look(url, "ollama", "ok")
         await look(url)
 
 
-async def test_a_server_that_says_nothing_or_hangs_up_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{preflight.__module__}.READ_SECONDS", 0.1)
-    for behave in (lambda _: None, lambda writer: writer.transport.abort()):
-        async with server(behave) as url:
-            await look(url)
+async def test_nothing_answers_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{free_port()}/v1"
+    for each in (url, "http://[bad"):
+        with pytest.raises(CannotRunError) as caught:
+            await look(each)
+        assert caught.value.error_type is ErrorType.NETWORK
+        assert caught.value.detail.startswith(f"nothing answers at {each}: ")
+        assert "ssl:" not in caught.value.detail, "the system's words, not the library's"
 
-
-async def test_nothing_answers_at_a_url(closed_port: str) -> None:
-    refused = await refusal(closed_port)
-    assert refused.error_type is ErrorType.NETWORK
-    assert refused.detail.startswith(f"nothing answers at {closed_port}: ")
-    assert "ssl:" not in refused.detail, "the system's words, not the library's"
-    assert (await refusal("http://[bad")).error_type is ErrorType.NETWORK
-
-
-async def test_a_connection_that_does_not_come_about_ends_with_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object, **__: object) -> object:
         return await asyncio.Event().wait()
 
     monkeypatch.setattr("aiohttp.TCPConnector.connect", never)
-    refused = await refusal("http://127.0.0.1:9/v1", seconds=0.05)
-    assert refused.detail.endswith("no connection within 0.05 s")
+    with pytest.raises(CannotRunError, match=r"no connection within 0\.05 s$"):
+        await look(url, seconds=0.05)
 
 
-async def test_a_server_that_comes_up_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch, closed_port: str) -> None:
-    waits: list[float] = []
-
+async def test_a_server_that_comes_up_meanwhile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits, port = list[float](), free_port()
     async with contextlib.AsyncExitStack() as stack:
 
         async def meanwhile(seconds: float) -> None:
             waits.append(seconds)
-            port = int(closed_port.rsplit(":", 1)[1].removesuffix("/v1"))
-            await stack.enter_async_context(server(answering(b"HTTP/1.1 204 OK\r\n\r\n"), port))
+            reply: Callable[[Any], None] = lambda writer: writer.write(b"HTTP/1.1 204 OK\r\n\r\n")  # noqa: E731
+            await stack.enter_async_context(server(reply, port))
 
         monkeypatch.setattr("asyncio.sleep", meanwhile)
-        await look(closed_port)
+        await look(f"http://127.0.0.1:{port}/v1")
     assert len(waits) == 1
 
 
-# -- credentials ----------------------------------------------------------------------------------------------------
-
-
-async def test_pi_is_asked_for_its_credentials_from_the_version_on_that_knows() -> None:
-    ask = FakeAsk()
-    await look(None, "openai", "gpt", version=(0, 84, 1), ask=ask)
-    words = ("/bin/pi", "auth", "check", "--provider", "openai", "--model", "gpt", "--json")
-    assert ask.programs == [Program(words, "/", {"PATH": "/bin"})]
-
-
-@pytest.mark.parametrize(("provider", "version"), [("openai", (0, 84, 0)), ("openai", None), (None, (0, 90))])
-async def test_who_cannot_answer_is_not_asked(provider: str | None, version: Version | None) -> None:
-    ask = FakeAsk(Answer(1))
-    await look(None, provider, "gpt", version=version, ask=ask)
-    assert ask.programs == []
-
-
-async def test_missing_credentials_are_auth_failed() -> None:
-    ask = FakeAsk(Answer(1, None, '{"status":"not_ready"}\n'))
-    refused = await refusal(None, "openai", "gpt", version=(1, 0), ask=ask)
-    assert refused.error_type is ErrorType.AUTH_FAILED
-    assert 'pi has no credentials for the provider \'openai\': {"status":"not_ready"}' in refused.message
-    assert ".env beside pipe.md" in refused.message
-
-
-@pytest.mark.parametrize("answer", [Answer(0), Answer(2), Answer(None, 9), TimeoutError(), StartFailedError("no")])
-async def test_an_answer_that_says_nothing_stops_nobody(answer: Answer | Exception) -> None:
-    await look(None, "openai", version=(1, 0), ask=FakeAsk(answer))
-
-
-def test_names_of_models() -> None:
-    assert same_model("llama3", ("llama3:latest",))
-    assert same_model("a:b/llama3", ("a:b/llama3:latest",))
-    assert not same_model("llama3:8b", ("llama3:latest",))
-    assert model_names(b'{"models": [{"name": "a"}, {"name": 1}, 2, {}]}') == ("a",)
-    assert model_names(b'{"models": 1}') is None
-
-
 @given(st.binary())
-def test_no_answer_makes_the_reader_fail(raw: bytes) -> None:
+def test_names_of_models(raw: bytes) -> None:
     model_names(raw)
+    assert model_names(b'{"models": [{"name": "a"}, {"name": 1}, 2, {}]}') == ["a"]
+    assert model_names(b'{"models": 1}') is None
+    assert [same_model(*it) for it in (("a", ["a:latest"]), ("a:b/c", ["a:b/c:latest"]), ("a:8b", ["a:latest"]))] == [
+        *(True, True, False)
+    ]
+
+
+# -- credentials and versions ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "version", "answer", "asks"),
+    [
+        ("openai", (0, 84, 1), Completed(0), True),
+        ("openai", (0, 84, 1), Completed(1, None, '{"status":"not_ready"}\n'), True),
+        ("openai", (1, 0), Completed(2), True),
+        ("openai", (1, 0), Completed(None, 9), True),
+        ("openai", (1, 0), TimeoutError(), True),
+        ("openai", (1, 0), StartFailedError("no"), True),
+        ("openai", (0, 84, 0), Completed(1), False),
+        ("openai", None, Completed(1), False),
+        (None, (0, 90), Completed(1), False),
+    ],
+)
+async def test_pi_is_asked_for_its_credentials_and_only_a_clear_no_stops_it(
+    provider: str | None, version: tuple[int, ...] | None, answer: Completed | Exception, asks: bool
+) -> None:
+    asked: list[Any] = []
+    values = {"provider": provider, "model": "gpt"}
+    found = LaunchSpec(PI, ("/bin/pi",), Environment({}), "/", None, values, version=AgentVersion(version))
+    work = check_credentials(found, run=answering(answer, asked), seconds=PATIENCE)
+    if asks and isinstance(answer, Completed) and answer.code == 1:
+        with pytest.raises(CannotRunError, match=r"no credentials for the provider 'openai': .*not_ready") as caught:
+            await work
+        assert caught.value.error_type is ErrorType.AUTH_FAILED
+    else:
+        await work
+    command = ("/bin/pi", "auth", "check", "--provider", "openai", "--model", "gpt", "--json")
+    assert asked == ([command] if asks else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Completed(0, None, "", "2.1.3\n"), None),
+        (Completed(0, None, "9.9.9 (Claude Code)"), "claude is 9.9.9; this adapter was tested with <3"),
+        (TimeoutError(), "the version of claude could not be found: it did not answer within 30 s"),
+        (StartFailedError("exec failed"), "the version of claude could not be found: exec failed"),
+        (Completed(0, None, "who knows\n"), "the version of claude could not be found: who knows"),
+        (Completed(0), "the version of claude could not be found: it printed nothing"),
+    ],
+)
+async def test_an_odd_version_is_a_warning(tmp_path: Path, answer: Completed | Exception, words: str | None) -> None:
+    found = await VersionCache().find(CLAUDE, "/bin/sh", tmp_path, {}, answering(answer))
+    assert found.warnings == (() if words is None else (words,))
+
+
+async def test_a_version_that_cannot_work_is_agent_incompatible_with_its_cure(tmp_path: Path) -> None:
+    trouble = "x" * 60_000 + "\nTypeError: webidl.util.markAsUncloneable is not a function\nNode.js v20.20.2\n"
+    cases = [
+        (PI, Completed(1, None, "", trouble), "does not start under what is there to run it: Node.js v20.20.2", "node"),
+        (CLAUDE, Completed(0, None, "1.0.0"), "claude is 1.0.0, and this adapter needs >=2.0.65", "npm install -g"),
+    ]
+    for spec, answer, words, cure in cases:
+        with pytest.raises(CannotRunError, match=words) as caught:
+            await VersionCache().find(spec, "/bin/sh", tmp_path, {}, answering(answer))
+        assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
+        assert cure in str(caught.value.hint)
+
+
+async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:
+    program, cache = tmp_path / "claude", VersionCache()
+    program.touch()
+    for answer in ("2.1.3", "2.9.9"):
+        found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, answer)))
+        assert found.text == "2.1.3"
+    os.utime(program, ns=(1, 1))
+    found = await cache.find(CLAUDE, str(program), tmp_path, {}, answering(Completed(0, None, "2.9.9")))
+    assert found.text == "2.9.9"
+    other = msgspec.structs.replace(CLAUDE, argv=("node",))
+    found = await cache.find(other, str(program), tmp_path, {}, answering(Completed(0, None, "2.1.3")))
+    assert found.warnings == ("nobody can say which version of claude this is",)
+
+
+# -- small programs in a real keeper -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def placement(short_tmp: Path) -> AsyncIterator[LocalPlacement]:
+    keeper = await asyncio.to_thread(RealKeeper, short_tmp)
+    channel = await asyncio.to_thread(keeper.channel)
+    made = await LocalPlacement.connect(channel, daemon_id=keeper.daemon_id, log_dir=keeper.log_dir)
+    yield made
+    made.close()
+    await asyncio.to_thread(keeper.close)
+
+
+async def test_programs_answer_in_memory_and_leave_nothing(placement: LocalPlacement) -> None:
+    async def ran(*argv: str, cwd: str = "/", seconds: float = PATIENCE) -> Completed:
+        env = {"PATH": "/usr/bin:/bin"}
+        return await Programs(placement).run(argv, unit="pipe-probe:x", timeout=seconds, cwd=Path(cwd), env=env)
+
+    answer = await ran("/bin/sh", "-c", "echo sk-secret; echo bad >&2; exit 3")
+    assert (answer, answer.last_line) == (Completed(3, None, "sk-secret\n", "bad\n"), "bad")
+    assert (await ran("/bin/sh", "-c", "kill -9 $$")).signal == 9
+    words = ("'; exit 9 #", "$HOME", "a b")
+    assert (await ran("/bin/sh", "-c", 'printf "%s|" "$@"', "x", *words)).stdout == "'; exit 9 #|$HOME|a b|"
+    long = await ran(sys.executable, "-I", "-S", "-c", "import sys; sys.stdout.write('x' * 300_000 + 'end')")
+    assert (len(long.stdout), long.stdout[-4:]) == (256 * 1024, "xend")
+    with pytest.raises(TimeoutError):
+        await ran("/bin/sh", "-c", "sleep 600 & sleep 600", seconds=0.05)
+    with pytest.raises(StartFailedError):
+        await ran("/bin/true", cwd="/nowhere")
+    assert list(await placement.list("")) == []
+    logged = [path.read_bytes() for path in Path(placement.log_dir).rglob("*") if path.is_file()]
+    assert not any(b"sk-secret" in content for content in logged)
+    left = ChildSpec("pipe-probe:ask", ("/bin/sleep", "600"), "/", {"PATH": "/bin"})
+    await placement.spawn(placement.new_key(), left)
+    await Programs(placement).open()
+    assert list(await placement.list("")) == [], "what an earlier control plane left is stopped"

@@ -9,29 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.pipes.agents.presets import (
-    PresetProblem,
-    Presets,
-    Resolved,
-    load_presets,
-    parse_presets,
-    resolve,
-)
+from supervisord_py.pipes.adapters import finding
 from supervisord_py.pipes.execution import ErrorType, Preset
 from supervisord_py.pipes.models import Fingerprint, PipeDefinition
+from supervisord_py.pipes.presets import PresetProblem, Presets, ResolvedPreset, load_presets, resolve
 from supervisord_py.pipes.schedule import Manual
 
-FILE = "/conf/presets.toml"
 TEXT = """
 [presets.fast]
-provider = "custom"
 url = "http://127.0.0.1:8000/v1"
 model = "small"
 api_key = "$ACME_KEY"
 prompt = "Be brief."
 input_cost = 0.5
-output_cost = 2
-context_window = 32000
 max_tokens = 1000
 
 [presets.good]
@@ -42,168 +32,157 @@ default = true
 
 [presets.local]
 provider = "native-ollama"
-model = "llama3"
 """
-PRESETS = parse_presets(TEXT, FILE)
+TWO_DEFAULTS = "[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("conf") / "presets.toml"
+
+
+@pytest.fixture
+def load(file: Path) -> Any:
+    def load(text: str = TEXT) -> Presets:
+        file.write_text(text)
+        return load_presets(file)
+
+    return load
 
 
 def pipe(*presets: str, **fields: Any) -> PipeDefinition:
-    print_ = Fingerprint(0, 0, 0, 0, "")
+    mark = Fingerprint(0, 0, 0, 0, "")
     return PipeDefinition(
-        "p", Path("/p"), Path("/p/pipe.md"), print_, Manual(), "manual", "body", presets=presets, **fields
+        "p", Path("/p"), Path("/p/pipe.md"), mark, Manual(), "manual", "body", presets=presets, **fields
     )
 
 
-def resolved(definition: PipeDefinition, presets: Presets = PRESETS) -> Resolved:
+def resolved(definition: PipeDefinition, presets: Presets) -> ResolvedPreset:
     found = resolve(definition, presets)
-    assert isinstance(found, Resolved), found
+    assert isinstance(found, ResolvedPreset), found
     return found
 
 
-def refused(definition: PipeDefinition, presets: Presets = PRESETS) -> PresetProblem:
+def refused(definition: PipeDefinition, presets: Presets) -> PresetProblem:
     found = resolve(definition, presets)
     assert isinstance(found, PresetProblem)
     return found
 
 
-def test_the_file_is_read_whole() -> None:
-    assert PRESETS.problems == ()
-    assert PRESETS.names == ("fast", "good", "local")
-    assert PRESETS.default_id == "good"
-    assert PRESETS.by_id["fast"] == Preset(
-        id="fast",
-        provider="custom",
-        model="small",
-        url="http://127.0.0.1:8000/v1",
-        api="openai-completions",
-        api_key="$ACME_KEY",
-        prompt="Be brief.",
-        input_cost=0.5,
-        output_cost=2,
-        context_window=32000,
-        max_tokens=1000,
+def test_the_file_is_read_whole(load: Any) -> None:
+    presets: Presets = load()
+    assert (presets.problems, list(presets.by_id), presets.default_id) == ([], ["fast", "good", "local"], "good")
+    url, api = "http://127.0.0.1:8000/v1", "openai-completions"
+    assert presets.by_id["fast"] == Preset(
+        "fast", "custom", "small", url, api, "$ACME_KEY", "Be brief.", input_cost=0.5, max_tokens=1000
     )
-    assert PRESETS.by_id["local"].provider == "ollama"
-    assert parse_presets('[presets.x]\nurl = "http://h"\n', FILE).by_id["x"].provider == "custom"
+    assert presets.by_id["local"].provider == "ollama"
 
 
-def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing() -> None:
-    assert resolved(pipe("fast", provider="openai", model="gpt")).preset.id == "fast"
-    assert resolved(pipe(provider="openai", model="gpt")).preset == Preset(provider="openai", model="gpt")
-    assert resolved(pipe(model="gpt", effort="low")).preset == Preset(model="gpt", effort="low")
-    assert resolved(pipe(provider="native-ollama")).preset.provider == "ollama"
-    assert resolved(pipe()).preset.id == "good"
-    assert resolved(pipe(), Presets(FILE)).preset == Preset()
-
-
-def test_the_default_is_not_for_programs_that_ask_no_model() -> None:
-    own = pipe(agent="command", command=("cat",), effort="low")
-    assert resolved(own) == Resolved(Preset(effort="low"))
-    assert resolved(pipe("fast", agent="command", command=("cat",))).preset.id == "fast", "but what it names is"
-
-
-def test_a_list_is_a_chain_and_the_star_is_all_others() -> None:
-    found = resolved(pipe("local", "fast", "local"))
-    assert [each.id for each in (found.preset, *found.fallbacks)] == ["local", "fast"]
-    found = resolved(pipe("local", "*"))
-    assert [each.id for each in (found.preset, *found.fallbacks)] == ["local", "fast", "good"]
-    assert [each.id for each in resolved(pipe("fast", "auto")).fallbacks] == ["good"]
-    assert resolved(pipe("pi-agent")).preset.id == "good"
-
-
-@pytest.mark.parametrize("word", ["auto", "default", "pi-agent"])
-def test_who_asks_for_the_default_preset_gets_it_or_a_problem(word: str) -> None:
-    assert resolved(pipe(word, model="gpt")).preset.id == "good"
-    trouble = refused(pipe(word, model="gpt"), Presets(FILE, {"fast": PRESETS.by_id["fast"]}))
-    assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
-    assert "is the default one" in trouble.message
-    assert "default = true" in trouble.hint
-    program = pipe(word, agent="command", command=("cat",))
-    assert resolved(program) == Resolved(Preset()), "a program asks no model"
-    twice = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
-    assert "already" in resolved(pipe(word), twice).warnings[0]
-
-
-def test_the_pipes_effort_wins() -> None:
-    assert resolved(pipe("good", effort="low")).preset.effort == "low"
-    assert resolved(pipe(effort="low")).preset.effort == "low"
-    assert resolved(pipe("good")).preset.effort == "high"
-
-
-def test_a_missing_preset_is_named_with_the_file_and_those_there_are() -> None:
-    trouble = refused(pipe("good", "fats", model="gpt"))
-    assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
-    assert trouble.message == "there is no preset 'fats' in /conf/presets.toml; there are: fast, good, local"
-    assert trouble.hint == "did you mean 'fast'?"
-    assert "add [presets.zzz]" in refused(pipe("zzz")).hint
-    assert "there are: none at all" in refused(pipe("zzz"), Presets(FILE)).message
-    assert "no preset of /conf/presets.toml is the default one" in refused(pipe("auto", "*"), Presets(FILE)).message
-    assert "has none" in refused(pipe("*"), Presets(FILE)).message
-
-
-WRONG = [
-    ('modle = "x"', "modle", "there is no such key", "did you mean 'model'?"),
-    ("model = 1", "model", "1 is not a text", "leave the key out"),
-    ('model = ""', "model", "is not a text", "leave the key out"),
-    ('effort = "max"', "effort", "'max' is none of low, medium, high", "low"),
-    ('url = "localhost"', "url", "is no address", "https://"),
-    ('provider = "custom"', "provider", "needs its url", "http://127.0.0.1:8000/v1"),
-    ('api_key = "sk-123456789"', "api_key", "is no reference", "$ACME_API_KEY"),
-    ("input_cost = -1", "input_cost", "is not a number of at least 0", "leave the key out"),
-    ("output_cost = nan", "output_cost", "is not a number", "leave the key out"),
-    ("max_tokens = 1.5", "max_tokens", "is not a whole number", "leave the key out"),
-    ('default = "yes"', "default", "is not true or false", "leave the key out"),
+CHOICES: list[tuple[PipeDefinition, list[str | None]]] = [
+    (pipe("fast", provider="openai", model="gpt"), ["fast"]),
+    (pipe(provider="openai", model="gpt"), [None]),
+    (pipe(), ["good"]),
+    (pipe("pi-agent"), ["good"]),
+    (pipe("auto", model="gpt"), ["good"]),
+    (pipe("local", "fast", "local"), ["local", "fast"]),
+    (pipe("local", "*"), ["local", "fast", "good"]),
+    (pipe("fast", "auto"), ["fast", "good"]),
+    (pipe(agent="command", command=("cat",)), [None]),
+    (pipe("auto", agent="command", command=("cat",)), [None]),
+    (pipe("fast", agent="command", command=("cat",)), ["fast"]),
 ]
 
 
-@pytest.mark.parametrize(("text", "key", "detail", "hint"), WRONG)
-def test_what_is_wrong_takes_only_its_own_preset_away(text: str, key: str, detail: str, hint: str) -> None:
-    presets = parse_presets(f"{TEXT}\n[presets.bad]\n{text}\n", FILE)
-    assert presets.names == PRESETS.names
-    (problem,) = presets.problems
-    assert problem.key == key
-    trouble = refused(pipe("bad"), presets)
-    assert problem.hint == trouble.hint
-    assert problem.hint not in trouble.message, "it is said once"
-    assert detail in problem.detail
-    assert hint in problem.hint
-    assert problem.line == TEXT.count("\n") + 3
-    assert "sk-123456789" not in problem.text
-    assert f"'bad' is broken: {problem.finding}" in refused(pipe("bad"), presets).message
+@pytest.mark.parametrize(("definition", "names"), CHOICES)
+def test_the_order_is_preset_then_the_pipes_own_then_the_default_then_nothing(
+    load: Any, definition: PipeDefinition, names: list[str | None]
+) -> None:
+    found = resolved(definition, load())
+    assert [each.id for each in (found.preset, *found.fallbacks)] == names
+    assert resolved(pipe(), load("")).preset == Preset()
+    assert resolved(pipe(provider="native-ollama"), load()).preset.provider == "ollama"
+    assert [resolved(pipe(*it, effort="low"), load()).preset.effort for it in ((), ("good",))] == ["low", "low"]
 
 
-def test_names_and_defaults_that_cannot_be() -> None:
-    assert [problem.key for problem in parse_presets('[presets.auto]\n[presets."*"]\n', FILE).problems] == ["auto", "*"]
-    two = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
-    assert (two.default_id, list(two.broken)) == ("a", ["b"])
-    assert "is no table" in parse_presets("[presets]\na = 1\n", FILE).problems[0].detail
-    assert "'preset' has no place here" in parse_presets("[preset.a]\n", FILE).problems[0].text
-    assert parse_presets("[preset.a]\n", FILE).problems[0].hint == "write [presets.a]"
-    assert parse_presets("[fast]\n", FILE).problems[0].hint == "write [presets.fast]"
-    assert "'presets' has no place here" in parse_presets("presets = 1\n", FILE).problems[0].text
+def test_a_missing_preset_is_named_with_the_file_and_those_there_are(load: Any, file: Path) -> None:
+    presets: Presets = load()
+    trouble = refused(pipe("good", "fats", model="gpt"), presets)
+    assert trouble.error_type is ErrorType.PRESET_NOT_FOUND
+    assert trouble.message == f"there is no preset 'fats' in {file}; there are: fast, good, local"
+    assert trouble.hint == "did you mean 'fast'?"
+    assert "add [presets.zzz]" in refused(pipe("zzz"), presets).hint
+    assert "there are: none at all" in refused(pipe("zzz"), load("")).message
+    assert "has none" in refused(pipe("*"), load("")).message
+    for word in ("auto", "default", "pi-agent"):
+        asked = refused(pipe(word, "*"), load("[presets.a]\n"))
+        assert "is the default one" in asked.message
+        assert "default = true" in asked.hint
 
 
-@given(st.text())
-def test_no_text_makes_the_reader_fail(text: str) -> None:
-    parse_presets(text, FILE)
+WRONG = [
+    ('modle = "x"', "modle", "unknown key 'modle'; did you mean 'model'?"),
+    ("model = 1", "model", "must be a string"),
+    ('model = ""', "model", "length >= 1"),
+    ('effort = "max"', "effort", "must be one of low, medium, high, not 'max'"),
+    ('url = "localhost"', "url", "is no address"),
+    ('provider = "custom"', "provider", "needs its url"),
+    ('api_key = "sk-123456789"', "api_key", "is no reference"),
+    ("input_cost = -1", "input_cost", ">= 0"),
+    ("output_cost = nan", "output_cost", ">= 0"),
+    ("max_tokens = 1.5", "max_tokens", "must be a whole number"),
+    ('default = "yes"', "default", "must be true or false"),
+]
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    file = tmp_path / "presets.toml"
-    assert load_presets(file) == Presets(str(file))
-    file.write_bytes(b"\xef\xbb\xbf[presets.a]\n")
-    assert load_presets(file).names == ("a",)
-    file.write_bytes(b"\xff")
-    assert "is not UTF-8 at byte 0" in load_presets(file).problems[0].text
-    file.unlink()
-    file.mkdir()
-    assert "cannot be read" in load_presets(file).problems[0].text
+@pytest.mark.parametrize(("text", "key", "message"), WRONG)
+def test_what_is_wrong_takes_only_its_own_preset_away(load: Any, text: str, key: str, message: str) -> None:
+    presets: Presets = load(f"{TEXT}\n[presets.bad]\n{text}\n")
+    assert list(presets.by_id) == ["fast", "good", "local"]
+    [problem] = presets.problems
+    assert (problem.pointer, problem.line) == (f"/presets/bad/{key}", TEXT.count("\n") + 3)
+    assert message in problem.message
+    assert "sk-123456789" not in str(problem)
+    assert f"'bad' is broken: {finding(problem)}" in refused(pipe("bad"), presets).message
 
 
-def test_whoever_gets_the_default_preset_is_told_of_a_second_one() -> None:
-    both = parse_presets("[presets.a]\ndefault = true\n[presets.b]\ndefault = true\n", FILE)
-    found = resolve(pipe(), both)
-    assert isinstance(found, Resolved)
-    assert found.preset.id == "a"
-    assert len(found.warnings) == 1
-    assert "[presets.b] default: another preset is the default one already" in found.warnings[0]
+BROKEN = {
+    "[presets.auto]\n": ("/presets/auto", "cannot be called 'auto'"),
+    '[presets."*"]\n': ("/presets/*", "cannot be called '*'"),
+    TWO_DEFAULTS: ("/presets/b/default", "another preset is the default one already"),
+    "[presets]\na = 1\n": ("/presets/a", "must be an object"),
+    "[preset.a]\n": ("/preset", "'preset' has no place here"),
+    "[fast]\n": ("/fast", "'fast' has no place here"),
+    "presets = 1\n": ("/presets", "'presets' has no place here"),
+    "[presets.a": ("", "is no TOML"),
+}
+
+
+@pytest.mark.parametrize(("text", "told"), BROKEN.items())
+def test_names_defaults_and_files_that_cannot_be(load: Any, text: str, told: tuple[str, str]) -> None:
+    [problem] = load(text).problems
+    assert problem.pointer == told[0]
+    assert told[1] in problem.message
+    hints = {"[preset.a]\n": "write [presets.a]", "[fast]\n": "write [presets.fast]"}
+    assert hints.get(text, "") in str(problem.hint)
+
+
+def test_a_broken_default_is_never_passed_over_and_a_rival_is_told(load: Any) -> None:
+    for text in ("[presets.main]\nmodle = 'x'\ndefault = true\n", "[presets.default]\n", "[presets.a"):
+        found = refused(pipe(), load(text))
+        assert found.error_type is ErrorType.CONFIG_ERROR
+        assert resolved(pipe(model="own"), load(text)).preset.model == "own"
+    both = resolved(pipe(), load(TWO_DEFAULTS))
+    assert (both.preset.id, len(both.warnings)) == ("a", 1)
+    assert "presets.b.default: another preset is the default one already" in both.warnings[0]
+
+
+@given(st.binary())
+def test_no_bytes_make_the_reader_fail(file: Path, raw: bytes) -> None:
+    file.write_bytes(raw)
+    load_presets(file)
+
+
+def test_a_file_that_cannot_be_read_is_a_problem_and_one_that_is_not_there_is_none(tmp_path: Path) -> None:
+    assert load_presets(tmp_path / "absent") == Presets(str(tmp_path / "absent"))
+    assert "cannot be read" in load_presets(tmp_path).problems[0].message

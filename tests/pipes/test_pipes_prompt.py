@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
+from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
 from supervisord_py.pipes.running.agent_shelf import machine_zone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NOVEMBER = datetime.fromisoformat("2026-11-21T20:41:03.123Z").timestamp()
-FACTS = PromptFacts(NOVEMBER - 3600, NOVEMBER, "Europe/Berlin", "./output/7/", ApiAt("/run/pxd.sock", 7860))
+FACTS = PromptFacts(NOVEMBER - 3600, NOVEMBER, "Europe/Berlin", "./output/7/", api_address("/run/pxd.sock", 7860))
 
 
-def test_the_five_facts_stand_first() -> None:
-    assert render_prompt(FACTS, None, "# Do it\n") == (
+def test_the_five_facts_stand_first_then_the_presets_words() -> None:
+    head = (
         "Time range: 2026-11-21T19:41:03.123Z to 2026-11-21T20:41:03.123Z\n"
         "Date: 2026-11-21\n"
         "Timezone: Europe/Berlin (UTC+01:00)\n"
         "Output directory: ./output/7/\n"
         "API: http://127.0.0.1:7860 (bearer token in the file $PX_API_TOKEN_FILE)\n"
-        "\n"
-        "# Do it\n"
     )
-
-
-def test_without_a_port_the_socket_is_named() -> None:
-    assert "\nAPI: unix socket /s\n\n" in render_prompt(replace(FACTS, api=ApiAt("/s")), None, "x")
-    assert "\nAPI: http://[::1]:7860 (" in render_prompt(replace(FACTS, api=ApiAt("/s", 7860, "::1")), None, "x")
-
-
-def test_the_presets_words_stand_before_the_body() -> None:
-    assert render_prompt(FACTS, "\nBe brief.\n\n", "body").endswith("FILE)\n\nBe brief.\n\nbody")
-    assert render_prompt(FACTS, "\n \n", "body").endswith("FILE)\n\nbody")
-
-
-def test_what_triggered_it_is_told_in_one_line() -> None:
-    told = render_prompt(replace(FACTS, context={"event": "ü", "data": {"b": "1\n2"}}), None, "body")
-    assert told.splitlines()[5:] == ['Trigger: {"data": {"b": "1\\n2"}, "event": "ü"}', "", "body"]
+    assert render_prompt(FACTS, None, "# Do it\n") == f"{head}\n# Do it\n"
+    assert render_prompt(FACTS, "\nBe brief.\n\n", "body") == f"{head}\nBe brief.\n\nbody"
+    assert render_prompt(FACTS, "\n \n", "body") == f"{head}\nbody"
+    told = msgspec.structs.replace(FACTS, context={"event": "ü", "data": {"b": "1\n2"}})
+    assert render_prompt(told, None, "x") == f'{head}Trigger: {{"data": {{"b": "1\\n2"}}, "event": "ü"}}\n\nx'
+    assert api_address("/s", None) == "unix socket /s"
+    assert api_address("/s", 7860, "::1").startswith("http://[::1]:7860 (")
 
 
 @given(st.text())
@@ -58,19 +48,15 @@ def test_a_body_passes_through_untouched(body: str) -> None:
     [
         ("2026-03-29T00:59:59Z", "Europe/Berlin", "2026-03-29", "+01:00"),
         ("2026-03-29T01:00:00Z", "Europe/Berlin", "2026-03-29", "+02:00"),
-        ("2026-10-25T00:59:59Z", "Europe/Berlin", "2026-10-25", "+02:00"),
-        ("2026-10-25T01:00:00Z", "Europe/Berlin", "2026-10-25", "+01:00"),
         ("2026-11-01T05:59:59Z", "America/New_York", "2026-11-01", "-04:00"),
-        ("2026-11-01T06:00:00Z", "America/New_York", "2026-11-01", "-05:00"),
         ("2026-11-21T20:00:00Z", "Asia/Kolkata", "2026-11-22", "+05:30"),
         ("2026-11-21T20:00:00Z", "America/St_Johns", "2026-11-21", "-03:30"),
-        ("2026-11-21T20:00:00Z", "Pacific/Kiritimati", "2026-11-22", "+14:00"),
         ("2026-11-21T20:00:00Z", "UTC", "2026-11-21", "+00:00"),
     ],
 )
 def test_date_and_offset_are_those_of_the_zone_at_that_moment(moment: str, zone: str, date: str, offset: str) -> None:
     at = datetime.fromisoformat(moment).timestamp()
-    lines = render_prompt(replace(FACTS, context_end=at, zone=zone), None, "").splitlines()
+    lines = render_prompt(msgspec.structs.replace(FACTS, context_end=at, zone=zone), None, "").splitlines()
     assert lines[1:3] == [f"Date: {date}", f"Timezone: {zone} (UTC{offset})"]
 
 
@@ -82,11 +68,9 @@ def test_the_machines_zone(tmp_path: Path) -> None:
     assert machine_zone({"TZ": ":Europe/Berlin"}, localtime=str(linked), timezone=str(named)) == "Europe/Berlin"
     assert machine_zone({"TZ": "CET-1CEST"}, localtime=str(linked), timezone=str(named)) == "Europe/Paris"
     assert machine_zone({}, localtime=missing, timezone=str(named)) == "Asia/Tokyo"
-    assert machine_zone({"TZ": "../x"}, localtime=missing, timezone=missing) == "UTC"
     for offset, zone in (("UTC-3", "Etc/GMT-3"), ("ABC5", "Etc/GMT+5"), ("<+08>-08:00", "Etc/GMT-8"), ("UT99", "UTC")):
         assert machine_zone({"TZ": offset}, localtime=missing, timezone=missing) == zone
     with capture_logs() as told:
         assert machine_zone({"TZ": "Mars/X"}, localtime=missing, timezone=missing) == "UTC"
         assert machine_zone({"TZ": "UTC-3"}, localtime=missing, timezone=missing) == "Etc/GMT-3"
     assert [(it["event"], it["wanted"], it["taken"]) for it in told] == [("time_zone_unknown", "Mars/X", "UTC")]
-    assert machine_zone({})

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mock_provider import ANSWER, INPUT_TOKENS, MockProvider
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.agents.launching import LaunchOrder, Means, Prepared, cleanup, launch
-from supervisord_py.pipes.agents.programs import Answer, Program
-from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError, load_adapters
 from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status
-from supervisord_py.pipes.judging.outcome import judge
-from supervisord_py.pipes.judging.parsers import parser_for
-from supervisord_py.pipes.judging.values import Cause, Ending, Summary
+from supervisord_py.pipes.launch import LaunchContext, LaunchOrder, LaunchSpec, cleanup, prepare
+from supervisord_py.pipes.outcome import Cause, ExitInfo, judge
+from supervisord_py.pipes.preflight import Completed
+from supervisord_py.pipes.vendor_streams import parser_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+
+    from supervisord_py.pipes.streams import Summary
 
 pytestmark = pytest.mark.deep
 
@@ -34,28 +34,28 @@ PATIENCE = 100.0
 class Run:
     """What became of one run."""
 
-    prepared: Prepared
+    prepared: LaunchSpec
     outcome: Outcome
     summary: Summary
     requests: int
     stored: bytes
 
 
-async def ask(program: Program, *, seconds: float) -> Answer:
-    """Run a small program; the placement has tests of its own."""
+async def run(argv: Sequence[str], *, unit: str, timeout: float, cwd: Path, env: Mapping[str, str]) -> Completed:
+    """Run a small program; `Programs` has a test of its own."""
     child = await asyncio.create_subprocess_exec(
-        *program.argv,
-        cwd=program.cwd,
-        env=dict(program.env),
+        *argv,
+        cwd=cwd,
+        env=dict(env),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(child.communicate(), seconds)
-    return Answer(child.returncode, None, out.decode(), err.decode())
+    out, err = await asyncio.wait_for(child.communicate(), timeout)
+    return Completed(child.returncode, None, out.decode(), err.decode())
 
 
 class House:
-    """Folders for the executions, and the means."""
+    """Folders for the executions, and the context."""
 
     def __init__(self, root: Path, nodes: Path) -> None:
         self.root = root
@@ -63,7 +63,8 @@ class House:
         found = [str(each.parent) for each in nodes.glob("node_modules/node-*/bin/node")]
         path = os.pathsep.join([str(PEERS / "pi-newest" / "node_modules" / ".bin"), *found, os.environ["PATH"]])
         environ = {"PATH": path, "HOME": str(root / "home"), "PROVIDER_KEY": KEY}
-        self.means = Means(load_agents(None), environ, ("PATH", "HOME"), ask, root, preflight_seconds=PATIENCE)
+        adapters, names = load_adapters(None), ("PATH", "HOME")
+        self.context = LaunchContext(adapters, environ, names, run, root, preflight_seconds=PATIENCE)
 
     def order(self, number: int, model: str, url: str) -> LaunchOrder:
         return LaunchOrder(
@@ -84,18 +85,19 @@ class House:
     async def run(self, number: int, model: str) -> Run:
         async with MockProvider() as provider:
             order = self.order(number, model, provider.url)
-            prepared = await launch(order, self.means)
+            prepared = await prepare(order, self.context)
             ending, out = await self._ended(prepared)
-            parser = parser_for(prepared.parser)
+            adapter = prepared.adapter
+            parser = parser_for(adapter.parser)
             parser.feed(out)
             parser.end()
-            outcome = judge(ending, parser.summary, prepared.success, allow_empty=False)
+            outcome = judge(ending, parser.summary, adapter.success, adapter.errors, allow_empty=False)
             assert set(provider.keys) == {KEY}
             stored = out + b"".join(each.read_bytes() for each in order.run_dir.rglob("*") if each.is_file())
             await asyncio.to_thread(cleanup, order.run_dir)
             return Run(prepared, outcome, parser.summary, len(provider.requests), stored)
 
-    async def _ended(self, prepared: Prepared) -> tuple[Ending, bytes]:
+    async def _ended(self, prepared: LaunchSpec) -> tuple[ExitInfo, bytes]:
         assert prepared.stdin_file is not None
         with prepared.stdin_file.open("rb") as prompt:
             child = await asyncio.create_subprocess_exec(
@@ -110,7 +112,7 @@ class House:
         code = child.returncode
         assert code is not None
         exit_code, number = (code, None) if code >= 0 else (None, -code)
-        return Ending(Cause.NOBODY, exit_code, number, None, "", err.decode()), out
+        return ExitInfo(Cause.NOBODY, exit_code, number, None, "", err.decode()), out
 
 
 @pytest.mark.timeout(600)
@@ -122,7 +124,7 @@ async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     run = await House(tmp_path / "new", PEERS / "node22").run(1, "tool")
     assert (run.outcome.status, run.summary.final_text, run.requests) == (Status.COMPLETED, ANSWER, 2)
     assert (run.summary.usage.input_tokens, run.summary.settled) == (2 * INPUT_TOKENS, True)
-    assert (run.prepared.agent_version, run.prepared.warnings) == ("1.5.2", ())
+    assert (run.prepared.version.text, run.prepared.warnings) == ("1.5.2", ())
     assert KEY.encode() not in run.stored
     old = tmp_path / "old" / "node_modules" / "node-of-yesterday" / "bin" / "node"
     await asyncio.to_thread(old.parent.mkdir, parents=True)
@@ -131,6 +133,6 @@ async def test_the_newest_pi_runs_on_its_node_and_is_named_on_an_older_one(
     await asyncio.to_thread(old.chmod, 0o700)
     house = House(tmp_path / "old", tmp_path / "old")
     with pytest.raises(CannotRunError, match="does not start under what is there to run it") as caught:
-        await launch(house.order(2, "ok", "http://127.0.0.1:9/v1"), house.means)
+        await prepare(house.order(2, "ok", "http://127.0.0.1:9/v1"), house.context)
     assert caught.value.error_type is ErrorType.AGENT_INCOMPATIBLE
     assert "pi-coding-agent@0.74.2" in (caught.value.hint or "")

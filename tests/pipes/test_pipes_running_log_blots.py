@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.keeper.logs import Segments
-from supervisord_py.pipes.agents.redaction import LINE_BYTES
 from supervisord_py.pipes.running.log_blots import MOST_KEYS, RECORD_BYTES, CutValues, LogBlots
+from supervisord_py.pipes.secrets import LINE_BYTES
 from supervisord_py.process.output import Chunk, OutputReader, Stream
 
 SECRETS, PATTERNS = ("secret-1", 'quo"ted\nkey'), (r"\d\d-\d",)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisord_py.pipes.execution import Execution, Group, Plan, Preset, Status, Trigger
-from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.running.agent_shelf import SETTLE_SECONDS, ReadAgain
 from supervisord_py.pipes.running.live_run import LiveRun
 

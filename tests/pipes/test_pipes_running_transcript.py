@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.execution import ErrorType
-from supervisord_py.pipes.judging.values import ErrorPattern, SuccessRule
+from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running import spool as spools
 from supervisord_py.pipes.running import transcript as transcripts
@@ -122,7 +122,7 @@ def test_records_go_to_their_own_file_and_the_words_to_stdout(tmp_path: Path) ->
     transcript = a_transcript(tmp_path / "run", log, parser="pi-jsonl")
     transcript.spool.create()
     read_out(transcript)
-    assert (transcript.settled, transcript.summary.final_text) == (True, "hi")
+    assert (transcript.summary.settled, transcript.summary.final_text) == (True, "hi")
     assert all_of(tmp_path / "run", OUT) == b"hi\n"
     assert all_of(tmp_path / "run", ERR) == b"oh"
     assert b"message_end" in all_of(tmp_path / "run", EVENTS)
@@ -210,8 +210,8 @@ def test_the_folder_of_an_execution_is_private_under_any_umask(tmp_path: Path) -
 
 
 def test_terms_come_back_as_they_were() -> None:
-    success = SuccessRule((0, 2), patterns=(ErrorPattern(ErrorType.NETWORK, "gone"),), scan_output=True)
-    terms = RunTerms("pi-jsonl", success, allow_empty=True, patterns=("a",), stop_signal=2)
+    success, errors = SuccessRule((0, 2), scan_output=True), (ErrorPattern(ErrorType.NETWORK, "gone"),)
+    terms = RunTerms("pi-jsonl", success, errors, allow_empty=True, patterns=("a",), stop_signal=2)
     assert decode(encode(terms)) == terms
     for text in (None, "", "no JSON", "[]", "7", '{"cursor": 42}', '{"parser": 1, "of_tomorrow": 2}'):
         assert decode(text) is None

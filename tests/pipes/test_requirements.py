@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from mock_provider import MockProvider
 from requirement_stage import begun, ended, in_one_room, preset, presets, settings
 from supervisord_py.api.pipe_documents import execution_document
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.agents.launching import provider_doubt
+from supervisord_py.pipes.adapters import load_adapters
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
+from supervisord_py.pipes.launch import provider_doubt
 from supervisord_py.pipes.room_requests import RunRequest
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ async def test_a6_an_unreachable_provider_ends_with_the_timeout(rig: PipeRig) ->
 @in_one_room
 async def test_a7_ollama_is_asked_before_the_spawn(rig: PipeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not running and without the model are two things."""
-    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.FIRST_WAIT_SECONDS", 0.0)
-    monkeypatch.setattr("supervisord_py.pipes.agents.preflight.READ_SECONDS", 60.0)
+    monkeypatch.setattr("supervisord_py.pipes.preflight.FIRST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("supervisord_py.pipes.preflight.READ_SECONDS", 60.0)
     rig.write("a7", "agent: tell\npreset: a7\nretries: 0")
     with settings(rig, preflight=True, preflight_seconds=60.0), socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -169,7 +169,7 @@ async def test_a9_an_unknown_provider_is_passed_on(rig: PipeRig) -> None:
     rig.write("a9", "agent: tell\nprovider: acme-llm\nmodel: m")
     done = await rig.run("a9")
     assert (done.stdout, done.preset.provider) == ("--provider acme-llm --model m\n", "acme-llm")
-    doubt = provider_doubt(load_agents(None).get("pi"), "acme-llm")
+    doubt = provider_doubt(load_adapters(None).get("pi"), "acme-llm")
     assert doubt is not None
     assert "is not known to be one of pi's; it is passed on as it stands" in doubt
 

@@ -15,7 +15,7 @@ from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.api.pipe_units import PipeState, pipe_unit_document
 from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
-from supervisord_py.pipes.agents import presets as preset_file
+from supervisord_py.pipes import presets as preset_file
 from supervisord_py.pipes.config import OutputLimits
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest

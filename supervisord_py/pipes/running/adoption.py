@@ -18,9 +18,9 @@ import structlog
 from supervisord_py.errors import ConfigError, ConflictError, PxError
 from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.pipes import rows
-from supervisord_py.pipes.agents.launching import recall_secrets
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
-from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.launch import recall_secrets
+from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.room_requests import MOST_PAGE, OutputStream
 from supervisord_py.pipes.running import run_terms
 from supervisord_py.pipes.running.following import Following
@@ -124,8 +124,8 @@ class Adoption:
     async def _terms(self, execution: Execution) -> RunTerms:
         """Return how an agent is judged whose own terms were lost: as one that is started now would be."""
         with suppress(ConfigError):
-            spec = (await self._house.shelf.catalog()).get(execution.plan.agent)
-            return RunTerms(spec.parser, spec.success, allow_empty=execution.plan.allow_empty)
+            spec = (await self._house.shelf.adapters()).get(execution.plan.agent)
+            return RunTerms(spec.parser, spec.success, spec.errors, allow_empty=execution.plan.allow_empty)
         return RunTerms()
 
     async def _stop_left_over(self, child: Child, tag: RunTag | None) -> None:
@@ -175,10 +175,10 @@ class Adoption:
             _log.error("pipe_interruption_not_recorded", execution=execution.id, detail=error.detail)
 
     async def _veil_of(self, live: LiveRun, terms: RunTerms) -> Veiled:
-        """Return what must not be stored of its output: the keeper held its keys, and is gone with them."""
+        """Return what must not be stored of its output."""
         house = self._house
         order = order_of(house, live.execution, live.definition)
-        return Veiled(await recall_secrets(order, await house.shelf.means()), terms.patterns)
+        return Veiled(await recall_secrets(order, await house.shelf.context()), terms.patterns)
 
     def _salvaged(self, live: LiveRun, parser: str, veiled: Veiled) -> Output:
         """Read what the log still has of it, and blot it there. Blocking."""

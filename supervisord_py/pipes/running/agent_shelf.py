@@ -14,21 +14,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import structlog
 
-from supervisord_py.pipes.agents.catalog import load_agents
-from supervisord_py.pipes.agents.launching import Means
-from supervisord_py.pipes.agents.presets import load_presets, read_presets
-from supervisord_py.pipes.agents.programs import Programs
-from supervisord_py.pipes.agents.versions import VersionCache
+from supervisord_py.pipes.adapters import load_adapters, sentence
+from supervisord_py.pipes.launch import LaunchContext
+from supervisord_py.pipes.preflight import Programs, VersionCache
+from supervisord_py.pipes.presets import load_presets, read_presets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from supervisord_py.errors import ConfigError
-    from supervisord_py.pipes.agents.catalog import AgentCatalog
-    from supervisord_py.pipes.agents.presets import Presets
+    from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.config import PipesConfig
-    from supervisord_py.pipes.models import ConfigProblem
+    from supervisord_py.pipes.presets import Presets
     from supervisord_py.process.placement import Placement
 
 
@@ -123,77 +120,63 @@ class AgentShelf:
     """
 
     def __init__(self, placement: Placement, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
-        self._placement = placement
         self._config = config
         self._environ = dict(environ)
         """Not the mapping of the process itself, which decodes every value at every look."""
-        self._agents: ReadAgain[AgentCatalog] = ReadAgain(load_agents)
+        self._adapters: ReadAgain[Adapters] = ReadAgain(load_adapters)
         self._presets: ReadAgain[Presets] = ReadAgain(load_presets)
         self._versions = VersionCache()
-        self._programs: Programs | None = None
-        self._zone: str | None = None
+        self._programs = Programs(placement)
+        self.zone = "UTC"
+        """The machine's time zone, once it is open."""
 
     async def open(self) -> None:
         """Stop what an earlier control plane left of probes."""
-        self._programs = Programs(self._placement)
         await self._programs.open()
-        self._zone = await asyncio.to_thread(machine_zone, self._environ)
+        self.zone = await asyncio.to_thread(machine_zone, self._environ)
 
-    @property
-    def zone(self) -> str:
-        """The machine's time zone."""
-        return self._zone or "UTC"
-
-    async def catalog(self) -> AgentCatalog:
+    async def adapters(self) -> Adapters:
         """Return the agents that are known."""
-        return await asyncio.to_thread(self.agents_now)
+        return await asyncio.to_thread(self.adapters_now)
 
-    def agents_now(self) -> AgentCatalog:
-        """Return the agents that are known; their file is read only where it has changed (7 ms)."""
-        return self._agents.now(self._config().agents_file)
+    def adapters_now(self) -> Adapters:
+        """Return the agents that are known; their file is read only where it has changed (7 ms). Blocking."""
+        return self._adapters.now(self._config().agents_file)
 
     def presets_now(self) -> Presets:
-        """Return the presets; their file is read only where it has changed."""
+        """Return the presets; their file is read only where it has changed. Blocking."""
         return self._presets.now(self._config().presets_file)
 
-    def problems(self) -> dict[str, tuple[ConfigProblem, ...]]:
-        """Return everything that is wrong with the files of agents and presets."""
-        return {"agents": self.agents_now().problems, "presets": self.presets_now().problems}
+    def problems(self) -> dict[str, list[str]]:
+        """Return everything that is wrong with the files of agents and presets, in sentences. Blocking."""
+        found = {"agents": self.adapters_now().problems, "presets": self.presets_now().problems}
+        return {name: [sentence(each) for each in problems] for name, problems in found.items()}
 
     async def presets(self) -> Presets:
         """Return the presets as their file stands."""
         return (await self.look())[1]
 
-    async def look(self) -> tuple[AgentCatalog, Presets]:
+    async def look(self) -> tuple[Adapters, Presets]:
         """Return agents and presets as their files stand; presets that make no sense are looked at twice (I3)."""
-        agents, presets = await asyncio.to_thread(self._look_now)
+        adapters, presets = await asyncio.to_thread(lambda: (self.adapters_now(), self.presets_now()))
         if presets.file_problem is not None:
             presets = await read_presets(self._config().presets_file)
-        return agents, presets
+        return adapters, presets
 
-    def _look_now(self) -> tuple[AgentCatalog, Presets]:
-        return self.agents_now(), self.presets_now()
-
-    async def means(self) -> Means:
+    async def context(self) -> LaunchContext:
         """Return what a start needs."""
-        return await asyncio.to_thread(self.means_now)
+        return await asyncio.to_thread(self.context_now)
 
-    def means_now(self) -> Means:
+    def context_now(self) -> LaunchContext:
         """Return what a start needs. Blocking."""
-        assert self._programs is not None
         config = self._config()
-        return Means(
-            catalog=self.agents_now(),
+        return LaunchContext(
+            adapters=self.adapters_now(),
             environ=self._environ,
             env_allow=config.env_allow,
-            ask=self._programs.ask,
-            versions=self._versions,
+            run=self._programs.run,
             presets_folder=config.presets_file.parent,
+            versions=self._versions,
             preflight=config.preflight,
             preflight_seconds=config.preflight_seconds,
         )
-
-
-def said(error: ConfigError) -> str:
-    """Return what is wrong, and the cure, in one text."""
-    return "; ".join(filter(None, (error.detail, error.hint)))

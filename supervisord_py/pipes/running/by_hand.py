@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError
 from supervisord_py.ledger import pipe_history
 from supervisord_py.pipes.execution import ErrorType, Group, Outcome, Status, Trigger
-from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.running.freezing import Order
 
 if TYPE_CHECKING:

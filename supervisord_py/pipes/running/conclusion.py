@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_state import PipeStateRow
     from supervisord_py.ledger.table import Operation
     from supervisord_py.pipes.execution import Execution, Outcome
-    from supervisord_py.pipes.judging.retry import NextTry
+    from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
 

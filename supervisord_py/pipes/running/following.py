@@ -17,12 +17,12 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.pipes.judging.values import Summary
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.performing import Closed
     from supervisord_py.pipes.running.spool import Spool
     from supervisord_py.pipes.running.transcript import News, Transcript
     from supervisord_py.pipes.scheduler import Clocks
+    from supervisord_py.pipes.streams import Summary
 
 FIRST_PAUSE_SECONDS = 0.01
 LONGEST_PAUSE_SECONDS = 0.25

@@ -14,11 +14,10 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import pipe_executions
 from supervisord_py.ledger.pipe_state import StateChange
 from supervisord_py.pipes import rows
-from supervisord_py.pipes.agents.presets import PresetProblem, resolve
-from supervisord_py.pipes.agents.prompt import ApiAt, PromptFacts, render_prompt
 from supervisord_py.pipes.execution import ErrorType, Group, Outcome, Preset, Status, Trigger
+from supervisord_py.pipes.presets import PresetProblem, resolve
+from supervisord_py.pipes.prompt import PromptFacts, api_address, render_prompt
 from supervisord_py.pipes.running import freezing
-from supervisord_py.pipes.running.agent_shelf import said
 from supervisord_py.pipes.running.freezing import Order, Refusal
 from supervisord_py.pipes.running.live_run import LiveRun
 from supervisord_py.pipes.scheduler import whole_ms
@@ -158,15 +157,15 @@ class Intake:
         """Decide with what a pipe is to be run now."""
         shelf, config = self._house.shelf, self._house.config
         ceilings = freezing.Ceilings()
-        agents, presets = await shelf.look()
+        adapters, presets = await shelf.look()
         refusal: Refusal | None = None
         fallbacks: tuple[Preset, ...] = ()
         warnings: tuple[str, ...] = ()
         try:
-            limits = agents.get(definition.agent).limits
+            limits = adapters.get(definition.agent).limits
             ceilings = freezing.Ceilings(limits.turns, limits.tokens, limits.cost)
         except ConfigError as error:
-            refusal = Refusal(ErrorType.CONFIG_ERROR, said(error))
+            refusal = Refusal(ErrorType.CONFIG_ERROR, f"{error.detail}; {error.hint}")
         found = resolve(definition, presets)
         if isinstance(found, PresetProblem):
             refusal = refusal or Refusal(found.error_type, f"{found.message}; {found.hint}")
@@ -201,7 +200,7 @@ class Intake:
             context_end=draft.context_end or draft.queued_at,
             zone=definition.timezone or config.default_timezone or self._house.shelf.zone,
             output_dir=relative,
-            api=ApiAt(config.socket, config.api_port, config.api_host),
+            api=api_address(config.socket, config.api_port, config.api_host),
             context=draft.plan.context,
         )
         return replace(

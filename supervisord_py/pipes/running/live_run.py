@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.outcome import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.agents.redaction import LINE_BYTES, OVERLAP_BYTES, printed_forms
+from supervisord_py.pipes.secrets import LINE_BYTES, OVERLAP_BYTES, printed_forms
 from supervisord_py.process.output import Chunk, Cursor, Stream
 from supervisord_py.process.segment_files import segment_starts
 

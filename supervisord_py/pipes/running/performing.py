@@ -16,16 +16,17 @@ import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
-from supervisord_py.pipes.judging.outcome import judge
-from supervisord_py.pipes.judging.values import Cause, Ending, SuccessRule, Summary
-from supervisord_py.pipes.running import secret_store
+from supervisord_py.pipes.launch import recall_secrets
+from supervisord_py.pipes.outcome import Cause, ExitInfo, SuccessRule, judge
 from supervisord_py.pipes.running.following import Following
 from supervisord_py.pipes.running.log_blots import LogBlots
 from supervisord_py.pipes.running.run_terms import RunTerms
 from supervisord_py.pipes.running.spool import Spool
+from supervisord_py.pipes.running.starting import order_of
 from supervisord_py.pipes.running.stopping import Stopping, ending_of, life_of_run_ends, told_with_survivors
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.pipes.running.watching import Watching, output_of
+from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.output import OutputReader
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Performing:
         if live.cause in {Cause.NOBODY, Cause.SHUTDOWN}:
             live.let_go()
             return
-        ending = Ending(live.cause, detail=live.detail)
+        ending = ExitInfo(live.cause, detail=live.detail)
         await self._conclusion.conclude(live, judge(ending, Summary(), SuccessRule(), allow_empty=False))
 
     async def _rescue(self, live: LiveRun, error: Exception) -> None:
@@ -135,7 +136,8 @@ class Performing:
         """Begin to read, or go on where a control plane before this one was."""
         house, secrets = self._house, live.secrets
         if secrets is None:
-            secrets = await secret_store.recover(house.placement, child.key)
+            order = order_of(house, live.execution, live.definition)
+            secrets = await recall_secrets(order, await house.shelf.context())
         reader = OutputReader.of(house.placement.log_dir, child.unit)
         spool = Spool(house.folder(live.id), house.config.output.file_bytes)
         veiled = Veiled(secrets, terms.patterns)
@@ -202,7 +204,7 @@ def what_it_came_to(live: LiveRun, terms: RunTerms, following: Following, row_by
         row_bytes: Of each stream in its row.
     """
     ending = ending_of(live, following)
-    outcome = judge(ending, following.summary, terms.success, allow_empty=terms.allow_empty)
+    outcome = judge(ending, following.summary, terms.success, terms.errors, allow_empty=terms.allow_empty)
     outcome = told_with_survivors(live, outcome)
     message = following.transcript.veil(outcome.error_message)
     return Closed(replace(outcome, error_message=message), output_of(following, row_bytes))

@@ -142,6 +142,7 @@ class PipeViews:
             schedule=definition.schedule_text,
             next_run=self._next_run(definition, row) if enabled else None,
             warnings=(
+                *self._not_installed(definition),
                 *definition.warnings,
                 *timeout_doubts(definition, self._house.config),
                 *self._over(definition),
@@ -158,6 +159,10 @@ class PipeViews:
             config_error=problem_text(fault) if fault is not None else None,
             file=str(definition.file),
         )
+
+    def _not_installed(self, definition: PipeDefinition) -> tuple[str, ...]:
+        missing = self._faults.missing_agent(definition)
+        return () if missing is None else (f"{missing.message}; {missing.hint}",)
 
     def _fault(self, definition: PipeDefinition) -> Problem | None:
         """Return why a pipe cannot run, or never will although its schedule was to start it."""
@@ -262,7 +267,7 @@ class PipeViews:
         )
         if declared.events:
             sentences = (*sentences, f"events: {', '.join(view.events)}")
-        fault = self._faults.find(declared)
+        fault = self._faults.find(declared) or self._faults.missing_agent(declared)
         if fault is not None:
             sentences = (f"each run of it fails at once: {problem_text(fault)}", *sentences)
         if not self._house.config.enabled:

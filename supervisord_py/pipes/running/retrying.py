@@ -9,13 +9,14 @@ import random
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.execution import Status, Trigger
-from supervisord_py.pipes.judging.retry import Done, FallBack, NextTry, RetryIn, next_try
+from supervisord_py.pipes.outcome import next_try
 from supervisord_py.pipes.running.freezing import Order
 from supervisord_py.pipes.running.intake import Chosen
 from supervisord_py.pipes.scheduler import whole_ms
 
 if TYPE_CHECKING:
     from supervisord_py.pipes.execution import Outcome
+    from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.running.intake import Intake
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
@@ -35,8 +36,7 @@ class Retrying:
         it = live.execution
         chance = random.random()  # noqa: S311 - spreads tries, hides nothing
         limits, rules = self._house.config.retries, live.definition.retries
-        found = next_try(outcome, it.plan, it.retry_count, limits=limits, rules=rules, chance=chance)
-        return None if isinstance(found, Done) else found
+        return next_try(outcome, it.plan, it.preset, it.retry_count, limits=limits, rules=rules, chance=chance)
 
     async def try_again(self, live: LiveRun, found: NextTry) -> None:
         """Take the next try in."""
@@ -44,14 +44,7 @@ class Retrying:
         if definition is None:
             return
         now = self._house.clocks.moment()
-        not_before: float | None = None
-        match found:
-            case RetryIn(delay, plan):
-                not_before, chosen = whole_ms(now + delay), Chosen(plan, it.preset)
-            case FallBack(preset, plan):
-                chosen = Chosen(plan, preset)
-            case Done():
-                return
+        delay, chosen = found.delay_seconds, Chosen(found.plan, found.preset)
         order = Order(
             Trigger.RETRY,
             it.group,
@@ -60,7 +53,7 @@ class Retrying:
             key=it.trigger_key,
             retry_of=it.id,
             retry_count=it.retry_count + 1,
-            not_before=not_before,
+            not_before=None if delay is None else whole_ms(now + delay),
             cause=live.event,
         )
         follower = await self._intake.take(definition, order, chosen=chosen)

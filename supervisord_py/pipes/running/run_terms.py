@@ -1,26 +1,25 @@
 """How an agent that was started is to be read, judged and stopped: fixed at its start, kept in its row. Pure.
 
 Law: an edit of agents.toml changes what starts from now on, never how a run under way is judged. Keys are not in here:
-they lie in the keeper's memory (`secret_store.py`), never in a file.
+who goes on with a run looks them up again.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
-from supervisord_py.pipes.execution import ErrorType
-from supervisord_py.pipes.judging.values import Cause, ErrorPattern, Requirement, SuccessRule
+import msgspec
+
+from supervisord_py.pipes.outcome import Cause, ErrorPattern, SuccessRule
 
 
-@dataclass(frozen=True, slots=True)
-class RunTerms:
+class RunTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stays the same from the start of an agent to its end.
 
     Attributes:
         parser: Name of its output format.
-        success: When it has succeeded.
+        success, errors: When it has succeeded, and what its errors look like.
         allow_empty: No text is no failure.
         settle_seconds: Grace after it said that it is done.
         stop_seconds: From TERM to KILL.
@@ -29,7 +28,8 @@ class RunTerms:
     """
 
     parser: str = "text"
-    success: SuccessRule = field(default_factory=SuccessRule)
+    success: SuccessRule = SuccessRule()
+    errors: tuple[ErrorPattern, ...] = ()
     allow_empty: bool = False
     settle_seconds: float = 2.0
     stop_seconds: float = 5.0
@@ -39,29 +39,15 @@ class RunTerms:
 
 def encode(terms: RunTerms) -> str:
     """Return the text for the row."""
-    return json.dumps(_members(terms), default=_members, separators=(",", ":"))
-
-
-def _members(value: Any) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in fields(value)}
+    return msgspec.json.encode(terms).decode()
 
 
 def decode(text: str | None) -> RunTerms | None:
     """Read them again; None where there are none, or they are not understood."""
     try:
-        members = json.loads(text or "")
-        return replace(RunTerms(**members), success=_success(members["success"]), patterns=tuple(members["patterns"]))
-    except (ValueError, TypeError, KeyError):
+        return msgspec.json.decode(text or "", type=RunTerms)
+    except (msgspec.DecodeError, UnicodeEncodeError):
         return None
-
-
-def _success(members: dict[str, Any]) -> SuccessRule:
-    return SuccessRule(
-        exit_codes=tuple(members["exit_codes"]),
-        require=Requirement(members["require"]),
-        patterns=tuple(ErrorPattern(ErrorType(it["error_type"]), it["pattern"]) for it in members["patterns"]),
-        scan_output=bool(members["scan_output"]),
-    )
 
 
 TAG_VERSION = 1

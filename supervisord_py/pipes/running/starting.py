@@ -19,10 +19,10 @@ from zoneinfo import ZoneInfo
 from supervisord_py.errors import ConflictError, StartFailedError
 from supervisord_py.ledger import pipe_executions, pipe_history
 from supervisord_py.ledger.pipe_state import StateChange
-from supervisord_py.pipes.agents.launching import LaunchOrder, launch
-from supervisord_py.pipes.agents.refusals import CannotRunError
+from supervisord_py.pipes.adapters import CannotRunError
 from supervisord_py.pipes.execution import ErrorType, Outcome, Status
-from supervisord_py.pipes.running import run_terms, secret_store
+from supervisord_py.pipes.launch import LaunchOrder, prepare
+from supervisord_py.pipes.running import run_terms
 from supervisord_py.pipes.running.freezing import OUTPUT_FOLDER
 from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
@@ -32,8 +32,8 @@ from supervisord_py.process.spec import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_history import UsageSum
-    from supervisord_py.pipes.agents.launching import Means, Prepared
     from supervisord_py.pipes.execution import Execution
+    from supervisord_py.pipes.launch import LaunchContext, LaunchSpec
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
@@ -56,7 +56,7 @@ class StartRefusedError(Exception):
 class _Ready:
     """All that a spawn needs; `stdin` is open, None for none."""
 
-    prepared: Prepared
+    prepared: LaunchSpec
     stdin: int | None
 
     def close(self) -> None:
@@ -125,22 +125,22 @@ class Starting:
         """Have everything made that it is to find; None when it is not wanted any more."""
         order = order_of(self._house, live.execution, live.definition)
         try:
-            means = await asyncio.to_thread(self._make_folder, order)
-            work = await live.attempt(launch(order, means), until=live.turn)
+            context = await asyncio.to_thread(self._make_folder, order)
+            work = await live.attempt(prepare(order, context), until=live.turn)
             return None if work.cancelled() else await asyncio.to_thread(_ready, work.result())
         except CannotRunError as error:
             raise StartRefusedError(error.error_type, error.message) from error
         except OSError as error:
             raise _refused_by_disk(error, str(order.run_dir)) from error
 
-    def _make_folder(self, order: LaunchOrder) -> Means:
+    def _make_folder(self, order: LaunchOrder) -> LaunchContext:
         """Make the execution's folder and its files; return what a start needs. Blocking."""
         spool = Spool(order.run_dir, self._house.config.output.file_bytes)
         try:
             spool.create()
         finally:
             spool.close()  # whoever follows opens them again
-        return self._house.shelf.means_now()
+        return self._house.shelf.context_now()
 
     def _patterns(self, live: LiveRun) -> tuple[str, ...]:
         own = live.definition.redact if live.definition else ()
@@ -169,7 +169,6 @@ class Starting:
         house, key, stdin = self._house, live.key, ready.stdin
         live.deadline = house.clocks.boot() + live.execution.plan.timeout_seconds
         try:
-            await secret_store.deposit(house.placement, key, live.secrets or ())
             if stdin is not None:
                 await house.placement.put_fd(_stdin_name(live), stdin)
             spec = self._spec(live, ready.prepared, None if stdin is None else _stdin_name(live))
@@ -179,19 +178,20 @@ class Starting:
         except OSError as error:
             raise _refused_by_disk(error, str(house.folder(live.id))) from error
 
-    def _terms(self, live: LiveRun, prepared: Prepared) -> RunTerms:
-        stop, config = prepared.stop, self._house.config
+    def _terms(self, live: LiveRun, prepared: LaunchSpec) -> RunTerms:
+        adapter, stop, config = prepared.adapter, prepared.adapter.stop, self._house.config
         return RunTerms(
-            parser=prepared.parser,
-            success=prepared.success,
+            parser=adapter.parser,
+            success=adapter.success,
+            errors=adapter.errors,
             allow_empty=live.execution.plan.allow_empty,
             settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
             stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
-            stop_signal=int(stop.signal),
+            stop_signal=stop.number,
             patterns=self._patterns(live),
         )
 
-    def _spec(self, live: LiveRun, prepared: Prepared, stdin_name: str | None) -> ChildSpec:
+    def _spec(self, live: LiveRun, prepared: LaunchSpec, stdin_name: str | None) -> ChildSpec:
         return ChildSpec(
             unit=live.execution.unit,
             argv=prepared.argv,
@@ -203,13 +203,13 @@ class Starting:
             stdin_name=stdin_name,
         )
 
-    async def _note(self, live: LiveRun, child: Child, prepared: Prepared) -> None:
+    async def _note(self, live: LiveRun, child: Child, prepared: LaunchSpec) -> None:
         """Write down who it became."""
         house, who = self._house, child.identity
         live.child = child
         live.heard_at = house.clocks.boot()
         live.deadline = live.heard_at + live.execution.plan.timeout_seconds  # not before it began
-        version, session = prepared.agent_version, prepared.session_path
+        version, session = prepared.version.text, prepared.session_path
         began = whole_ms(child.started_at)
         facts = pipe_executions.Spawned(who.pid, who.start_time, who.boot_id, began, version, session)
         live.become(
@@ -225,7 +225,7 @@ class Starting:
         await pipe_executions.spawned(house.ledger, live.id, facts, also=spawned_row(child))
 
 
-def _ready(prepared: Prepared) -> _Ready:
+def _ready(prepared: LaunchSpec) -> _Ready:
     """Open what its stdin will be. Blocking."""
     file = prepared.stdin_file
     return _Ready(prepared, None if file is None else os.open(file, os.O_RDONLY | os.O_CLOEXEC))

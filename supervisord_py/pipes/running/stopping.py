@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError
-from supervisord_py.pipes.agents.run_files import cleanup
-from supervisord_py.pipes.judging.values import Cause, Ending
+from supervisord_py.pipes.launch import cleanup
+from supervisord_py.pipes.outcome import Cause, ExitInfo
 from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.running import secret_store
 from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.process.instance import ended_row
@@ -92,9 +91,7 @@ class Stopping:
         await self.clear_away(live)
 
     async def clear_away(self, live: LiveRun) -> None:
-        """Remove the private files and keys of a process whose end is recorded."""
-        if live.key and live.secrets != ():
-            await secret_store.drop(self._house.placement, live.key)
+        """Remove the private files of a process whose end is recorded."""
         await asyncio.to_thread(remove_private_files, self._house.folder(live.id))
 
     async def clear_unstarted(self, live: LiveRun) -> None:
@@ -143,14 +140,14 @@ def life_of_run_ends(live: LiveRun) -> Operation:
 # -- what is known of an end -------------------------------------------------------------------------------------------
 
 
-def ending_of(live: LiveRun, following: Following) -> Ending:
+def ending_of(live: LiveRun, following: Following) -> ExitInfo:
     """Return all that is known of an end. Blocking: reads the tails of the output."""
     record, verdict = live.record, live.record.verdict if live.record else None
     limit = verdict.reason if verdict is not None and verdict.reason in _LIMITS else None
     detail = live.detail
     if record is not None and limit is not None:
         detail = describe(record, limit)
-    return Ending(
+    return ExitInfo(
         cause=live.cause if limit is None else Cause.NOBODY,
         code=record.code if record else None,
         signal=record.signal if record else None,

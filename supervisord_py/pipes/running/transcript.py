@@ -13,19 +13,18 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.pipes.agents.redaction import Redactor, redact
-from supervisord_py.pipes.judging.parsers import parser_for
-from supervisord_py.pipes.judging.values import Kept, Resumed, Settled, Text
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.spool import Utf8Check
+from supervisord_py.pipes.secrets import Redactor, redact
+from supervisord_py.pipes.vendor_streams import parser_for
 from supervisord_py.process.output import Chunk, Cursor, Gap, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
-    from supervisord_py.pipes.judging.values import Happening, Summary
     from supervisord_py.pipes.running.log_blots import LogBlots
     from supervisord_py.pipes.running.spool import Spool
+    from supervisord_py.pipes.streams import Parsed, Summary
     from supervisord_py.process.output import OutputReader
 
 STEP_BYTES = 256 * 1024
@@ -33,7 +32,7 @@ NOTE_BYTES = 1024 * 1024
 """So much is read at most before it is noted down."""
 NOTE_SECONDS = 0.2
 _RAW = {Stream.STDOUT: OutputStream.STDOUT, Stream.STDERR: OutputStream.STDERR}
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ class Transcript:
         self._noted = start
         self._noted_at = 0.0
         self._lost = 0
-        self.settled = False
         self.ended = False
 
     @property
@@ -133,7 +131,7 @@ class Transcript:
         for each in Stream:
             is_valid, open_bytes = notes["utf8"][each.name]
             self._checks[each] = Utf8Check(base64.b64decode(open_bytes), is_valid=is_valid)
-        self._lost, self.settled = notes["lost"], notes["settled"]
+        self._lost = notes["lost"]
 
     def notes(self) -> dict[str, Any]:
         """Return all that a successor needs: JSON values."""
@@ -149,7 +147,6 @@ class Transcript:
                 for stream, check in self._checks.items()
             },
             "lost": self._lost,
-            "settled": self.settled,
         }
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -182,17 +179,9 @@ class Transcript:
         else:
             self._put(_RAW[item.stream], item.data)
 
-    def _meant(self, happenings: Iterable[Happening]) -> None:
-        for happening in happenings:
-            match happening:
-                case Text(data):
-                    self._put(OutputStream.STDOUT, data)
-                case Kept(line):
-                    self._put(OutputStream.EVENTS, line)
-                case Settled():
-                    self.settled = True
-                case Resumed():
-                    self.settled = False
+    def _meant(self, parsed: Parsed) -> None:
+        self._put(OutputStream.STDOUT, parsed.text)
+        self._put(OutputStream.EVENTS, parsed.records)
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         ready = self._veils[stream].feed(data)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
 from supervisord_py.ledger import pipe_executions
-from supervisord_py.pipes.judging.outcome import exceeded
-from supervisord_py.pipes.judging.values import Cause
+from supervisord_py.pipes.outcome import Cause, ceiling_exceeded
 from supervisord_py.pipes.running.freezing import too_late
 from supervisord_py.pipes.scheduler import Resumes
 
@@ -47,13 +46,13 @@ class Watching:
         usage = self._following.summary.usage
         if usage != self._live.execution.usage:
             self._live.become(usage=usage)
-            sentence = exceeded(usage, self._live.execution.plan)
+            sentence = ceiling_exceeded(usage, self._live.execution.plan)
             if sentence is not None:
                 self._live.end(Cause.BUDGET, sentence)
         self._look_at_settled()
 
     def _look_at_settled(self) -> None:
-        is_settled = self._following.transcript.settled
+        is_settled = self._following.summary.settled
         if is_settled and self._settling is None:
             self._house.chronicle.say("execution_settled", self._live)
             loop = asyncio.get_running_loop()

@@ -1,0 +1,478 @@
+"""Adapters: how each agent program is started, asked, read, judged and stopped. Data of builtin.toml and agents.toml.
+
+A broken table of the user's takes only its own agent away, and a broken file only the user's tables: who names such an
+agent is told why. A table of a known name overrides single keys of ours, in tables below it as well.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+import signal as signals
+from enum import StrEnum
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+from supervisord_py.config.documents import (
+    Document,
+    DocumentError,
+    Problem,
+    convert,
+    decode,
+    did_you_mean,
+    nearest,
+    parse_toml,
+    read_bounded,
+)
+from supervisord_py.errors import ConfigError, PxError
+from supervisord_py.pipes.execution import ErrorType
+from supervisord_py.pipes.outcome import ErrorPattern, SuccessRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from supervisord_py.config.documents import Pointer
+
+    Values = Mapping[str, str | int | float | None]
+
+BUILTIN = Path(__file__).with_name("builtin.toml")
+COMMAND = "command"
+
+
+class CannotRunError(PxError):
+    """An agent cannot be run: not found, not compatible, no key, no provider, no model.
+
+    Attributes:
+        error_type: Of the execution's row.
+    """
+
+    kind: ClassVar[str] = "cannot_run"
+    title: ClassVar[str] = "The agent cannot be run"
+    status = 503
+
+    def __init__(self, error_type: ErrorType, detail: str, *, hint: str | None = None, **extra: Any) -> None:
+        super().__init__(detail, hint=hint, error_type=error_type.value, **extra)
+        self.error_type = error_type
+
+    @property
+    def message(self) -> str:
+        """`error_message` of the row: what is wrong, and the cure."""
+        return f"{self.detail}; {self.hint}" if self.hint else self.detail
+
+
+# -- placeholders ------------------------------------------------------------------------------------------------------
+
+PLACEHOLDERS = frozenset((
+    "provider", "model", "effort", "url", "url_root", "api", "key", "key_reference", "context_window", "max_tokens",
+    "input_cost", "output_cost", "prompt", "prompt_file", "run_dir", "agent_dir", "session_dir", "output_dir",
+    "pipe_dir", "pipe", "execution_id", "socket",
+))  # fmt: skip
+_ANYWHERE = PLACEHOLDERS - {"key", "prompt"}
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)(:json)?(?:\|([^{}]*))?\}")
+
+
+def fill(text: str, values: Values) -> str | None:
+    """Fill `{name}`, `{name|default}`, `{name:json}`; None where one has neither value nor default.
+
+    Other braces are ordinary text, so that JSON and `{env:NAME}` need no escaping.
+    """
+    if missing(text, values):
+        return None
+
+    def shown(found: re.Match[str]) -> str:
+        value = values.get(found[1])
+        value = found[3] if value is None else value
+        return json.dumps(value) if found[2] else str(value)
+
+    return _PLACEHOLDER.sub(shown, text)
+
+
+def fill_json(value: Any, values: Values) -> Any:
+    """Fill a JSON value: a text that is one placeholder keeps the type of its value; a member that misses one goes."""
+    if isinstance(value, dict):
+        pairs = ((fill(name, values), each, fill_json(each, values)) for name, each in value.items())
+        return {name: new for name, old, new in pairs if name is not None and (new is not None or old is None)}
+    if isinstance(value, list):
+        return [new for old in value if (new := fill_json(old, values)) is not None or old is None]
+    whole = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
+    if whole is None or whole[2]:
+        return fill(value, values) if isinstance(value, str) else value
+    found = values.get(whole[1])
+    if found is not None or whole[3] is None:
+        return found
+    return float(whole[3]) if "." in whole[3] else int(whole[3]) if whole[3].isdigit() else whole[3]
+
+
+def missing(text: str, values: Values) -> tuple[str, ...]:
+    """Return the placeholders that have neither a value nor a default."""
+    return tuple(found[1] for found in _PLACEHOLDER.finditer(text) if found[3] is None and values.get(found[1]) is None)
+
+
+def placeholders_of(value: Any) -> Iterator[str]:
+    """Yield the names of all placeholders in the texts and keys of a value."""
+    if isinstance(value, str):
+        yield from (found[1] for found in _PLACEHOLDER.finditer(value))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield from placeholders_of(name)
+            yield from placeholders_of(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from placeholders_of(each)
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+Version = tuple[int, ...]
+_VERSION = re.compile(r"(?<![\w.])v?(\d+(?:\.\d+)+)")
+_BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
+_OPERATORS: dict[str, Any] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+
+
+def parse_version(text: str) -> Version | None:
+    """Return the first version number in what a program printed, or None: `v20.20.2`, `codex-cli 0.169.0`."""
+    found = _VERSION.search(text)
+    return tuple(map(int, found[1].split("."))) if found else None
+
+
+def in_range(version: Version, bounds: str) -> bool:
+    """Say whether a version satisfies all bounds of `>=0.74,<2`; what is not said counts as 0."""
+    for found in map(_BOUND.fullmatch, bounds.replace(" ", "").split(",")):
+        if found is None:
+            return False
+        pairs = zip_longest(version, map(int, found[2].split(".")), fillvalue=0)
+        difference = next((mine - its for mine, its in pairs if mine != its), 0)
+        if not _OPERATORS[found[1]](difference, 0):
+            return False
+    return True
+
+
+# -- what an adapter is ------------------------------------------------------------------------------------------------
+
+Text = Annotated[str, Meta(min_length=1)]
+Arguments = tuple[str | tuple[str, ...], ...]  # a tuple inside is left out when a placeholder in it has no value
+Seconds = Annotated[float, Meta(ge=0)]
+ParserName = Literal["text", "pi-jsonl", "claude-json", "codex-jsonl", "gemini-json", "opencode-jsonl"]
+
+
+class PromptBy(StrEnum):
+    """How the agent is given the prompt."""
+
+    STDIN = "stdin"
+    FILE = "file"
+    ARG = "arg"
+
+
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An environment variable; set only where every placeholder in `value` and in `when` has a value."""
+
+    value: str
+    when: tuple[str, ...] = ()
+
+
+class PrivateFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file written for one execution, 0600. `when`: else it is not written; `needs`: else it is a config_error."""
+
+    json: Any = None
+    text: str | None = None
+    when: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+class TextByVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text that depends on the agent's version; the first row that fits counts, None fits every version."""
+
+    text: str
+    agent: str | None = None
+
+
+class VersionRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a version is found; outside of `want` it is agent_incompatible, outside of `tested` there is a warning."""
+
+    argv: tuple[str, ...] = ()
+    want: str | None = None
+    tested: str | None = None
+    cure: Text | None = None
+    packages: Any = None  # of earlier versions, without effect
+    runtime: Any = None
+
+
+class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the agent is ended. None takes the daemon's setting."""
+
+    signal: str = "TERM"
+    grace_seconds: Seconds | None = None
+    settle_seconds: Seconds | None = None
+
+    @property
+    def number(self) -> int | None:
+        """The signal's number, None where there is no such signal."""
+        found = getattr(signals, f"SIG{self.signal.upper().removeprefix('SIG')}", None)
+        return int(found) if isinstance(found, signals.Signals) else None
+
+
+class AgentLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Ceilings of one execution; None takes the daemon's."""
+
+    turns: Annotated[int, Meta(ge=1)] | None = None
+    tokens: Annotated[int, Meta(ge=1)] | None = None
+    cost: Seconds | None = None
+
+
+class AuthCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A command that exits with 1 where a provider has no credentials; from a version on."""
+
+    argv: Arguments
+    since: str | None = None
+
+
+class AgentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One adapter. Its keys are described in agents.toml(5)."""
+
+    argv: Arguments = ()  # empty for `command`, whose argv is the pipe's own
+    name: str = ""
+    prompt: PromptBy = PromptBy.STDIN
+    parser: ParserName = "text"
+    fresh_argv: Arguments = ()
+    session_argv: Arguments = ()
+    extra_argv: Arguments = ()
+    prompt_argv: Arguments = ()
+    install: Text | None = None
+    env: dict[str, str | Variable] = {}
+    pass_env: tuple[str, ...] = ()
+    key_variable: str | None = None
+    provider_keys: dict[str, str | tuple[str, ...]] = {}
+    no_key: Text | None = None
+    provider_urls: dict[str, Text] = {}
+    key_reference: tuple[TextByVersion, ...] = ()
+    files: dict[str, PrivateFile] = {}
+    version: VersionRule = VersionRule()
+    success: SuccessRule = SuccessRule()
+    errors: tuple[ErrorPattern, ...] = ()
+    stop: StopRule = StopRule()
+    limits: AgentLimits = AgentLimits()
+    auth_check: AuthCheck | None = None
+
+    @property
+    def supports_history(self) -> bool:
+        """Whether it can go on with an earlier session."""
+        return bool(self.session_argv)
+
+    def keys_of(self, provider: str | None) -> tuple[str, ...]:
+        """Return the variables that hold a provider's keys; of every provider where the agent chooses by itself."""
+        rows = self.provider_keys.values() if provider is None else [self.provider_keys.get(provider, ())]
+        return tuple(name for row in rows for name in ((row,) if isinstance(row, str) else row))
+
+    def reference(self, version: Version | None) -> str | None:
+        """Return how the agent's files name the key; an unknown version counts as the newest, which stands last."""
+        for row in self.key_reference:
+            if row.agent is None or (version is not None and in_range(version, row.agent)):
+                return row.text
+        return self.key_reference[-1].text if self.key_reference else None
+
+
+def fill_arguments(spec: AgentSpec, pieces: Arguments, values: Values) -> tuple[str, ...]:
+    """Fill a command line; a tuple in it with a missing placeholder is left out.
+
+    Raises:
+        CannotRunError: `config_error`: a word that is not in a tuple has a placeholder without a value.
+    """
+    words: list[str] = []
+    for piece in pieces:
+        texts = (piece,) if isinstance(piece, str) else piece
+        filled = [word for text in texts if (word := fill(text, values)) is not None]
+        if len(filled) == len(texts):
+            words += filled
+        elif isinstance(piece, str):
+            raise needs(spec, missing(piece, values)[0])
+    return tuple(words)
+
+
+def needs(spec: AgentSpec, name: str) -> CannotRunError:
+    """Return the error of an agent that cannot do without a value."""
+    detail = f"the agent {spec.name!r} needs a {name}, and neither the preset nor the pipe names one"
+    hint = f'write {name} = "…" into the preset, or {name}: … into pipe.md'
+    return CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MARKS = frozenset({"PX_INSTANCE", "PX_UNIT"})  # how the daemon recognises its children
+_SEE = "see agents.toml(5)"
+
+
+def _faults(spec: AgentSpec) -> Iterator[tuple[Pointer, str, str | None]]:
+    """Yield what no type can say is wrong with an adapter: path, message, hint."""
+    if not spec.argv and spec.name != COMMAND:
+        yield (), "the key 'argv' is missing", 'write the command line: argv = ["my-agent", "--json"]'
+    for key in ("argv", "fresh_argv", "session_argv", "extra_argv", "prompt_argv"):
+        yield from _bad_placeholders((key,), getattr(spec, key), also="prompt" if key == "prompt_argv" else "")
+    wanted = {PromptBy.FILE: "prompt_file", PromptBy.ARG: "prompt"}.get(spec.prompt)
+    if wanted and wanted not in placeholders_of((spec.argv, spec.extra_argv, spec.prompt_argv)):
+        hint = f'prompt_argv = ["--", "{{{wanted}}}"]'
+        yield ("prompt",), f'"{spec.prompt}" needs {{{wanted}}} in prompt_argv', hint
+    for name, variable in spec.env.items():
+        value, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
+        yield from _bad_names(("env", name), [name])
+        yield from _bad_placeholders(("env", name), [value, *map("{{{}}}".format, when)], also="key")
+    yield from _bad_names(("pass_env",), [each.removesuffix("*") for each in spec.pass_env])
+    yield from _bad_names(("key_variable",), filter(None, [spec.key_variable]))
+    for provider in spec.provider_keys:
+        yield from _bad_names(("provider_keys", provider), spec.keys_of(provider))
+    for path, file in spec.files.items():
+        at: Pointer = ("files", path)
+        if not all(part.strip() and part not in {".", ".."} for part in path.split("/")):
+            yield at, f"{path!r} is no path below the agent's directory", 'write for example "conf/settings.json"'
+        if (file.json is None) == (file.text is None):
+            yield at, "a file needs either json or text", 'json = {…} or text = "…"'
+        yield from _bad_placeholders(at, [file.json, file.text])
+        yield from _bad_placeholders(at, [f"{{{each}}}" for each in (*file.when, *file.needs)], also="key")
+    ranges = [(("version",), spec.version.want), (("version",), spec.version.tested)]
+    ranges += [(("key_reference",), row.agent) for row in spec.key_reference]
+    ranges += [(("auth_check",), spec.auth_check.since)] if spec.auth_check else []
+    for where, bounds in ranges:
+        if bounds is not None and not all(_BOUND.fullmatch(part.strip()) for part in bounds.split(",")):
+            yield where, f"{bounds!r} is no range of versions", 'write bounds joined by commas: ">=0.74,<2"'
+    for index, pattern in enumerate(each.pattern for each in spec.errors):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            at = ("errors", index, "pattern")
+            yield at, f"{pattern!r} is no regular expression: {error}", "quote it with ' so that \\ stays"
+    if spec.stop.number is None:
+        yield ("stop", "signal"), f"{spec.stop.signal!r} is no signal", 'write signal = "TERM", "INT" or "HUP"'
+
+
+def _bad_placeholders(where: Pointer, value: Any, also: str = "") -> Iterator[tuple[Pointer, str, str | None]]:
+    for name in placeholders_of(value):
+        if name in PLACEHOLDERS and name not in _ANYWHERE and name != also:
+            yield where, f"{{{name}}} cannot stand here", f"{_SEE} for what may stand where"
+        elif name not in PLACEHOLDERS:
+            yield where, f"{{{name}}} is no placeholder{did_you_mean(name, PLACEHOLDERS)}", _SEE
+
+
+def _bad_names(where: Pointer, names: Iterable[str]) -> Iterator[tuple[Pointer, str, str | None]]:
+    for name in names:
+        if not _NAME.fullmatch(name) or name in _MARKS:
+            yield where, f"the variable {name!r} cannot be set for an agent", "use a name like ACME_API_KEY"
+
+
+class Adapters(msgspec.Struct, frozen=True):
+    """Adapters by name.
+
+    Attributes:
+        broken: Of agents that cannot be used, every problem.
+        file_problem: Why the user's file as a whole cannot be read.
+    """
+
+    agents: dict[str, AgentSpec]
+    broken: dict[str, list[Problem]] = {}
+    file_problem: Problem | None = None
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with the user's file."""
+        whole = [] if self.file_problem is None else [self.file_problem]
+        return whole + [each for found in self.broken.values() for each in found]
+
+    def get(self, name: str) -> AgentSpec:
+        """Return the adapter.
+
+        Raises:
+            ConfigError: There is none of that name (the nearest is named), or it is broken (why).
+        """
+        if name in self.broken:
+            first = self.broken[name][0]
+            raise ConfigError(f"the agent {name!r} is broken: {finding(first)}", hint=first.hint or _SEE, agent=name)
+        if name in self.agents:
+            return self.agents[name]
+        near = nearest(name, [*self.agents, *self.broken])
+        known = f"known are {', '.join(sorted(self.agents))}; {_SEE}"
+        also = f"; and {finding(self.file_problem)}" if self.file_problem else ""
+        hint = f"did you mean {near!r}?" if near else known
+        raise ConfigError(f"there is no agent {name!r}{also}", hint=hint, agent=name)
+
+
+def load_adapters(user_file: Path | None) -> Adapters:
+    """Read all adapters; a user's file that is not there is no problem. Never raises for what users wrote. Blocking."""
+    tables, document, _ = read_tables(BUILTIN, "agents")
+    agents = {name: _read_spec(name, tables[name], document)[0] for name in tables}
+    broken: dict[str, list[Problem]] = {}
+    if user_file is None:
+        return Adapters(agents)
+    own, document, file_problem = read_tables(user_file, "agents")
+    for name, table in own.items():
+        merged = _merged(tables.get(name, {}), table) if isinstance(table, dict) else table
+        agents[name], problems = _read_spec(name, merged, document)
+        if problems:
+            broken[name] = problems
+            del agents[name]
+    return Adapters(agents, broken, file_problem)
+
+
+def _read_spec(name: str, table: Any, document: Document) -> tuple[AgentSpec, list[Problem]]:
+    """Return an adapter, and all that is wrong with it: it is not to be used then."""
+    at = ("agents", name)
+    spec, problems = convert(document, AgentSpec, at, value=table)
+    if isinstance(table, dict) and "name" in table:
+        problems.append(document.problem((*at, "name"), "unknown key 'name'", key=True))
+    spec = AgentSpec(name=name) if spec is None else msgspec.structs.replace(spec, name=name)
+    if not problems:
+        problems = [document.problem((*at, *path), message, hint=hint) for path, message, hint in _faults(spec)]
+    return spec, problems
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        held = merged.get(key)
+        merged[key] = _merged(held, value) if isinstance(held, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def read_tables(file: Path, top: str) -> tuple[dict[str, Any], Document, Problem | None]:
+    """Read the tables `[TOP.NAME]` of a TOML file: none where it is not there. Blocking.
+
+    Returns:
+        The tables, the document for their positions, and why the file as a whole cannot be used.
+    """
+    document = Document({}, "", str(file), "toml")
+    try:
+        document = parse_toml(decode(read_bounded(file), str(file)), str(file))
+    except FileNotFoundError:
+        return {}, document, None
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        return {}, document, Problem(message=message, file=str(file), hint="mend or remove the file")
+    except DocumentError as error:
+        wrong = error.problem
+        at = f" (line {wrong.line}, column {wrong.column})" if wrong.line else ""
+        hint = "mend the syntax; what stands in the file is away until then"
+        return {}, document, Problem(message=f"is no TOML: {wrong.message}{at}", file=str(file), hint=hint)
+    for key, value in document.value.items():
+        if key != top or not isinstance(value, dict):
+            is_typo = isinstance(value, dict) and nearest(key, [top]) is not None
+            name = "NAME" if key == top else next(iter(value), key) if is_typo else key
+            hint = f"write [{top}.{name}]"
+            return {}, document, document.problem((key,), f"{key!r} has no place here", key=True, hint=hint)
+    return document.value.get(top, {}), document, None
+
+
+def finding(problem: Problem) -> str:
+    """Return `file:line: key: what is wrong`, without the cure."""
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    key = f"{problem.pointer[1:].replace('/', '.')}: " if problem.pointer else ""
+    return f"{place}: {key}{problem.message}"
+
+
+def sentence(problem: Problem) -> str:
+    """Return the same with its cure."""
+    return "; ".join(filter(None, (finding(problem), problem.hint)))

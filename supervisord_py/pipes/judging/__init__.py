@@ -1,1 +1,0 @@
-"""What an agent said and how an execution ended: stream parsers, classifier, outcome, retries; pure."""

@@ -1,0 +1,441 @@
+"""From an order to everything that a spawn needs: key, environment, program, version, files, preflight; in this order.
+
+What is to run is decided by the order alone, which was frozen when the execution was queued; nothing is shared between
+executions. Who is refused is told why, and leaves nothing behind. Doing it again gives the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from supervisord_py.config.documents import did_you_mean
+from supervisord_py.errors import ConfigError
+from supervisord_py.pipes.adapters import COMMAND, CannotRunError, PromptBy, fill, fill_arguments, fill_json, needs
+from supervisord_py.pipes.execution import ErrorType, Plan, Preset
+from supervisord_py.pipes.preflight import AgentVersion, VersionCache, check_credentials, check_provider, new_session
+from supervisord_py.pipes.prompt import TOKEN_FILE_VARIABLE
+from supervisord_py.pipes.secrets import Secret, resolve_key
+from supervisord_py.process.child_environment import DEFAULT_PATH, Environment, passed, read_dotenv
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from supervisord_py.pipes.adapters import Adapters, AgentSpec, Values, Version
+    from supervisord_py.pipes.preflight import NewSession, Run
+
+CUSTOM = "custom"  # provider of a preset that names only a url
+HAS_KEY = "[hidden]"  # stands for the key, so that conditions can ask whether there is one
+DOTENV = ".env"
+AGENT_DIR = "agent"
+PROMPT_FILE = "prompt.md"
+ARGUMENT_BYTES = 64 * 1024  # Linux takes 128 KiB; what is so long is better on stdin long before
+RECALL_SECONDS = 5.0  # of a key's command where nothing but old output waits for the key
+_KEY_LIKE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+class LaunchOrder(msgspec.Struct, frozen=True):
+    """One execution, as it was frozen.
+
+    Attributes:
+        folder: The pipe's: working directory of the agent.
+        run_dir: `<executions_dir>/<id>`.
+        output_dir: Absolute; made here if it is not there.
+        prompt: Rendered.
+        socket: Path of the control socket.
+        session_dir: Where the pipe's sessions are kept between executions.
+        token_file: Path of the token for the API's TCP port; None where there is no port.
+    """
+
+    execution_id: int
+    pipe_name: str
+    folder: Path
+    run_dir: Path
+    output_dir: Path
+    prompt: str
+    plan: Plan
+    preset: Preset
+    socket: str
+    session_dir: Path
+    token_file: str | None = None
+
+
+class LaunchContext(msgspec.Struct, frozen=True):
+    """What launches are done with.
+
+    Attributes:
+        environ, env_allow: The daemon's environment, and the names that pass from it.
+        run: Runs small programs.
+        presets_folder: Where relative key references start.
+        preflight, preflight_seconds: Whether providers are asked, and the bound of each question.
+    """
+
+    adapters: Adapters
+    environ: Mapping[str, str]
+    env_allow: Sequence[str]
+    run: Run
+    presets_folder: Path
+    http: NewSession = new_session
+    versions: VersionCache = msgspec.field(default_factory=VersionCache)
+    preflight: bool = True
+    preflight_seconds: float = 5.0
+
+
+class LaunchSpec(msgspec.Struct, frozen=True):
+    """Everything for the spawn and the judging. Its `repr` shows no secret.
+
+    Attributes:
+        argv: The program is an absolute path.
+        stdin_file: The prompt, to be opened read-only as stdin; None = /dev/null.
+        secrets: What must never be stored.
+        session_path: Where the agent keeps its session; None where it keeps none.
+    """
+
+    adapter: AgentSpec
+    argv: tuple[str, ...]
+    env: Environment
+    cwd: str
+    stdin_file: Path | None
+    values: Values
+    secrets: tuple[Secret, ...] = ()
+    version: AgentVersion = AgentVersion()
+    session_path: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+async def prepare(order: LaunchOrder, context: LaunchContext) -> LaunchSpec:
+    """Make everything ready for the spawn.
+
+    Raises:
+        CannotRunError: With the error type of the row; nothing of ours is left then.
+    """
+    found = await check(order, context)
+    try:
+        await asyncio.to_thread(_write, order, found)
+        if context.preflight:
+            seconds = context.preflight_seconds
+            await check_provider(found.values, http=context.http, seconds=seconds)
+            await check_credentials(found, run=context.run, seconds=seconds)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(cleanup, order.run_dir))
+        raise
+    return found
+
+
+async def check(order: LaunchOrder, context: LaunchContext) -> LaunchSpec:
+    """Look whether an execution could start, without writing anything: agent, key, argv, program, version.
+
+    Raises:
+        CannotRunError: It could not.
+    """
+    spec = _adapter(order.plan, context.adapters)
+    dotenv, doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
+    key: Secret | None = None
+    if order.preset.api_key is not None:
+        environ = {**context.environ, **dotenv}
+        key = await resolve_key(order.preset.api_key, environ, cwd=context.presets_folder, run=context.run)
+    values = placeholder_values(spec, order, has_key=key is not None)
+    argv = command_line(spec, values, order.prompt, history=order.plan.history) if spec.argv else order.plan.command
+    plain, secrets = build_environment(spec, values, context.environ, context.env_allow, dotenv, key)
+    plain |= _marks(order)
+    home = plain.get("HOME", "/")
+    program = await asyncio.to_thread(find_executable, argv[0], spec, order.folder, path=plain["PATH"], home=home)
+    env = Environment({**plain, "PATH": path_with(plain["PATH"], program, home)})
+    version = await context.versions.find(spec, program, order.folder, env, context.run)
+    keeps_session = order.plan.history and spec.supports_history
+    if order.plan.history and not keeps_session:
+        doubts = (*doubts, f"the agent {spec.name!r} keeps no sessions here; history is left out")
+    doubts = (*doubts, *filter(None, [provider_doubt(spec, order.preset.provider)]))
+    return LaunchSpec(
+        adapter=spec,
+        argv=(program, *argv[1:]),
+        env=env,
+        cwd=str(order.folder),
+        stdin_file=order.run_dir / PROMPT_FILE if spec.prompt is PromptBy.STDIN else None,
+        values=placeholder_values(spec, order, version=version.version, has_key=key is not None),
+        secrets=tuple(map(Secret, secrets)),
+        version=version,
+        session_path=str(order.session_dir) if keeps_session else None,
+        warnings=(*version.warnings, *doubts),
+    )
+
+
+def _adapter(plan: Plan, adapters: Adapters) -> AgentSpec:
+    try:
+        spec = adapters.get(plan.agent)
+    except ConfigError as error:
+        raise CannotRunError(ErrorType.CONFIG_ERROR, error.detail, hint=error.hint) from error
+    if not spec.argv and not plan.command:
+        detail = f"the agent {plan.agent!r} runs the pipe's own command, and the pipe has none"
+        raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint='write command: "./agent.sh" into pipe.md')
+    return spec
+
+
+def provider_doubt(spec: AgentSpec, provider: str | None) -> str | None:
+    """Say that a provider is not known to be one of the agent's; None where it is. Pure."""
+    known = {CUSTOM, *spec.provider_keys, *spec.provider_urls}
+    if provider is None or provider in known or len(known) == 1:
+        return None
+    near = did_you_mean(provider, known).removeprefix("; ")
+    also = f" ({near})" if near else ""
+    return f"the provider {provider!r} is not known to be one of {spec.name}'s{also}; it is passed on as it stands"
+
+
+async def recall_secrets(order: LaunchOrder, context: LaunchContext) -> tuple[str, ...]:
+    """Return the values that may be in what an execution printed, as far as they are to be had again."""
+    try:
+        spec = context.adapters.get(order.plan.agent)
+    except ConfigError:
+        return ()
+    dotenv, _doubts = await asyncio.to_thread(read_dotenv, order.folder / DOTENV)
+    found = build_environment(spec, {}, context.environ, (), dotenv, None)[1]  # of every provider
+    with contextlib.suppress(CannotRunError):
+        if (reference := order.preset.api_key) is not None:
+            environ, folder = {**context.environ, **dotenv}, context.presets_folder
+            key = await resolve_key(reference, environ, cwd=folder, run=context.run, seconds=RECALL_SECONDS)
+            return (*found, key.reveal())
+    return found
+
+
+# -- what adapters are filled with -------------------------------------------------------------------------------------
+
+
+def placeholder_values(
+    spec: AgentSpec, order: LaunchOrder, *, version: Version | None = None, has_key: bool = False
+) -> Values:
+    """Return the value of every placeholder; None for one that has none. Pure."""
+    preset = order.preset
+    url = preset.url or spec.provider_urls.get(preset.provider or "")
+    same = ("model", "effort", "api", "context_window", "max_tokens", "input_cost", "output_cost")
+    return {
+        **{name: getattr(preset, name) for name in same},
+        "provider": preset.provider or (CUSTOM if url else None),
+        "url": url,
+        "url_root": None if url is None else url.rstrip("/").removesuffix("/v1"),
+        "key": HAS_KEY if has_key else None,
+        "key_reference": spec.reference(version),
+        "run_dir": str(order.run_dir),
+        "agent_dir": str(order.run_dir / AGENT_DIR),
+        "prompt_file": str(order.run_dir / PROMPT_FILE),
+        "session_dir": str(order.session_dir),
+        "output_dir": str(order.output_dir),
+        "pipe_dir": str(order.folder),
+        "pipe": order.pipe_name,
+        "execution_id": order.execution_id,
+        "socket": order.socket,
+    }
+
+
+def command_line(spec: AgentSpec, values: Values, prompt: str, *, history: bool) -> tuple[str, ...]:
+    """Return the argv, its program as the adapter names it. Pure.
+
+    Raises:
+        CannotRunError: `config_error`: a placeholder has no value, or the prompt does not fit into an argument.
+    """
+    if spec.prompt is PromptBy.ARG:
+        _check_argument(spec, prompt)
+        values = {**values, "prompt": prompt}
+    session = spec.session_argv if history and spec.supports_history else spec.fresh_argv
+    return fill_arguments(spec, (*spec.argv, *session, *spec.extra_argv, *spec.prompt_argv), values)
+
+
+def _check_argument(spec: AgentSpec, prompt: str) -> None:
+    guarded = any("--" in ([each] if isinstance(each, str) else each) for each in spec.prompt_argv)
+    size = len(prompt.encode("utf-8", "surrogatepass"))
+    if size > ARGUMENT_BYTES:
+        why = f"is {size} bytes long, and an argument may have {ARGUMENT_BYTES}"
+    elif not guarded and prompt.startswith(("-", "@")):
+        why = f"begins with {prompt[0]!r} and would be read as an option or a file"
+    elif "\0" in prompt:
+        why = "holds a NUL"
+    else:
+        return
+    detail = f"the prompt {why}, and the agent {spec.name!r} takes it as an argument"
+    hint = 'write prompt = "stdin" or prompt = "file" for the agent in agents.toml'
+    raise CannotRunError(ErrorType.CONFIG_ERROR, detail, hint=hint)
+
+
+def build_environment(
+    spec: AgentSpec,
+    values: Values,
+    daemon: Mapping[str, str],
+    allow: Sequence[str],
+    dotenv: Mapping[str, str],
+    key: Secret | None,
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the environment of an agent without the execution's marks, and every value in it that is a secret. Pure.
+
+    Later layers win: the allow-list, variables that the adapter passes, keys of the provider at hand, `.env`, the
+    adapter's own variables, the preset's key. That replaces every key of the daemon's environment: an agent gets the
+    keys of its own provider, and no others (its tools inherit them).
+    """
+    provider, has_url = values.get("provider"), values.get("url") is not None
+    own = {} if key else passed(daemon, spec.keys_of(None if provider is None else str(provider)))
+    handed = passed(daemon, spec.pass_env) | own | dict(dotenv)
+    secrets = {value for name, value in handed.items() if _KEY_LIKE.search(name)} | set(own.values())
+    env = {"PATH": DEFAULT_PATH} | passed(daemon, allow) | handed
+    known = {**values, "key": key.reveal() if key else None}
+    for name, variable in spec.env.items():
+        text, when = (variable, ()) if isinstance(variable, str) else (variable.value, variable.when)
+        value = fill(text, known)
+        if value is not None and all(known.get(each) is not None for each in when):
+            env[name] = value
+    key_name = key_variable(spec, None if provider is None else str(provider), has_url=has_url)
+    if key_name and key:
+        env[key_name] = key.reveal()
+    elif key_name and has_url and spec.no_key:
+        env[key_name] = spec.no_key
+    secrets |= {key.reveal()} if key else set()
+    return env, tuple(sorted(filter(None, secrets)))
+
+
+def key_variable(spec: AgentSpec, provider: str | None, *, has_url: bool) -> str | None:
+    """Return the variable in which an agent looks for the key: its provider's own, but not at a url of one's own."""
+    if provider not in spec.provider_keys and len(spec.provider_keys) == 1:
+        provider = next(iter(spec.provider_keys))
+    names = spec.keys_of(provider) if provider is not None else ()
+    return spec.key_variable if has_url or not names else names[0]
+
+
+def _marks(order: LaunchOrder) -> dict[str, str]:
+    """Return how an agent and its tools know where they are; a sweep finds them by it as well."""
+    marks = {
+        "PX_EXECUTION_ID": str(order.execution_id),
+        "PX_PIPE": order.pipe_name,
+        "PX_OUTPUT_DIR": str(order.output_dir),
+        "PX_SOCKET": order.socket,
+    }
+    return marks if order.token_file is None else {**marks, TOKEN_FILE_VARIABLE: order.token_file}
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+USUAL_PLACES = (
+    "~/.local/bin", "~/.npm-global/bin", "~/.bun/bin", "~/.volta/bin", "~/.local/share/pnpm", "~/.yarn/bin",
+    "~/.cargo/bin", "~/.opencode/bin", "~/.claude/local", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin",
+    "/usr/local/bin", "/usr/bin", "/bin",
+)  # fmt: skip
+"""A daemon that a service manager started has a short PATH; npm, bun, pip --user and Homebrew install elsewhere."""
+
+
+def find_executable(name: str, spec: AgentSpec, folder: Path, *, path: str, home: str) -> str:
+    """Return the absolute path of a program: on the PATH that it would run with, then where installers put it.
+
+    Blocking.
+
+    Args:
+        name: A name, or a path: absolute, `~/…`, or relative to `folder`.
+        folder: The pipe's.
+
+    Raises:
+        CannotRunError: `agent_not_found`; what was tried is named, and how the agent is installed.
+    """
+    is_path = os.sep in name
+    places = [home if name.startswith("~/") else str(folder)] if is_path else _search_path(path, home)
+    tried = [str(Path(place, name.removeprefix("~/"))) for place in places]
+    if found := next(filter(shutil.which, tried), None):
+        return found
+    where = f"; tried {tried[0]}" if is_path else " on its PATH, nor where installers put programs"
+    place = "`command` in pipe.md" if spec.name == COMMAND else "argv in agents.toml"
+    install = f"install it: {spec.install};" if spec.install else f"install {name},"
+    hint = f"{install} or write its full path as the first word of {place}"
+    if present := next(filter(os.path.isfile, tried), None):
+        hint = f"make it executable: chmod +x {present}"
+    detail = f"the program {name!r} of the agent {spec.name!r} was not found{where}"
+    raise CannotRunError(ErrorType.AGENT_NOT_FOUND, detail, hint=hint, tried=tried)
+
+
+def _search_path(path: str, home: str) -> tuple[str, ...]:
+    """Return the absolute folders of a PATH and the usual places, each once. What is relative in it is left out."""
+    usual = (place.replace("~", home, 1) if place.startswith("~") else place for place in USUAL_PLACES)
+    places = [*(path or DEFAULT_PATH).split(os.pathsep), *usual]
+    return tuple(dict.fromkeys(place for place in places if os.path.isabs(place)))
+
+
+def path_with(path: str, executable: str, home: str) -> str:
+    """Return a PATH on which a program finds its own runtime: `#!/usr/bin/env node` beside it, or in a usual place."""
+    places = dict.fromkeys((path or DEFAULT_PATH).split(os.pathsep))
+    more = (os.path.dirname(executable), *_search_path("", home))
+    return os.pathsep.join([*places, *(place for place in more if place not in places and os.path.isdir(place))])
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def file_texts(spec: AgentSpec, values: Values) -> dict[str, str]:
+    """Return what the adapter's files hold for this execution, by path below its folder. Pure.
+
+    Raises:
+        CannotRunError: `config_error`: a file needs a value that nobody gave.
+    """
+    texts = {}
+    for path, file in spec.files.items():
+        if any(values.get(name) is None for name in file.when):
+            continue
+        for name in file.needs:
+            if values.get(name) is None:
+                raise needs(spec, name)
+        if file.text is None:
+            texts[path] = json.dumps(fill_json(file.json, values), indent=2) + "\n"
+        else:
+            texts[path] = fill(file.text, values) or ""
+    return texts
+
+
+def _write(order: LaunchOrder, found: LaunchSpec) -> None:
+    """Write everything that the agent is to find: its output folder, its sessions, the prompt, its files. Blocking.
+
+    Below the execution's folder: `prompt.md`, and `agent/` with what the program reads as its own configuration.
+    Nothing of a user's own configuration is ever opened.
+
+    Raises:
+        CannotRunError: `disk_full`, or `config_error` where something cannot be made or written.
+    """
+    spec, where = found.adapter, order.output_dir
+    texts = file_texts(spec, found.values)
+    try:
+        for folder, mode in ((order.output_dir, 0o777), *([(order.session_dir, 0o700)] if found.session_path else [])):
+            where = folder
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        where = order.run_dir
+        order.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        cleanup(order.run_dir)
+        write_private(order.run_dir / PROMPT_FILE, order.prompt)
+        if spec.files or spec.argv or spec.env:  # else nobody is told of the folder
+            (order.run_dir / AGENT_DIR).mkdir(mode=0o700)
+        for path, text in texts.items():
+            target = order.run_dir / AGENT_DIR / path
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_private(target, text)
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        detail = f"{error.filename or where} cannot be written: {error.strerror or error}"
+        kind = ErrorType.DISK_FULL if full else ErrorType.CONFIG_ERROR
+        hint = "free some space" if full else "look at its owner and mode"
+        raise CannotRunError(kind, detail, hint=hint) from error
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a new file, 0600 from its first instant under any umask."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(text.encode("utf-8", "surrogatepass"))
+
+
+def cleanup(run_dir: Path) -> None:
+    """Remove the private files of an execution; what is not there is no error. Blocking."""
+    shutil.rmtree(run_dir / AGENT_DIR, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (run_dir / PROMPT_FILE).unlink()

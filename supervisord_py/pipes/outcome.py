@@ -1,0 +1,389 @@
+"""How an execution ended, why it failed, and what follows: pure decisions over text and numbers.
+
+`judge` decides in this order: what we ended has our reason; a limit that the keeper enforced is the reason; an error
+that the agent's stream ends with is a failure whatever the exit code; a complete answer is a success even where the
+process had to be stopped; only then does the exit code speak.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal as signals
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from supervisord_py.pipes.execution import ErrorType, Outcome, Preset, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from supervisord_py.pipes.config import RetryLimits
+    from supervisord_py.pipes.execution import Plan, Usage
+    from supervisord_py.pipes.models import RetryRules
+    from supervisord_py.pipes.streams import Summary
+
+MESSAGE_CHARS = 2000
+_FLAGS = re.MULTILINE | re.IGNORECASE
+
+
+class Requirement(StrEnum):
+    """What an execution must have given, beside a good exit code."""
+
+    NOTHING = "nothing"
+    TEXT = "text"  # something other than white space on stdout
+    FINAL_TEXT = "final_text"  # a last answer with text that ended normally
+
+
+class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A regular expression of an adapter, searched without regard to case, and what it means."""
+
+    type: ErrorType
+    pattern: str
+
+
+class SuccessRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When an agent has succeeded. `scan_output`: look for the adapter's error patterns also after a good exit."""
+
+    exit: tuple[int, ...] = (0,)
+    require: Requirement = Requirement.FINAL_TEXT
+    scan_output: bool = False
+
+
+class Cause(StrEnum):
+    """Why we ended an execution ourselves; NOBODY where it ended by itself."""
+
+    NOBODY = "nobody"
+    SETTLED = "settled"
+    TIMEOUT = "timeout"
+    SILENT = "silent"
+    CANCELLED = "cancelled"
+    SHUTDOWN = "shutdown"
+    INTERRUPTED = "interrupted"
+    BUDGET = "budget"
+
+
+class ExitInfo(msgspec.Struct, frozen=True):
+    """All that is known when nothing of an execution runs any more.
+
+    Attributes:
+        code, signal: Of the leader; both None where nobody knows.
+        limit: The keeper's verdict where it killed for one (`memory_limit`, `oom_kill`, `cpu_limit`).
+        detail: Why the cause came: the timeout in words, the ceiling, what survived the stop.
+    """
+
+    cause: Cause
+    code: int | None = None
+    signal: int | None = None
+    limit: str | None = None
+    stdout_tail: str = ""
+    stderr_tail: str = ""
+    detail: str | None = None
+
+
+# -- what a failure's words mean ---------------------------------------------------------------------------------------
+
+
+def _status(codes: str) -> str:
+    """Return the pattern of an HTTP status where a status stands: at a line's beginning, or after such a word."""
+    words = r"status|http(?:/[\d.]+)?|error|code|status code|with|got|returned|api"
+    return rf"(?:^\W*|(?:{words})[\s:=\"'(\[]{{1,4}})(?:{codes})(?![\w.-]*\w|%)"
+
+
+# The first row that fits counts. A spent quota is told as a 429, too: quota comes before rate.
+TABLE: dict[ErrorType, tuple[str, ...]] = {
+    ErrorType.AGENT_INCOMPATIBLE: (
+        r"does not provide an export named|webidl\.util|ERR_REQUIRE_ESM",
+        r"^Node\.js v\d+|unsupported node(?:\.js)? version",
+    ),
+    ErrorType.SAFETY_REFUSAL: (
+        r"content_filter|content_policy_violation|safety_refusal|stop.?reason\W{1,4}refusal",
+        r"flagged (?:as|for) (?:possible|potential)|blocked (?:due to|by) safety",
+    ),
+    ErrorType.QUOTA_EXHAUSTED: (
+        r"insufficient_quota|quota[_ ]exhausted|quota exceeded|exceeded your current quota",
+        r"exhausted your (?:\w+ )?quota",
+        r"insufficient[_ .]credits?|credits_exhausted|credit balance is too low|daily_(?:cost_)?limit_exceeded",
+        r"billing_(?:hard_limit|not_active)|check your plan and billing|usage limit reached",
+        _status("402"),
+    ),
+    ErrorType.RATE_LIMITED: (
+        r"rate[_ -]?limit|too many requests|overloaded_error|resource[_ ](?:has been )?exhausted",
+        _status("429|529"),
+    ),
+    ErrorType.AUTH_FAILED: (
+        r"invalid[_ ]api[_ ]key|incorrect api key|no api key found|not logged in|failed to authenticate",
+        r"authentication[_ ](?:error|failed)|missing environment variable|\bunauthorized\b|\bpermission_denied\b",
+        r"credential store read failed|must specify the \w+_API_KEY|invalid x-api-key",
+        _status("401|403"),
+    ),
+    ErrorType.MODEL_NOT_FOUND: (
+        r"model_not_found|model_not_allowed|unknown (?:model|provider)|try pulling it first",
+        r"models?\b.{0,80}?\b(?:does not exist|not found|is not (?:available|supported))",
+        r"not_found_error\W{1,4}message\W{1,4}model",
+        _status("404") + r".{0,200}?model",
+    ),
+    ErrorType.CONTEXT_OVERFLOW: (
+        r"context_length_exceeded|maximum context length|request too large|prompt is too long",
+        r"context window exceeded|input is too long|ran out of room in the model's context window",
+        r"exceeds the (?:context window|maximum number of (?:input )?tokens)",
+        _status("413"),
+    ),
+    ErrorType.PROVIDER_ERROR: (
+        r"server_error|internal server error|bad gateway|service unavailable|gateway time-?out",
+        r"\bis (?:currently )?overloaded",
+        r"stream ended without finish_reason|stream closed before response\.completed|experiencing high demand",
+        r"in JSON at position|JSON parse error|is not valid JSON|malformed server-sent|provider_protocol|api_error",
+        _status(r"5\d\d"),
+    ),
+    ErrorType.NETWORK: (
+        r"connection (?:error|refused|reset|dropped)|socket hang up|fetch failed|error sending request",
+        r"stream disconnected before completion",
+        r"\b(?:ECONNREFUSED|ECONNRESET|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EPIPE)\b|(?<![a-z])terminated(?:$|[:\]]| \()",
+        r"network (?:error|is unreachable)|certificate verify failed",
+        r"name or service not known|temporary failure in name resolution",
+    ),
+    ErrorType.DISK_FULL: (r"ENOSPC|no space left on device|disk quota exceeded",),
+}
+_COMPILED = tuple((kind, re.compile("|".join(patterns), _FLAGS)) for kind, patterns in TABLE.items())
+_MEMBERS = ("code", "type", "status", "message", "error", "errorMessage", "reason", "detail")
+_JSON_START = re.compile(r"[{\[]")
+_MOST_OBJECTS = 64
+_MOST_DEPTH = 6
+_SCAN_CHARS = 256 * 1024
+
+
+def classify(text: str, patterns: Sequence[ErrorPattern] = ()) -> ErrorType | None:
+    """Return what a failure's words mean, None where no row fits. Only failed executions: an answer may quote "429".
+
+    The adapter's own `patterns` are asked first, then the JSON error objects in the text, then the text itself (its
+    last 256 KiB).
+    """
+    text = text[-_SCAN_CHARS:]
+    for each in patterns:
+        if re.search(each.pattern, text, _FLAGS):
+            return each.type
+    for words in (*_json_errors(text), text):
+        for kind, pattern in _COMPILED:
+            if pattern.search(words):
+                return kind
+    return None
+
+
+def _json_errors(text: str) -> Iterator[str]:
+    """Yield the words of each JSON object in the text: members that tell of errors, one a line."""
+    decoder, place = json.JSONDecoder(), 0
+    for _ in range(_MOST_OBJECTS):
+        if (match := _JSON_START.search(text, place)) is None:
+            return
+        try:
+            found, place = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            place = match.start() + 1
+            continue
+        if words := "\n".join(_error_words(found, 0)):
+            yield words
+
+
+def _error_words(found: Any, depth: int) -> Iterator[str]:
+    if depth > _MOST_DEPTH:
+        return
+    if isinstance(found, list):
+        for each in found:
+            yield from _error_words(each, depth + 1)
+    for name in _MEMBERS if isinstance(found, dict) else ():
+        value = found.get(name)
+        if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+            yield f"{name}: {value}"
+        elif value is not None:
+            yield from _error_words(value, depth + 1)
+
+
+_HINTS = (
+    (re.compile(r"retry[_ -]?after[_ -]?ms[\"'\s:=]{1,4}(\d+(?:\.\d+)?)", re.IGNORECASE), 0.001),
+    (re.compile(r"(?:retry[_ -]?after(?:[_ -]?seconds?)?|reset_in)[\"'\s:=]{1,4}(\d+(?:\.\d+)?)", re.IGNORECASE), 1.0),
+)
+_SPOKEN = re.compile(
+    r"(?:(?:try|retry|retrying|wait|again|reset)\w*)(?:\s+(?:again|after|for|in|at least))*\s+"
+    r"(?:(\d+)\s*h(?:ours?|rs?)?\s*)?(?:(\d+)\s*m(?:in(?:ute)?s?)?(?![a-z])\s*)?"
+    r"(?:(\d+(?:\.\d+)?)\s*(ms|milliseconds?|s(?:ec(?:ond)?s?)?)(?![a-z]))?",
+    re.IGNORECASE,
+)
+
+
+def hint_seconds(text: str) -> float | None:
+    """Return how long a provider asks to wait, None where it does not say."""
+    for pattern, unit in _HINTS:
+        if found := pattern.search(text):
+            return float(found[1]) * unit
+    for spoken in _SPOKEN.finditer(text):
+        hours, minutes, amount, unit_name = spoken.groups()
+        if hours or minutes or amount:
+            seconds = float(amount or 0) * (0.001 if (unit_name or "").lower().startswith("m") else 1.0)
+            return int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + seconds
+    return None
+
+
+# -- how it ended ------------------------------------------------------------------------------------------------------
+
+_NORMAL = frozenset((None, "stop", "end_turn", "stop_sequence", "success"))
+_REFUSED = frozenset(("refusal", "content_filter", "safety"))
+_CUT_OFF = "the answer was cut off at the token limit"
+_IN_A_TOOL = "the run ended in the middle of a tool call"
+_UNFINISHED = {"length": _CUT_OFF, "max_tokens": _CUT_OFF, "toolUse": _IN_A_TOOL, "tool_use": _IN_A_TOOL}
+_ENDED_BY_US: dict[Cause, tuple[Status, ErrorType, str]] = {
+    Cause.CANCELLED: (Status.CANCELLED, ErrorType.CANCELLED, "cancelled"),
+    Cause.TIMEOUT: (Status.TIMED_OUT, ErrorType.TIMEOUT, "did not end within its timeout"),
+    Cause.SILENT: (Status.TIMED_OUT, ErrorType.TIMEOUT, "said nothing after the machine woke up"),
+    Cause.SHUTDOWN: (Status.FAILED, ErrorType.SHUTDOWN, "ended by the stop of the daemon"),
+    Cause.INTERRUPTED: (Status.FAILED, ErrorType.INTERRUPTED, "interrupted by system restart"),
+    Cause.BUDGET: (Status.FAILED, ErrorType.BUDGET_EXCEEDED, "used more than it may"),
+}
+
+
+def judge(
+    ended: ExitInfo, summary: Summary, rule: SuccessRule, errors: Sequence[ErrorPattern] = (), *, allow_empty: bool
+) -> Outcome:
+    """Decide how an execution ended.
+
+    Args:
+        ended: How its process ended, and why.
+        summary: What its stream came to.
+        rule, errors: Of its adapter.
+        allow_empty: No text is no failure.
+    """
+    if ended.cause in _ENDED_BY_US:
+        status, error_type, words = _ENDED_BY_US[ended.cause]
+        return Outcome(status, error_type, ended.detail or words)
+    if ended.limit is not None:
+        return _failed(ErrorType.RESOURCE_LIMIT, ended.detail or f"the keeper ended it: {ended.limit}")
+    if summary.stop_reason in _REFUSED:
+        return _failed(ErrorType.SAFETY_REFUSAL, summary.error_message or "the model refused to answer")
+    if (message := summary.error_message) is not None:
+        return _failed(classify(message, errors) or ErrorType.UNKNOWN, message, hint_seconds(message))
+    if ended.cause is not Cause.SETTLED and not (ended.signal is not None and summary.settled):
+        if ended.signal is not None:
+            return _crashed(ended, summary, errors, f"ended by {_signal_name(ended.signal)}")
+        if ended.code not in rule.exit:
+            how = "ended, nobody knows how" if ended.code is None else f"exit code {ended.code}"
+            return _crashed(ended, summary, errors, how)
+    if rule.scan_output and (hidden := _hidden_failure(ended, errors)):
+        return hidden
+    missing = _missing_output(summary, rule, allow_empty=allow_empty)
+    return Outcome(Status.COMPLETED) if missing is None else _failed(ErrorType.MISSING_OUTPUT, missing)
+
+
+def _hidden_failure(ended: ExitInfo, errors: Sequence[ErrorPattern]) -> Outcome | None:
+    """Look for the adapter's patterns in what an agent printed that hides its failures behind exit code 0."""
+    for text in (ended.stderr_tail, ended.stdout_tail):
+        for each in errors:
+            if found := re.search(each.pattern, text, _FLAGS):
+                line = text[text.rfind("\n", 0, found.start()) + 1 :].partition("\n")[0]
+                return _failed(each.type, line, hint_seconds(text))
+    return None
+
+
+def _missing_output(summary: Summary, rule: SuccessRule, *, allow_empty: bool) -> str | None:
+    """Say what is missing of the answer, None where nothing is."""
+    wants_final = rule.require is Requirement.FINAL_TEXT
+    if wants_final and summary.stop_reason in _UNFINISHED:
+        return _UNFINISHED[summary.stop_reason]
+    has_text = summary.final_text.strip() if wants_final else summary.has_text
+    if rule.require is not Requirement.NOTHING and not has_text and not allow_empty:
+        if summary.garbage_lines and not summary.records:
+            return f"the agent wrote {summary.garbage_lines} lines that are not its format, and no answer"
+        return "the agent ended well but gave no answer; the provider may have refused the request in silence"
+    if wants_final and summary.stop_reason not in _NORMAL:
+        return f"the answer ended with {summary.stop_reason!r}"
+    return None
+
+
+def _crashed(ended: ExitInfo, summary: Summary, errors: Sequence[ErrorPattern], how: str) -> Outcome:
+    """Classify by what it printed: stderr first; the reason stands at the end, after pages of source and stack."""
+    stdout = ended.stdout_tail
+    if summary.records:  # what a tool printed may quote any error in a record: only lines that are none count
+        lines = (line.strip() for line in stdout.split("\n"))
+        stdout = "\n".join(line for line in lines if not line.startswith("{") and not line.endswith("}"))
+    texts = [text.strip() for text in (ended.stderr_tail, stdout)]
+    for text in texts:
+        if error_type := classify(text, errors):
+            return _failed(error_type, f"{how}: {text[-MESSAGE_CHARS // 2 :]}", hint_seconds(text))
+    words = (texts[0] or texts[1])[-MESSAGE_CHARS // 2 :]
+    return _failed(ErrorType.CRASH, f"{how}: {words}" if words else how)
+
+
+def _failed(error_type: ErrorType, message: str, wait: float | None = None) -> Outcome:
+    return Outcome(Status.FAILED, error_type, message.strip()[:MESSAGE_CHARS], wait)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def ceiling_exceeded(usage: Usage, plan: Plan) -> str | None:
+    """Return a sentence that names the ceiling and what was used, None while all is within."""
+    if plan.max_turns is not None and usage.turns > plan.max_turns:
+        return f"took more than {plan.max_turns} turns (limits.turns)"
+    if plan.max_tokens is not None and usage.total_tokens > plan.max_tokens:
+        return f"used {usage.total_tokens} tokens of {plan.max_tokens} (limits.tokens)"
+    if plan.max_cost is not None and usage.cost > plan.max_cost:
+        return f"cost {usage.cost:.4f} USD of {plan.max_cost:g} (limits.cost)"
+    return None
+
+
+# -- what follows a failure --------------------------------------------------------------------------------------------
+
+_PASSING = frozenset((ErrorType.RATE_LIMITED, ErrorType.NETWORK, ErrorType.PROVIDER_ERROR))
+_NO_OTHER_MODEL_HELPS = frozenset((
+    ErrorType.CRASH, ErrorType.SAFETY_REFUSAL, ErrorType.CANCELLED, ErrorType.SHUTDOWN, ErrorType.INTERRUPTED,
+    ErrorType.AGENT_NOT_FOUND, ErrorType.PRESET_NOT_FOUND, ErrorType.CONFIG_ERROR, ErrorType.DISK_FULL,
+    ErrorType.AGENT_INCOMPATIBLE, ErrorType.BUDGET_EXCEEDED, ErrorType.RESOURCE_LIMIT,
+))  # fmt: skip
+
+
+class NextTry(msgspec.Struct, frozen=True):
+    """Another execution that follows a failed one; `delay_seconds` None = at once, with the next preset."""
+
+    plan: Plan
+    preset: Preset
+    delay_seconds: float | None = None
+
+
+def next_try(
+    outcome: Outcome,
+    plan: Plan,
+    preset: Preset,
+    retry_count: int,
+    *,
+    limits: RetryLimits,
+    rules: RetryRules,
+    chance: float,
+) -> NextTry | None:
+    """Decide what follows an execution: the next preset at once, the same again later, or nothing.
+
+    Args:
+        plan, preset: What it was run with: how many retries and which presets are left.
+        retry_count: How many tries came before it.
+        limits: Backoff of the daemon; a delay of the pipe's `rules` wins over its first.
+        chance: In [0, 1): where in the jitter's range the delay falls.
+    """
+    error_type = outcome.error_type
+    if error_type is None:
+        return None
+    if plan.fallbacks and error_type not in _NO_OTHER_MODEL_HELPS:
+        return NextTry(replace(plan, fallbacks=plan.fallbacks[1:]), plan.fallbacks[0])
+    passes = error_type in _PASSING or (error_type is ErrorType.TIMEOUT and rules.on_timeout)
+    if not passes or plan.retries <= 0:
+        return None
+    first = limits.initial_seconds if rules.delay_seconds is None else rules.delay_seconds
+    delay = min(limits.max_seconds, first * limits.growth ** min(retry_count, 64))
+    if (hint := outcome.retry_after_seconds) is not None:
+        delay = min(hint, max(limits.max_seconds, delay))
+    # Jitter only ever adds, so that nobody comes too early.
+    return NextTry(replace(plan, retries=plan.retries - 1), preset, delay * (1 + limits.jitter * chance))

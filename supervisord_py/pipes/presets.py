@@ -1,0 +1,239 @@
+"""Presets: which model a pipe runs with. What a pipe names is what it gets, or a problem; never another model.
+
+A preset that is written wrongly is away alone; so are all of them when the file is no TOML. Who would take the default
+preset does not run while it, or the whole file, is broken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from supervisord_py.config.documents import Problem, convert, nearest
+from supervisord_py.pipes.adapters import COMMAND, finding, read_tables, sentence
+from supervisord_py.pipes.execution import ErrorType, Preset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from supervisord_py.config.documents import Document
+    from supervisord_py.pipes.models import PipeDefinition
+
+EVERY = "*"
+AUTO = frozenset({"auto", "default", "pi-agent"})  # the default preset, in a pipe's list
+CUSTOM = "custom"
+_ALIASES = {"native-ollama": "ollama"}
+_SEE = "see presets.toml(5)"
+_KEY_HINT = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
+_Text = Annotated[str, Meta(min_length=1)]
+_Cost = Annotated[float, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class PresetTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands in presets.toml; described in presets.toml(5)."""
+
+    provider: _Text | None = None
+    model: _Text | None = None
+    url: _Text | None = None
+    api: _Text | None = None
+    api_key: _Text | None = None
+    prompt: _Text | None = None
+    effort: Literal["low", "medium", "high"] | None = None
+    default: bool = False
+    input_cost: _Cost | None = None
+    output_cost: _Cost | None = None
+    context_window: _Count | None = None
+    max_tokens: _Count | None = None
+
+
+class Presets(msgspec.Struct, frozen=True):
+    """All presets of a file, in its order.
+
+    Attributes:
+        default_id: The one with `default = true`; it may be a broken one.
+        broken: Of presets that cannot be used, every problem.
+        file_problem: Why there are none at all; None also when the file is not there.
+    """
+
+    file: str
+    by_id: dict[str, Preset] = {}
+    default_id: str | None = None
+    broken: dict[str, list[Problem]] = {}
+    file_problem: Problem | None = None
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong with the file."""
+        whole = [] if self.file_problem is None else [self.file_problem]
+        return whole + [each for found in self.broken.values() for each in found]
+
+
+class ResolvedPreset(msgspec.Struct, frozen=True):
+    """What a pipe runs with, frozen into its execution. `warnings` are sentences for people."""
+
+    preset: Preset
+    fallbacks: tuple[Preset, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class PresetProblem(msgspec.Struct, frozen=True):
+    """Why a pipe's preset cannot be had: the execution fails with this."""
+
+    message: str
+    hint: str
+    error_type: ErrorType = ErrorType.PRESET_NOT_FOUND
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+async def read_presets(file: Path) -> Presets:
+    """Return the presets of a file; read it once more shortly after when it makes no sense: it may be half written."""
+    presets = await asyncio.to_thread(load_presets, file)
+    if presets.file_problem is not None:
+        await asyncio.sleep(0.2)
+        presets = await asyncio.to_thread(load_presets, file)
+    return presets
+
+
+def load_presets(file: Path) -> Presets:
+    """Read the file; no presets where there is none. Never raises for what users wrote. Blocking."""
+    tables, document, file_problem = read_tables(file, "presets")
+    good: dict[str, Preset] = {}
+    broken: dict[str, list[Problem]] = {}
+    defaults: list[str] = []
+    for name, table in tables.items():
+        claims = isinstance(table, dict) and table.get("default", False) is not False  # `default = "yes"` means it, too
+        read, problems = convert(document, PresetTable, ("presets", name), value=table)
+        if read is not None:
+            second = read.default and any(each not in AUTO for each in defaults)
+            problems = list(_faults(name, read, document, second=second))
+        if problems:
+            broken[name] = problems
+        elif read is not None:
+            good[name] = _preset(name, read)
+        if claims or name in AUTO:
+            defaults.append(name)
+    # A name like "default" is refused; whoever wrote it meant the default one, unless another says so.
+    chosen = next((name for name in defaults if name not in AUTO), next(iter(defaults), None))
+    return Presets(str(file), good, chosen, broken, file_problem)
+
+
+def _faults(name: str, read: PresetTable, document: Document, *, second: bool) -> Iterator[Problem]:
+    """Yield what no type can say is wrong with a preset."""
+
+    def wrong(key: str, message: str, hint: str) -> Problem:
+        return document.problem(("presets", name, key) if key else ("presets", name), message, hint=hint)
+
+    if name in AUTO or name == EVERY or name != name.strip():
+        yield wrong("", f"a preset cannot be called {name!r}: pipes write it for something else", "choose another name")
+    if second:
+        yield wrong("default", "another preset is the default one already", "remove one of the two")
+    if read.url is not None and not read.url.startswith(("http://", "https://")):
+        yield wrong("url", f"{read.url!r} is no address", 'write url = "https://…"')
+    if read.provider == CUSTOM and read.url is None:
+        yield wrong("provider", 'a "custom" provider needs its url', 'write url = "http://127.0.0.1:8000/v1"')
+    if read.api_key is not None and not read.api_key.startswith(("$", "file:", "cmd:")):
+        # The value is not quoted: it may well be a key.
+        yield wrong("api_key", "is no reference; keys themselves have no place here", _KEY_HINT)
+
+
+def _preset(name: str, read: PresetTable) -> Preset:
+    members: dict[str, Any] = msgspec.structs.asdict(read)
+    del members["default"]
+    members["provider"] = _ALIASES.get(read.provider or "", read.provider) or (CUSTOM if read.url else None)
+    if members["provider"] == CUSTOM:
+        members["api"] = read.api or "openai-completions"
+    return Preset(id=name, **members)
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def resolve(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | PresetProblem:
+    """Say what a pipe runs with: its presets in order, else its own provider and model, else the default, else nothing.
+
+    With nothing the agent chooses; `"*"` stands for every preset not named before it. A pipe's own program asks no
+    model, so the default one is not for it.
+    """
+    asks_model = definition.agent != COMMAND
+    if definition.presets and (asks_model or not AUTO.issuperset(definition.presets)):
+        return _named(definition, presets)
+    warnings = () if presets.file_problem is None else (sentence(presets.file_problem),)
+    provider, model = definition.provider, definition.model
+    if provider or model:
+        own = Preset(provider=_ALIASES.get(provider or "", provider), model=model, effort=definition.effort)
+        return ResolvedPreset(own, warnings=warnings)
+    if asks_model:
+        if problem := _broken_default(presets):
+            return problem
+        if presets.default_id is not None:
+            preset = _with_effort(presets.by_id[presets.default_id], definition)
+            return ResolvedPreset(preset, warnings=_rival_defaults(presets))
+    return ResolvedPreset(Preset(effort=definition.effort), warnings=warnings)
+
+
+def _named(definition: PipeDefinition, presets: Presets) -> ResolvedPreset | PresetProblem:
+    names: list[str] = []
+    for word in definition.presets:
+        found = _meant(word, presets)
+        if isinstance(found, PresetProblem):
+            return found
+        names += [name for name in found if name not in names]
+    if not names:
+        message = f'the pipe {definition.name!r} asks for every preset ("*"), and {presets.file} has none'
+        return PresetProblem(message, "add one: [presets.NAME]")
+    chain = tuple(_with_effort(presets.by_id[name], definition) for name in names)
+    warnings = () if AUTO.isdisjoint(definition.presets) else _rival_defaults(presets)
+    return ResolvedPreset(chain[0], chain[1:], warnings)
+
+
+def _meant(word: str, presets: Presets) -> Sequence[str] | PresetProblem:
+    """Return the presets that one word of a pipe's list stands for."""
+    if (whole := presets.file_problem) is not None:
+        return PresetProblem(f"the preset {word!r} cannot be had: {finding(whole)}", whole.hint or _SEE)
+    if word == EVERY:
+        return tuple(presets.by_id)
+    if word in presets.by_id:
+        return (word,)
+    if word in presets.broken:
+        first = presets.broken[word][0]
+        return PresetProblem(f"the preset {word!r} is broken: {finding(first)}", first.hint or _SEE)
+    known = ", ".join(presets.by_id) or "none at all"
+    if word not in AUTO:
+        near = nearest(word, presets.by_id)
+        hint = f"did you mean {near!r}?" if near else f"add [presets.{word}] to {presets.file}, or name another one"
+        return PresetProblem(f"there is no preset {word!r} in {presets.file}; there are: {known}", hint)
+    if presets.default_id is not None:
+        return _broken_default(presets) or (presets.default_id,)
+    return PresetProblem(
+        f"no preset of {presets.file} is the default one, and the pipe asks for it ({word!r}); there are: {known}",
+        'write default = true into one of them, or name one in pipe.md: preset: "NAME"',
+    )
+
+
+def _broken_default(presets: Presets) -> PresetProblem | None:
+    """Return why nobody can know the default preset, or take it; None where it is sound, or there is none."""
+    if presets.file_problem is not None:
+        what, first = "the default preset cannot be had", presets.file_problem
+    elif found := presets.broken.get(presets.default_id or ""):
+        what, first = f"the default preset {presets.default_id!r} is broken", found[0]
+    else:
+        return None
+    return PresetProblem(f"{what}: {finding(first)}", first.hint or _SEE, ErrorType.CONFIG_ERROR)
+
+
+def _rival_defaults(presets: Presets) -> tuple[str, ...]:
+    """Return what is wrong with the choice of the default preset: two that claim it."""
+    return tuple(sentence(each) for each in presets.problems if each.pointer.endswith("/default"))
+
+
+def _with_effort(preset: Preset, definition: PipeDefinition) -> Preset:
+    """Let the pipe's own effort win over the preset's."""
+    return preset if definition.effort is None else replace(preset, effort=definition.effort)

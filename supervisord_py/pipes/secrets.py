@@ -1,0 +1,220 @@
+"""Keys by reference (`$ENV`, `file:PATH`, `cmd:ARGV`), and how they are taken out of output before it is stored.
+
+A key itself is in no repr, no log, no argv and no message. A key file must be its owner's alone (0600 or stricter). A
+command is split as a shell splits words, and run without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from supervisord_py.config.documents import read_bounded
+from supervisord_py.errors import PxError
+from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.execution import ErrorType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from supervisord_py.pipes.preflight import Run
+
+COMMAND_SECONDS = 30.0  # a password store may ask its owner first
+_MAX_KEY_BYTES = 64 * 1024
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+
+
+class Secret:
+    """A key. Only `reveal` shows it."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """Return the key, for the environment of the child that needs it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "[hidden]"
+
+
+async def resolve_key(
+    reference: str, environ: Mapping[str, str], *, cwd: Path, run: Run, seconds: float = COMMAND_SECONDS
+) -> Secret:
+    """Return the key that a reference leads to. The reference is never quoted in a message: it may be a key.
+
+    Args:
+        reference: As it stands in presets.toml.
+        environ: Where `$ENV` is looked up; a command gets it as its environment.
+        cwd: Relative paths and commands start there: the folder of presets.toml.
+        run, seconds: Runs commands, with this deadline.
+
+    Raises:
+        CannotRunError: `config_error` for what is no reference, `auth_failed` for a key that cannot be had.
+    """
+    if variable := _VARIABLE.fullmatch(reference):
+        name = variable[1] or variable[2]
+        if key := environ.get(name, "").strip():
+            return Secret(key)
+        raise _no_key(f"the variable {name} is not set", f"set {name} in the .env beside pipe.md, or for the daemon")
+    kind, _, rest = reference.partition(":")
+    try:
+        words = shlex.split(rest) if kind == "cmd" else rest.split()
+    except ValueError:
+        words = []
+    if kind == "file" and words:
+        return Secret(await asyncio.to_thread(_from_file, rest.strip(), environ, cwd))
+    if kind == "cmd" and words:
+        return Secret(await _from_command(words, environ, cwd, run, seconds))
+    hint = 'write api_key = "$ACME_API_KEY", "file:~/.keys/acme" or "cmd:pass show acme"'
+    raise CannotRunError(ErrorType.CONFIG_ERROR, "an api_key is no reference to a key", hint=hint)
+
+
+def _from_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
+    path = cwd / text
+    if text.startswith("~/"):
+        path = Path(environ.get("HOME") or Path.home(), text[2:])
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise _no_key(f"others may read the key file {path} (mode {mode:o})", f"chmod 600 {path}")
+        key = read_bounded(path, _MAX_KEY_BYTES).decode().strip()
+    except UnicodeDecodeError as error:
+        raise _no_key(f"the key file {path} is no text", "write the key alone into it") from error
+    except OSError as error:
+        raise _no_key(f"the key file {path} cannot be read: {error.strerror or error}", "mend api_key") from error
+    if not key:
+        raise _no_key(f"the key file {path} is empty", "write the key into it")
+    return key
+
+
+async def _from_command(argv: list[str], environ: Mapping[str, str], cwd: Path, run: Run, seconds: float) -> str:
+    what, hint = f"the command of the key ({argv[0]})", "run the command by hand to see what it says"
+    try:
+        done = await run(argv, unit="pipe-probe:key", timeout=seconds, cwd=cwd, env=environ)
+    except TimeoutError as error:
+        raise _no_key(f"{what} did not end within {seconds:g} s", hint) from error
+    except PxError as error:
+        raise _no_key(f"{what} cannot be started: {error.detail}", hint) from error
+    if done.code != 0:  # what it printed is not quoted: stderr of a password store may hold anything
+        how = f"was killed by signal {done.signal}" if done.code is None else f"exits with {done.code}"
+        raise _no_key(f"{what} {how}", hint)
+    key = done.stdout.strip()
+    if not key or "\n" in key:
+        raise _no_key(f"{what} must print one line, and nothing else", hint)
+    return key
+
+
+def _no_key(detail: str, hint: str) -> CannotRunError:
+    return CannotRunError(ErrorType.AUTH_FAILED, detail, hint=hint)
+
+
+# -- redaction ---------------------------------------------------------------------------------------------------------
+
+MARK = b"[redacted]"
+SHORTEST_VALUE = 6  # shorter ones are left alone: `test` as a key would black out half of an answer
+LINE_BYTES = 64 * 1024
+OVERLAP_BYTES = 4096
+
+
+class Redactor:
+    """Takes secrets out of one stream; what comes out does not depend on where its pieces were cut.
+
+    Bytes that may be the beginning of a known value are held back until it is certain; with patterns, so is a line
+    until it is whole. A line longer than LINE_BYTES is let go in pieces, and a match of a pattern is found in it as
+    long as it is not longer than OVERLAP_BYTES.
+
+    Args:
+        values: Known secrets.
+        patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
+        held: What a redactor before this one had not given out yet.
+    """
+
+    def __init__(self, values: Iterable[str], patterns: Iterable[str] = (), held: bytes = b"") -> None:
+        self._known = sorted(printed_forms(values), key=len, reverse=True)
+        self._any = re.compile(b"|".join(map(re.escape, self._known))) if self._known else None
+        self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
+        self._begun = b""  # may be the beginning of a value
+        self._line = self._without_values(held)  # not whole yet
+
+    @property
+    def held(self) -> bytes:
+        """What was fed and not given out yet; another redactor goes on from it."""
+        return self._line + self._begun
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; return those that are certain."""
+        return self._whole_lines(self._without_values(data))
+
+    def end(self) -> bytes:
+        """Return the rest; once, at the end of the stream."""
+        rest = self._any.sub(MARK, self._begun) if self._any else b""
+        return self._whole_lines(rest) + self._clean(self._line)
+
+    def _without_values(self, data: bytes) -> bytes:
+        if self._any is None:
+            return data
+        text = self._begun + data
+        first = max(0, len(text) - len(self._known[0]) + 1)
+        # From these places on, the rest of the text is a true beginning of a value.
+        begins = [
+            at
+            for at in range(first, len(text))
+            if any(len(text) - at < len(each) and each.startswith(text[at:]) for each in self._known)
+        ]
+        done, at = [], 0
+        while True:
+            hold = next((place for place in begins if place >= at), len(text))
+            found = self._any.search(text, at)
+            if found is None or found.start() >= hold:
+                break
+            done += [text[at : found.start()], MARK]
+            at = found.end()
+        self._begun = text[hold:]
+        return b"".join([*done, text[at:hold]])
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        if not self._patterns:
+            return data
+        whole, newline, rest = (self._line + data).rpartition(b"\n")
+        done = [self._clean(line) + newline for line in whole.split(b"\n")] if newline else []
+        while len(rest) > LINE_BYTES:
+            cut = LINE_BYTES - OVERLAP_BYTES
+            cut = max([cut, *(end for pattern in self._patterns for end in _across(pattern, rest, cut))])
+            done.append(self._clean(rest[:cut]))
+            rest = rest[cut:]
+        self._line = rest
+        return b"".join(done)
+
+    def _clean(self, line: bytes) -> bytes:
+        for pattern in self._patterns:
+            line = pattern.sub(lambda found: MARK if found[0] else b"", line)
+        return line
+
+
+def _across(pattern: re.Pattern[bytes], line: bytes, place: int) -> Iterator[int]:
+    """Yield where the matches end that lie across a place."""
+    for found in pattern.finditer(line, max(0, place - OVERLAP_BYTES), place + OVERLAP_BYTES):
+        if found.start() < place < found.end():
+            yield found.end()
+
+
+def redact(text: str, values: Iterable[str], patterns: Iterable[str] = ()) -> str:
+    """Return a whole text without secrets."""
+    redactor = Redactor(values, patterns)
+    done = redactor.feed(text.encode("utf-8", "surrogatepass")) + redactor.end()
+    return done.decode("utf-8", "surrogatepass")
+
+
+def printed_forms(values: Iterable[str]) -> set[bytes]:
+    """Return every form in which a value may be printed: as it is, and as a JSON string holds it."""
+    forms = set()
+    for value in {each.strip() for each in values}:
+        if len(value) >= SHORTEST_VALUE:
+            forms |= {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    return {form.encode("utf-8", "surrogatepass") for form in forms}

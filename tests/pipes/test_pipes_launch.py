@@ -1,0 +1,370 @@
+"""From an order to everything that a spawn needs; and the refusals on the way, which leave nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from supervisord_py.errors import StartFailedError
+from supervisord_py.pipes import launch
+from supervisord_py.pipes.adapters import AgentSpec, CannotRunError, PromptBy, load_adapters
+from supervisord_py.pipes.execution import ErrorType, Plan, Preset
+from supervisord_py.pipes.launch import (
+    ARGUMENT_BYTES,
+    HAS_KEY,
+    LaunchContext,
+    LaunchOrder,
+    LaunchSpec,
+    build_environment,
+    check,
+    cleanup,
+    command_line,
+    file_texts,
+    find_executable,
+    key_variable,
+    path_with,
+    placeholder_values,
+    prepare,
+    provider_doubt,
+    recall_secrets,
+)
+from supervisord_py.pipes.preflight import Completed
+from supervisord_py.pipes.secrets import Secret
+
+BUILTIN = load_adapters(None)
+NO_PRESET = Preset()
+CUSTOM = Preset("x", "custom", "m", "http://127.0.0.1:1/v1", "openai-completions", "$K")
+MINE = '[agents.mine]\nargv = ["mine"]\n'
+
+
+class House:
+    """A pipe's folder, programs on a PATH, and the context to launch them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.run_dir = root / "runs" / "7"
+        self.answers: dict[str, Completed | Exception] = {}
+        self.environ = {"PATH": str(root / "bin"), "HOME": str(root), "K": "sk-very-secret"}
+        for name in ("pipe", "bin"):
+            (root / name).mkdir()
+
+    async def run(self, argv: Any, **_: Any) -> Completed:
+        answer = self.answers.get(Path(argv[0]).name, Completed(0, None, "1.2.3"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def program(self, name: str) -> Path:
+        path = self.root / "bin" / name
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+        return path
+
+    def order(self, agent: str = "mine", preset: Preset = NO_PRESET, **plan: Any) -> LaunchOrder:
+        folder, sessions = self.root / "pipe", self.root / "sessions" / "p"
+        output, plans = folder / "output" / "7", Plan(agent, **plan)
+        return LaunchOrder(7, "p", folder, self.run_dir, output, "the prompt", plans, preset, "/run/pxd.sock", sessions)
+
+    def context(self) -> LaunchContext:
+        adapters = load_adapters(self.root / "agents.toml")
+        return LaunchContext(adapters, self.environ, ("PATH", "HOME"), self.run, self.root, preflight=False)
+
+    async def prepare(self, *order: Any, agents: str = MINE, **plan: Any) -> LaunchSpec:
+        (self.root / "agents.toml").write_text(agents)
+        return await prepare(self.order(*order, **plan), self.context())
+
+    async def refused(self, *order: Any, **plan: Any) -> CannotRunError:
+        with pytest.raises(CannotRunError) as caught:
+            await self.prepare(*order, **plan)
+        assert not (self.run_dir / "agent").exists()
+        assert not (self.run_dir / "prompt.md").exists()
+        return caught.value
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+async def test_pi_is_made_ready(house: House) -> None:
+    house.program("pi")
+    house.answers = {"pi": Completed(0, None, "", "0.74.2\n")}
+    old = os.umask(0)
+    try:
+        found = await house.prepare("pi", CUSTOM, history=True)
+    finally:
+        os.umask(old)
+    sessions = str(house.root / "sessions" / "p")
+    assert found.argv[0] == str(house.root / "bin" / "pi")
+    assert found.argv[-3:] == ("--session-dir", sessions, "--continue")
+    assert (found.cwd, found.stdin_file) == (str(house.root / "pipe"), house.run_dir / "prompt.md")
+    assert (house.run_dir / "prompt.md").read_text() == "the prompt"
+    models = json.loads((house.run_dir / "agent" / "models.json").read_text())
+    assert models["providers"]["custom"]["apiKey"] == "PX_KEY", "as this version names it"
+    private = [house.run_dir, *house.run_dir.rglob("*"), Path(sessions)]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o700, 0o600}
+    expected = {
+        "PX_KEY": "sk-very-secret",
+        "PI_CODING_AGENT_DIR": str(house.run_dir / "agent"),
+        "PX_OUTPUT_DIR": str(house.root / "pipe" / "output" / "7"),
+        "PX_EXECUTION_ID": "7",
+        "PX_SOCKET": "/run/pxd.sock",
+    }
+    assert {name: found.env[name] for name in expected} == expected
+    assert Path(expected["PX_OUTPUT_DIR"]).is_dir()
+    assert (found.version.text, found.warnings, found.session_path) == ("0.74.2", (), sessions)
+    assert [secret.reveal() for secret in found.secrets] == ["sk-very-secret"]
+    everything = repr(found) + "".join(path.read_text() for path in house.run_dir.rglob("*") if path.is_file())
+    assert "sk-very-secret" not in everything + "".join(found.argv)
+
+
+async def test_again_is_the_same_and_cleanup_takes_it_all_away(house: House) -> None:
+    house.program("mine")
+    agents = MINE + 'files."a/b".text = "x"\nkey_variable = "MINE_KEY"\n'
+    (house.root / "pipe" / ".env").write_text("ACME_KEY=sk-from-dotenv\nnonsense here\n")
+    for _ in range(2):
+        found = await house.prepare("mine", Preset("x", api_key="$ACME_KEY"), agents=agents)
+        assert (house.run_dir / "agent" / "a" / "b").read_text() == "x"
+        assert not (house.run_dir / "agent" / "left").exists()
+        (house.run_dir / "agent" / "left").write_text("over")
+        (house.run_dir / "stdout").write_text("kept")
+    assert found.env["MINE_KEY"] == "sk-from-dotenv"
+    assert "line 2" in found.warnings[0]
+    cleanup(house.run_dir)
+    cleanup(house.run_dir)
+    assert os.listdir(house.run_dir) == ["stdout"]
+
+
+async def test_a_pipes_own_command_is_taken_as_it_is(house: House) -> None:
+    script = house.root / "pipe" / "agent.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    found = await house.prepare("command", command=("./agent.sh", "--x", "{model} {y}"))
+    assert (found.argv, found.version.text) == ((str(script), "--x", "{model} {y}"), None)
+    assert not (house.run_dir / "agent").exists()
+
+
+async def test_doubts_are_told(house: House) -> None:
+    house.program("claude")
+    house.answers = {"claude": Completed(0, None, "9.0.0 (Claude Code)")}
+    found = await house.prepare("claude", Preset(provider="antropic"), history=True)
+    assert (found.session_path, found.version.text) == (None, "9.0.0")
+    assert found.warnings[:2] == (
+        "claude is 9.0.0; this adapter was tested with <3",
+        "the agent 'claude' keeps no sessions here; history is left out",
+    )
+    assert "(did you mean 'anthropic'?); it is passed on" in found.warnings[2]
+    assert provider_doubt(AgentSpec(name="x"), "anything") is None
+    assert (await check(house.order("claude"), house.context())).version.text == "9.0.0"
+
+
+async def test_an_agent_that_is_not_there_is_told_with_the_command_that_installs_it(house: House) -> None:
+    refused = await house.refused("pi")
+    assert refused.error_type is ErrorType.AGENT_NOT_FOUND
+    assert "install it: npm install -g @earendil-works/pi-coding-agent; or" in refused.message
+    assert refused.problem()["tried"][:2] == [f"{house.root}/bin/pi", f"{house.root}/.local/bin/pi"]
+    (house.root / "bin" / "pi").write_text("x")
+    assert f"chmod +x {house.root}/bin/pi" in (await house.refused("pi")).message
+    refused = await house.refused("agnet")
+    assert (refused.problem()["error_type"], "no agent 'agnet'" in refused.message) == ("config_error", True)
+    refused = await house.refused("command", command=("./gone.sh",))
+    assert f"tried {house.root}/pipe/gone.sh; " in refused.message
+    assert "`command` in pipe.md" in refused.message
+    assert "the pipe has none" in (await house.refused("command")).message
+
+
+async def test_folders_that_cannot_be_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.program("mine")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(launch, "write_private", full)
+    assert (await house.refused("mine")).error_type is ErrorType.DISK_FULL
+    monkeypatch.setattr("os.access", lambda _path, mode: mode == os.X_OK)
+    refused = await house.refused("mine")
+    assert (refused.error_type, "output/7 cannot be written" in refused.message) == (ErrorType.CONFIG_ERROR, True)
+
+
+async def test_keys_are_recalled_for_who_must_strike_them_out(house: House) -> None:
+    """Of every provider, of `.env`, and behind the preset's reference; what is not to be had is no reason to fail."""
+    house.environ |= {"ANTHROPIC_API_KEY": "sk-ant", "OTHER": "x"}
+    (house.root / "pipe" / ".env").write_text("MY_TOKEN=of-the-env\nPLAIN=word\n")
+    house.answers = {"pass": Completed(0, None, "from-the-store\n"), "gone": StartFailedError("no")}
+    known = ("of-the-env", "sk-ant")
+    rows = [
+        ("cmd:pass show acme", (*known, "from-the-store")),
+        ("$NOT_THERE", known),
+        ("cmd:gone", known),
+        (None, known),
+    ]
+    for reference, secrets in rows:
+        order = house.order("claude", Preset(provider="acme", api_key=reference))
+        assert await recall_secrets(order, house.context()) == secrets
+    assert await recall_secrets(house.order("nobody"), house.context()) == ()
+
+
+def test_where_programs_are_looked_for(tmp_path: Path) -> None:
+    pi = BUILTIN.get("pi")
+    for name, tried in (("~/x", "/h/x"), ("/x/y", "/x/y"), ("./x", str(tmp_path / "x"))):
+        with pytest.raises(CannotRunError) as caught:
+            find_executable(name, pi, tmp_path, path="", home="/h")
+        assert caught.value.extra["tried"] == [tried]
+    with pytest.raises(CannotRunError) as caught:
+        find_executable("x", pi, tmp_path, path="/a:rel::/b:/a", home="/h")
+    assert caught.value.extra["tried"][:3] == ["/a/x", "/b/x", "/h/.local/bin/x"]
+    bin_dir = tmp_path / ".bun" / "bin"
+    bin_dir.mkdir(parents=True)
+    places = path_with("/bin", str(tmp_path / "pi"), str(tmp_path)).split(":")
+    assert places[0] == "/bin"
+    assert {str(tmp_path), str(bin_dir)} <= set(places), "it finds its runtime beside it, or in a usual place"
+    assert len(places) == len(set(places))
+
+
+# -- what adapters are filled with -------------------------------------------------------------------------------------
+
+
+def values(name: str, preset: Preset, version: tuple[int, ...] | None = None) -> Any:
+    order = LaunchOrder(
+        7, "p", Path("/p"), Path("/run/7"), Path("/p/output/7"), "what to do", Plan(name), preset, "/s", Path("/se")
+    )
+    return placeholder_values(BUILTIN.get(name), order, version=version, has_key=preset.api_key is not None)
+
+
+def argv(name: str, preset: Preset = NO_PRESET) -> tuple[str, ...]:
+    return command_line(BUILTIN.get(name), values(name, preset), "what to do", history=False)
+
+
+def written(name: str, preset: Preset = CUSTOM, version: tuple[int, ...] | None = None) -> dict[str, str]:
+    return file_texts(BUILTIN.get(name), values(name, preset, version))
+
+
+@pytest.mark.parametrize("name", sorted(set(BUILTIN.agents) - {"command"}))
+@pytest.mark.parametrize("preset", [Preset(), CUSTOM, Preset("x", "ollama", "llama", effort="high")])
+def test_no_adapter_puts_prompt_or_key_into_its_argv_or_files(name: str, preset: Preset) -> None:
+    words = argv(name, preset)
+    assert "what to do" not in words
+    assert not any(HAS_KEY in word or "{" in word for word in words)
+    assert HAS_KEY not in json.dumps(written(name, preset))
+
+
+def test_the_odd_ways_of_command_lines() -> None:
+    head = ("pi", "--mode", "json", "--offline", "--no-extensions")
+    assert argv("pi") == (*head, "--no-session")
+    named = ("--provider", "openai", "--model", "gpt", "--thinking", "low", "--no-session")
+    assert argv("pi", Preset("x", "openai", "gpt", effort="low")) == (*head, *named)
+    assert argv("aider")[-2:] == ("--message-file", "/run/7/prompt.md")
+    assert [word for word in argv("aider", CUSTOM) if word.endswith("m")][-1] == "openai/m", "the last --model counts"
+    assert argv("gemini")[-2:] == ("-p", "")
+    assert argv("codex", Preset(effort="low"))[-3:] == ("-c", 'model_reasoning_effort="low"', "-")
+    assert (values("pi", CUSTOM)["url_root"], values("pi", CUSTOM)["key"]) == ("http://127.0.0.1:1", HAS_KEY)
+    assert values("pi", Preset(url="http://h"))["provider"] == "custom"
+    assert values("pi", Preset(provider="ollama"))["url"] == "http://127.0.0.1:11434/v1"
+
+
+def test_a_piece_that_is_not_optional_needs_its_value() -> None:
+    spec = AgentSpec(name="x", argv=("a", "{model}", ("{effort}",)))
+    assert command_line(spec, {"model": "m"}, "", history=True) == ("a", "m")
+    with pytest.raises(CannotRunError, match="the agent 'x' needs a model") as caught:
+        command_line(spec, {}, "", history=False)
+    assert caught.value.error_type is ErrorType.CONFIG_ERROR
+    with pytest.raises(CannotRunError, match="needs a model"):
+        written("pi", Preset(url="http://h/v1"))
+
+
+PROMPTS = {
+    "-x": "begins with '-'",
+    "@file": "begins with '@'",
+    "a\0b": "holds a NUL",
+    "é" * ARGUMENT_BYTES: "131072 bytes long",
+}
+
+
+@pytest.mark.parametrize(("prompt", "trouble"), PROMPTS.items(), ids=range(4))
+def test_a_prompt_that_cannot_be_an_argument_is_refused(prompt: str, trouble: str) -> None:
+    spec = AgentSpec(name="x", argv=("a",), prompt=PromptBy.ARG, prompt_argv=("{prompt}",))
+    with pytest.raises(CannotRunError, match=trouble):
+        command_line(spec, {}, prompt, history=False)
+    guarded = msgspec.structs.replace(spec, prompt_argv=("--", "{prompt}"))
+    assert command_line(guarded, {}, "-x", history=False) == ("a", "--", "-x")
+
+
+def test_files_hold_the_provider_and_no_retries_of_the_agents_own() -> None:
+    files = written("pi", CUSTOM, (0, 74, 2))
+    retry = {"enabled": False, "maxRetries": 0, "provider": {"maxRetries": 0}}
+    assert json.loads(files["settings.json"])["retry"] == retry
+    cost = {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0}
+    provider = {"baseUrl": CUSTOM.url, "api": CUSTOM.api, "apiKey": "PX_KEY", "models": [{"id": "m", "cost": cost}]}
+    assert json.loads(files["models.json"]) == {"providers": {"custom": provider}}
+    assert json.loads(written("pi", CUSTOM, (0, 84, 1))["models.json"])["providers"]["custom"]["apiKey"] == "$PX_KEY"
+    assert files["auth.json"] == "{}\n", "it stores no key and has none of the user's"
+    assert set(written("pi", Preset("x", "anthropic", "claude"))) == {"auth.json", "settings.json"}
+    codex = tomllib.loads(written("codex", Preset("x", "custom", "m", 'http://h/"x'))["config.toml"])
+    assert codex["model_providers"]["px"]["base_url"] == 'http://h/"x'
+    models = json.loads(written("opencode")["opencode.json"])["provider"]["custom"]["models"]
+    rest = {"limit": {"context": 0, "output": 0}, "options": {}}
+    assert models == {"m": {"name": "m", "cost": {"input": 0, "output": 0}, **rest}}
+    assert json.loads(written("llm")["extra-openai-models.yaml"])[0]["api_base"] == CUSTOM.url
+    assert written("gemini", Preset()) == {}
+
+
+# -- environments ------------------------------------------------------------------------------------------------------
+
+DAEMON = {
+    "PATH": "/bin", "HOME": "/h", "OPENAI_API_KEY": "sk-openai", "ANTHROPIC_API_KEY": "sk-anthropic",
+    "AZURE_OPENAI_BASE_URL": "https://azure", "PX_API__TOKEN": "ours", "OTHER_TOKEN": "x",
+}  # fmt: skip
+
+
+def environment(
+    spec: AgentSpec | str, preset: Preset = NO_PRESET, dotenv: dict[str, str] | None = None
+) -> tuple[dict[str, str], set[str]]:
+    spec = BUILTIN.get(spec) if isinstance(spec, str) else spec
+    known = values(spec.name, preset) if spec.name in BUILTIN.agents else {}
+    key = Secret("sk-preset") if preset.api_key else None
+    env, secrets = build_environment(spec, known, DAEMON, ("PATH", "HOME"), dotenv or {}, key)
+    return env, set(secrets)
+
+
+def test_an_agent_gets_the_keys_of_its_own_provider_alone() -> None:
+    env, secrets = environment("pi", Preset("x", "openai", "gpt"))
+    assert set(env) & {*DAEMON, "PX_KEY"} == {"PATH", "HOME", "OPENAI_API_KEY", "AZURE_OPENAI_BASE_URL"}
+    assert secrets == {"sk-openai"}
+    assert environment("pi", Preset("x", "unheard-of"))[1] == set()
+    assert environment("pi")[1] == {"sk-openai", "sk-anthropic"}, "where the agent chooses, all it may choose from"
+
+
+def test_a_presets_key_replaces_the_daemons() -> None:
+    env, secrets = environment("pi", Preset("x", "openai", "gpt", api_key="$K"))
+    assert (env["OPENAI_API_KEY"], secrets) == ("sk-preset", {"sk-preset"})
+    env, _ = environment("pi", CUSTOM)
+    assert (env["PX_KEY"], "OPENAI_API_KEY" in env) == ("sk-preset", False)
+    env, secrets = environment("pi", Preset("x", "ollama", "llama"))
+    assert (env["PX_KEY"], secrets) == ("none", set())
+    assert "CLAUDE_CONFIG_DIR" not in environment("claude")[0], "only with a key it stands apart from the user's login"
+    env, _ = environment("claude", CUSTOM)
+    assert (env["CLAUDE_CONFIG_DIR"], env["ANTHROPIC_BASE_URL"]) == ("/run/7/agent", "http://127.0.0.1:1")
+
+
+def test_dotenv_passes_whole_and_a_variable_without_its_value_is_left_out() -> None:
+    env, secrets = environment("command", dotenv={"MY_TOKEN": "t-123", "COLOR": "red", "EMPTY_KEY": ""})
+    assert {"MY_TOKEN", "COLOR", "EMPTY_KEY", "PATH"} <= set(env)
+    assert secrets == {"t-123"}
+    spec = AgentSpec(name="x", env={"AUTH": "Bearer {key}"})
+    assert "AUTH" not in environment(spec)[0]
+    assert environment(spec, Preset(api_key="$K"))[0]["AUTH"] == "Bearer sk-preset"
+
+
+def test_the_variable_of_the_key() -> None:
+    one = AgentSpec(key_variable="K", provider_keys={"a": ("A", "B")})
+    assert [key_variable(one, None, has_url=False), key_variable(one, "a", has_url=True)] == ["A", "K"]
+    two = msgspec.structs.replace(one, provider_keys={"a": "A", "b": "B"})
+    assert [key_variable(two, each, has_url=False) for each in ("b", None)] == ["B", "K"]

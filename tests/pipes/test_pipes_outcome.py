@@ -1,0 +1,289 @@
+"""How an execution ended, why it failed, and what follows: tables that are asked row by row."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.pipes.config import RetryLimits
+from supervisord_py.pipes.definition import RetryRules
+from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status, Usage
+from supervisord_py.pipes.outcome import (
+    TABLE,
+    Cause,
+    ErrorPattern,
+    ExitInfo,
+    NextTry,
+    Requirement,
+    SuccessRule,
+    ceiling_exceeded,
+    classify,
+    hint_seconds,
+    judge,
+    next_try,
+)
+from supervisord_py.pipes.streams import Summary
+
+E = ErrorType
+SAID: dict[ErrorType | None, list[str]] = {
+    E.AGENT_INCOMPATIBLE: [
+        "SyntaxError: The requested module 'node:fs' does not provide an export named 'globSync'\n\nNode.js v20.20.2",
+        "TypeError: webidl.util.markAsUncloneable is not a function",
+        "TypeError: Cannot read properties of undefined (reading 'bind')\n\nNode.js v20.20.2\n",
+    ],
+    E.SAFETY_REFUSAL: ['{"error":{"code":"content_filter","message":"x"}}', "finish_reason: content_filter"],
+    E.QUOTA_EXHAUSTED: [
+        '429: {"message":"You exceeded your current quota","code":"insufficient_quota"}',
+        "429 You exceeded your current quota, please check your plan and billing details",
+        "402 Payment Required",
+        "Your credit balance is too low to access the API",
+        "Claude AI usage limit reached|1763",
+    ],
+    E.RATE_LIMITED: [
+        "429 Rate limit reached for requests",
+        '429: {"message":"slow down","type":"requests","code":null}',
+        "HTTP 429",
+        "Error code: 429 - {'error': 'x'}",
+        '529 {"type":"error","error":{"type":"overloaded_error"}}',
+        "exceeded retry limit, last status: 429",
+        json.dumps({"error": {"error": ["x", {"code": "rate_limit"}]}}),
+    ],
+    E.AUTH_FAILED: [
+        '401: {"message":"Incorrect API key provided","code":"invalid_api_key"}',
+        "No API key found for openai.",
+        "Error code: 401 - nope",
+        "API Error: 403 forbidden",
+        "Not logged in · Please run /login",
+        "When using Gemini API, you must specify the GEMINI_API_KEY environment variable.",
+        "Credential store read failed for openai: bad",
+        "unexpected status 401 Unauthorized",
+        'retry 429: {"error": {"message": "x", "code": "invalid_api_key"}}',
+        '{"error": ' * 20 + '"invalid_api_key"' + "}" * 20,
+    ],
+    E.MODEL_NOT_FOUND: [
+        '404: {"message":"The model `gpt-9` does not exist","code":"model_not_found"}',
+        'Error: Unknown provider "x". Use --list-models',
+        "404 no such model",
+        'model "llama9" not found, try pulling it first',
+        "author model not found",
+        '{"type":"error","error":{"type":"not_found_error","message":"model: claude-9"}}',
+    ],
+    E.CONTEXT_OVERFLOW: [
+        '400: {"code":"context_length_exceeded"}',
+        "413 Request Entity Too Large",
+        "This model's maximum context length is 8192 tokens",
+    ],
+    E.PROVIDER_ERROR: [
+        "500 Internal Server Error",
+        "502 <html><body>Bad Gateway</body></html>",
+        "Stream ended without finish_reason",
+        "Unexpected token in JSON at position 31",
+        "status code 503",
+    ],
+    E.NETWORK: [
+        "Connection error.",
+        "connect ECONNREFUSED 127.0.0.1:9",
+        "terminated",
+        "terminated: read ECONNRESET",
+        "getaddrinfo ENOTFOUND api.example",
+        '{"a": 1} then plain: connection refused',
+    ],
+    E.DISK_FULL: ["OSError: [Errno 28] No space left on device"],
+    None: [  # numbers in ids and words in prose mean nothing
+        "",
+        "the author wrote an article",
+        "request id req_429_401",
+        "took 0.429 s, 1401 files, 500 lines",
+        "2026-11-21T04:29:40.401Z started",
+        "processed 404 of 503 records",
+        "Traceback: ValueError: 5003",
+        "id: 42900",
+        "the process was terminated by the user",
+        '{"n": 429, "list": [401, {"x": 1}], "ok": true}',
+        "[" * 5000,
+        '{"error": null, "message": false}',
+    ],
+}
+
+
+@pytest.mark.parametrize(("meant", "text"), [(kind, text) for kind, texts in SAID.items() for text in texts])
+def test_what_providers_and_agents_say_is_understood(meant: ErrorType | None, text: str) -> None:
+    assert classify(text) is meant
+    assert set(TABLE) == set(SAID) - {None}
+
+
+def test_an_adapters_own_patterns_come_first() -> None:
+    own = (ErrorPattern(E.AUTH_FAILED, "rate limit of guests"),)
+    assert classify("Rate limit of guests reached", own) is E.AUTH_FAILED
+    assert classify("rate limit", own) is E.RATE_LIMITED
+
+
+WAITS = {
+    "Retry-After: 3": 3.0, '{"retry_after_seconds": 12.5}': 12.5, "retry-after-ms: 1500": 1.5, "reset_in=40": 40.0,
+    "Please try again in 20s.": 20.0, "Please try again in 1m30s": 90.0, "try again in 6ms": 0.006,
+    "Retrying in 60s (attempt 1/10)": 60.0, "please wait 15 seconds": 15.0, "try again in 2 hours": 7200.0,
+    "try again after 3 minutes": 180.0, "try again later": None, "nothing of the kind": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "seconds"), WAITS.items())
+def test_what_a_provider_asks_to_wait(text: str, seconds: float | None) -> None:
+    found = hint_seconds(text)
+    assert found == seconds or math.isclose(found or 0, seconds or -1)
+
+
+@given(st.text(max_size=300))
+def test_no_text_can_raise(text: str) -> None:
+    classify(text)
+    hint_seconds(text)
+
+
+GOOD = Summary(final_text="42", has_text=True, stop_reason="stop", settled=True, records=9)
+NONE = Summary()
+JSON_RULE = SuccessRule()
+EXIT_RULE = SuccessRule(require=Requirement.NOTHING)
+TEXT_RULE = SuccessRule(require=Requirement.TEXT)
+ENDS: list[tuple[ExitInfo, Summary, SuccessRule, ErrorType | None]] = [
+    (ExitInfo(Cause.NOBODY, 0), GOOD, JSON_RULE, None),
+    (ExitInfo(Cause.NOBODY, 0), NONE, EXIT_RULE, None),
+    (ExitInfo(Cause.NOBODY, 0), Summary(has_text=True), TEXT_RULE, None),
+    (ExitInfo(Cause.NOBODY, 0), NONE, TEXT_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.NOBODY, 0), Summary(stop_reason="stop"), JSON_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.NOBODY, 0), Summary(garbage_lines=3), JSON_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="length"), JSON_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="odd"), JSON_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", stop_reason="refusal"), JSON_RULE, E.SAFETY_REFUSAL),
+    (ExitInfo(Cause.NOBODY, 0), Summary(final_text="4", error_message="429 no"), JSON_RULE, E.RATE_LIMITED),
+    (ExitInfo(Cause.NOBODY, 0), Summary(error_message="what?"), JSON_RULE, E.UNKNOWN),
+    (ExitInfo(Cause.NOBODY, 1, stderr_tail="401 no"), NONE, EXIT_RULE, E.AUTH_FAILED),
+    (ExitInfo(Cause.NOBODY, 1, stdout_tail="Error code: 429"), NONE, EXIT_RULE, E.RATE_LIMITED),
+    (ExitInfo(Cause.NOBODY, 3, stderr_tail="boom"), NONE, EXIT_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, 3), NONE, EXIT_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, 3), GOOD, SuccessRule((3,)), None),
+    (ExitInfo(Cause.NOBODY), NONE, EXIT_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, 1), GOOD, JSON_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, signal=11), NONE, EXIT_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, signal=100), NONE, EXIT_RULE, E.CRASH),
+    (ExitInfo(Cause.NOBODY, signal=15), GOOD, JSON_RULE, None),
+    (ExitInfo(Cause.NOBODY, signal=9, limit="memory_limit"), GOOD, JSON_RULE, E.RESOURCE_LIMIT),
+    (ExitInfo(Cause.SETTLED, signal=9), GOOD, JSON_RULE, None),
+    (ExitInfo(Cause.SETTLED, signal=9), Summary(settled=True), JSON_RULE, E.MISSING_OUTPUT),
+    (ExitInfo(Cause.CANCELLED), GOOD, JSON_RULE, E.CANCELLED),
+    (ExitInfo(Cause.TIMEOUT), GOOD, JSON_RULE, E.TIMEOUT),
+    (ExitInfo(Cause.SILENT), GOOD, JSON_RULE, E.TIMEOUT),
+    (ExitInfo(Cause.SHUTDOWN), GOOD, JSON_RULE, E.SHUTDOWN),
+    (ExitInfo(Cause.INTERRUPTED), GOOD, JSON_RULE, E.INTERRUPTED),
+    (ExitInfo(Cause.BUDGET, detail="too dear"), GOOD, JSON_RULE, E.BUDGET_EXCEEDED),
+]
+
+
+@pytest.mark.parametrize(("ended", "summary", "rule", "error"), ENDS)
+def test_each_end_has_one_outcome(
+    ended: ExitInfo, summary: Summary, rule: SuccessRule, error: ErrorType | None
+) -> None:
+    statuses = {None: Status.COMPLETED, E.CANCELLED: Status.CANCELLED, E.TIMEOUT: Status.TIMED_OUT}
+    outcome = judge(ended, summary, rule, allow_empty=False)
+    assert (outcome.status, outcome.error_type) == (statuses.get(error, Status.FAILED), error)
+    assert (outcome.error_message is None) == (error is None)
+    if error is E.MISSING_OUTPUT and summary.stop_reason == "stop":
+        assert judge(ended, summary, rule, allow_empty=True).status is Status.COMPLETED
+
+
+def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_patterns() -> None:
+    errors = (ErrorPattern(E.AUTH_FAILED, "AuthenticationError"),)
+    scanning = SuccessRule(require=Requirement.TEXT, scan_output=True)
+    ended = ExitInfo(Cause.NOBODY, 0, stdout_tail="one\nlitellm.AuthenticationError: no\ntwo")
+    said = Summary(has_text=True)
+    assert judge(ended, said, TEXT_RULE, errors, allow_empty=False).status is Status.COMPLETED
+    found = judge(ended, said, scanning, errors, allow_empty=False)
+    assert (found.error_type, found.error_message) == (E.AUTH_FAILED, "litellm.AuthenticationError: no")
+
+
+def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout() -> None:
+    """A tool's result may quote any error; what the program itself printed beside its records may not."""
+
+    def crash(ended: ExitInfo, summary: Summary = NONE) -> tuple[ErrorType | None, str]:
+        outcome = judge(ended, summary, JSON_RULE, allow_empty=False)
+        return outcome.error_type, outcome.error_message or ""
+
+    source = "x" * 57_000 + "\nERR_REQUIRE_ESM\n\nNode.js v20.20.2\n"
+    kind, message = crash(ExitInfo(Cause.NOBODY, 1, stderr_tail=source))
+    assert (kind, message.endswith("Node.js v20.20.2")) == (E.AGENT_INCOMPATIBLE, True)
+    assert crash(ExitInfo(Cause.NOBODY, 7, stdout_tail="last")) == (E.CRASH, "exit code 7: last")
+    quoted = '99 tokens"}\n{"type": "tool_result", "content": "HTTP 429"}\n{"type": "cut'
+    assert crash(ExitInfo(Cause.NOBODY, 143, stdout_tail=quoted), Summary(records=3)) == (E.CRASH, "exit code 143")
+    plain = ExitInfo(Cause.NOBODY, 1, stdout_tail=f"{quoted}\nError: 401 no")
+    assert crash(plain, Summary(records=3)) == (E.AUTH_FAILED, "exit code 1: Error: 401 no")
+
+
+# -- what follows ------------------------------------------------------------------------------------------------------
+
+LIMITS, NO_RULES = RetryLimits(), RetryRules()
+OWN = Preset("own")
+PLAN = Plan("pi", retries=2, fallbacks=(Preset("b"), Preset("c")))
+ALONE = Plan("pi", retries=1)
+
+
+def follows(
+    error: ErrorType | None, plan: Plan = ALONE, count: int = 0, wait: float | None = None, luck: float = 0.0,
+    rules: RetryRules = NO_RULES,
+) -> NextTry | None:  # fmt: skip
+    outcome = Outcome(Status.COMPLETED if error is None else Status.FAILED, error, "x", wait)
+    return next_try(outcome, plan, OWN, count, limits=LIMITS, rules=rules, chance=luck)
+
+
+def delay(count: int, luck: float) -> float:
+    found = follows(E.NETWORK, count=count, luck=luck)
+    assert found is not None
+    assert found.delay_seconds is not None
+    return found.delay_seconds
+
+
+def test_the_next_preset_is_tried_at_once_where_another_model_may_help() -> None:
+    found = follows(E.TIMEOUT, PLAN)
+    assert found is not None
+    assert (found.preset.id, [it.id for it in found.plan.fallbacks], found.plan.retries) == ("b", ["c"], 2)
+    assert found.delay_seconds is None
+    helps = {kind for kind in ErrorType if follows(kind, PLAN) is not None}
+    assert helps == {
+        E.TIMEOUT, E.RATE_LIMITED, E.QUOTA_EXHAUSTED, E.MODEL_NOT_FOUND, E.AUTH_FAILED, E.NETWORK, E.CONTEXT_OVERFLOW,
+        E.PREFLIGHT_FAILED, E.MISSING_OUTPUT, E.PROVIDER_ERROR, E.UNKNOWN,
+    }  # fmt: skip
+
+
+def test_only_what_passes_by_itself_is_tried_again_and_a_providers_word_wins() -> None:
+    again = {kind for kind in ErrorType if follows(kind) is not None}
+    assert again == {E.RATE_LIMITED, E.NETWORK, E.PROVIDER_ERROR}
+    assert follows(E.TIMEOUT, rules=RetryRules(on_timeout=True)) is not None
+    assert follows(E.NETWORK, Plan("pi", retries=0)) is None
+    assert follows(None) is None
+    hinted = follows(E.RATE_LIMITED, wait=42.0)
+    assert hinted == NextTry(Plan("pi", retries=0), OWN, 42.0)
+    endless, own = follows(E.RATE_LIMITED, wait=86400.0), follows(E.NETWORK, rules=RetryRules(delay_seconds=1.0))
+    assert endless is not None
+    assert own is not None
+    assert (endless.delay_seconds, own.delay_seconds) == (LIMITS.max_seconds, 1.0)
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
+def test_delays_grow_to_a_bound(count: int, luck: float) -> None:
+    assert delay(count, 0.0) <= delay(count, luck) <= LIMITS.max_seconds * (1 + LIMITS.jitter)
+    assert delay(count, 0.0) <= delay(count + 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "plan", "name"),
+    [
+        (Usage(turns=3), Plan("pi", max_turns=2), "limits.turns"),
+        (Usage(total_tokens=3), Plan("pi", max_tokens=2), "limits.tokens"),
+        (Usage(cost=0.3), Plan("pi", max_cost=0.2), "limits.cost"),
+    ],
+)
+def test_a_ceiling_is_named(usage: Usage, plan: Plan, name: str) -> None:
+    assert name in (ceiling_exceeded(usage, plan) or "")
+    assert ceiling_exceeded(Usage(), plan) is None
+    assert ceiling_exceeded(usage, Plan("pi")) is None

@@ -1,0 +1,160 @@
+"""What agents print is read in whatever pieces it comes. What real ones printed: test_pipes_recorded.py."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisord_py.pipes.execution import Usage
+from supervisord_py.pipes.streams import FINAL_TEXT_CHARS, JsonLines, PiStream, Summary
+from supervisord_py.pipes.vendor_streams import PARSERS, parser_for
+
+
+def lines(*records: Any) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def read(name: str, *pieces: bytes) -> tuple[bytes, list[bytes], Summary]:
+    """Return the text told, the records kept, and the summary."""
+    parser = parser_for(name)
+    parsed = [*map(parser.feed, pieces), parser.end()]
+    return b"".join(it.text for it in parsed), b"".join(it.records for it in parsed).splitlines(), parser.summary
+
+
+def assistant(text: str, stop: str = "stop", **more: Any) -> dict[str, Any]:
+    usage = {"input": 1000, "output": 50, "cacheRead": 3, "cacheWrite": 2, "totalTokens": 1055, "cost": {"total": 0.5}}
+    content = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": text}] if text else []
+    return {"role": "assistant", "content": content, "usage": usage, "stopReason": stop, **more}
+
+
+def message(text: str, stop: str = "stop", **more: Any) -> dict[str, Any]:
+    return {"type": "message_end", "message": assistant(text, stop, **more)}
+
+
+def test_pi_is_settled_by_an_end_that_will_not_retry_until_it_starts_again() -> None:
+    parser = PiStream()
+    steps: list[tuple[dict[str, Any], bool]] = [
+        ({"type": "agent_end", "willRetry": True}, False),
+        ({"type": "agent_end"}, True),
+        ({"type": "auto_retry_start", "attempt": 1}, False),
+        ({"type": "agent_settled"}, True),
+        ({"type": "agent_start"}, False),
+    ]
+    for record, settled in steps:
+        parser.feed(lines(record))
+        assert parser.summary.settled is settled, record
+
+
+def test_the_last_answer_of_pi_counts() -> None:
+    failed = message("", "error", errorMessage="429 Rate limit")
+    assert read("pi-jsonl", lines(failed))[2].error_message == "429 Rate limit"
+    assert read("pi-jsonl", lines(failed, message("fine")))[2].error_message is None
+    assert read("pi-jsonl", lines(message("", "aborted")))[2].error_message == "aborted"
+    silent = read("pi-jsonl", lines(message("first words", "toolUse"), message("", "stop")))[2]
+    assert (silent.final_text, silent.has_text, silent.stop_reason) == ("", True, "stop")
+    plain = {"role": "assistant", "content": "just text", "stopReason": "stop"}
+    assert read("pi-jsonl", lines({"type": "message_end", "message": plain}))[0] == b"just text\n"
+
+
+def test_claude_tells_its_words_and_what_they_cost() -> None:
+    """Two blocks of one message are one turn, whose tokens count once; the result puts the totals right."""
+    use = {"input_tokens": 9, "output_tokens": 1}
+    said = {
+        "type": "assistant",
+        "message": {"id": "m1", "content": [{"type": "text", "text": "It is a."}], "usage": use},
+    }
+    delta = {"type": "stream_event", "event": {"delta": {"type": "text_delta", "text": "It is "}}}
+    other = {"type": "stream_event", "event": {"delta": {"type": "input_json_delta", "partial_json": "{"}}}
+    run = lines({"type": "system", "session_id": "c-1"}, delta, other, said, said)
+    total = {"type": "result", "result": "a", "total_cost_usd": 0.25, "usage": {**use, "cache_read_input_tokens": 2}}
+    text, kept, summary = read("claude-json", run)
+    assert (text, len(kept), summary.usage) == (b"It is a.\nIt is a.\n", 3, Usage(9, 1, 0, 0, 10, 0.0, 1))
+    _, _, summary = read("claude-json", run + lines(total))
+    assert (summary.final_text, summary.stop_reason, summary.session_id) == ("It is a.", "stop", "c-1")
+    assert (summary.settled, summary.usage) == (True, Usage(9, 1, 2, 0, 12, 0.25, 1))
+    text, _, summary = read("claude-json", b'{"type":"result","result":"short","num_turns":3}\n')
+    assert (text, summary.final_text, summary.usage.turns) == (b"short\n", "short", 3)
+
+
+ERRORS: list[tuple[str, dict[str, Any], str | None]] = [
+    ("claude-json", {"type": "result", "is_error": True, "api_error_status": 401, "result": "E: 401 no"}, "E: 401 no"),
+    ("claude-json", {"type": "result", "is_error": True, "api_error_status": 401, "result": "no"}, "401: no"),
+    ("claude-json", {"type": "result", "is_error": True, "error": {"message": "gone"}}, "gone"),
+    ("claude-json", {"type": "result", "is_error": True}, "error"),
+    ("codex-jsonl", {"type": "turn.failed"}, "the turn failed"),
+    ("codex-jsonl", {"type": "item.completed", "item": {"type": "error", "message": "harmless"}}, None),
+    ("gemini-json", {"type": "error", "error": {"message": "key not valid", "code": 400}}, "400: key not valid"),
+    ("gemini-json", {"type": "result", "status": "error", "error": {"message": "429 slow", "code": 429}}, "429 slow"),
+    ("gemini-json", {"type": "error", "message": "x"}, "x"),
+    ("gemini-json", {"type": "error"}, "error"),
+    ("opencode-jsonl", {"type": "error", "error": {"data": {"statusCode": 401, "message": "no"}}}, "401: no"),
+    ("opencode-jsonl", {"type": "error", "error": {"name": "Odd"}}, "Odd"),
+    ("opencode-jsonl", {"type": "error"}, "error"),
+]
+
+
+@pytest.mark.parametrize(("name", "record", "words"), ERRORS)
+def test_an_error_is_named_by_whatever_tells_it(name: str, record: dict[str, Any], words: str | None) -> None:
+    assert read(name, lines(record))[2].error_message == words
+
+
+def test_codex_errors_on_the_way_are_no_failures_and_turns_are_counted_by_results_of_tools() -> None:
+    started, done = ({"type": f"item.{it}", "item": {"type": "command_execution"}} for it in ("started", "completed"))
+    run = lines(
+        {"type": "turn.started"},
+        *(3 * [started, done]),
+        {"type": "error", "message": "Reconnecting... 1/5"},
+        {"type": "turn.completed", "usage": {"input_tokens": 7, "cache_write_input_tokens": 3, "output_tokens": 2}},
+    )
+    _, kept, summary = read("codex-jsonl", run)
+    assert (summary.error_message, summary.settled, summary.usage) == (None, True, Usage(7, 2, 0, 3, 9, 0.0, 3))
+    assert not any(b"item.started" in line for line in kept)
+
+
+def test_text_agents_bytes_pass_as_they_are() -> None:
+    raw = "grüße\n".encode() + b"\xff\xfe tail"
+    text, kept, summary = read("text", raw[:3], raw[3:], b"")
+    assert (text, kept, summary.records) == (raw, [], 0)
+    assert summary.final_text.startswith("grüße\n")
+    assert summary.has_text
+    assert not read("text", b" \n\t")[2].has_text
+    assert len(read("text", b"x" * 1_000_000)[2].final_text) == FINAL_TEXT_CHARS
+    assert read("of another edition", b"x")[0] == b"x"
+
+
+@given(st.sampled_from(sorted(PARSERS)), st.lists(st.binary(max_size=200), max_size=5))
+def test_nothing_that_is_printed_can_raise(name: str, pieces: list[bytes]) -> None:
+    read(name, *pieces)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KINDS = ["session", "message_update", "message_end", "agent_end", "result", "assistant", "error", "text", "step_finish"]
+KINDS += ["message", "init", "turn.failed", "turn.completed", "item.completed", "thread.started", "stream_event"]
+NAMES = st.sampled_from(["message", "item", "error", "usage", "part", "role", "result", "stats", "event", "response"])
+
+
+@given(st.sampled_from(sorted(PARSERS)), st.sampled_from(KINDS), st.dictionaries(NAMES, JSON_VALUES, max_size=4))
+def test_no_record_however_wrong_can_raise(name: str, kind: str, members: dict[str, Any]) -> None:
+    read(name, lines({"type": kind, **members}))
+
+
+def test_lines_that_are_no_records_and_lines_without_end_are_counted() -> None:
+    class Short(JsonLines):
+        def record(self, kind: str, record: dict[str, Any], line: bytes) -> None:
+            self.keep(line)
+
+    stream = Short(line_bytes=20)
+    assert stream.feed(b'{"a": 1}\nno json\n[1]\n\n').records == b'{"a": 1}\n'
+    assert [stream.feed(it * 15).records for it in (b"x", b"y", b"zz")] == [b"", b"", b""]
+    assert stream.feed(b'more\n{"b": 2}\n').records == b'{"b": 2}\n'
+    assert stream.summary.garbage_lines == 3
+    assert (stream.feed(b'{"deep": ' + b"[" * 5), stream.end()) == ((b"", b""), (b"", b""))
+    assert read("pi-jsonl", b'{"a":' * 100_000 + b"\n")[2].garbage_lines == 1
