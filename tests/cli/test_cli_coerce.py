@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.coerce import CannotRead, build_input, coerce, parse_assignment, read_json
+from pxctl.coerce import CannotRead, build_input, coerce, read_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def test_arrays_by_commas_and_by_json(values: list[int]) -> None:
     )
 )
 def test_json_stands_as_it_is(value: Any) -> None:
-    assert parse_assignment(f"k:={json.dumps(value)}").value == value
+    assert build_input([f"k:={json.dumps(value)}"], {}, None) == {"k": value}
 
 
 @given(st.text(), st.sampled_from([{}, True, {"type": "string"}, {"type": ["string"]}, None, {"description": "x"}]))

@@ -77,13 +77,13 @@ def test_a_start_returns_when_its_own_child_has_lost(
     px: Px, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another daemon answers while the child is still on its way to the lock."""
-    monkeypatch.setattr(daemon_process, "LOSER_SECONDS", daemon_process.START_SECONDS)
+    monkeypatch.setattr(daemon_process, "_LOSER_SECONDS", daemon_process.START_SECONDS)
     daemon.on("GET /api/health", document({"ok": True}))
     daemon.on("GET /api/daemon", document({"keeper": {"pid": os.getpid()}}))
     with leader("sh", "-c", "read go; exit 8") as child:
         lose = child.stdin.close
         monkeypatch.setattr(daemon_process.time, "sleep", lambda _: lose())
-        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket), child, 60.0, ("", 0))
+        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket, places=None), child, 60.0, 0)
         assert child.returncode == 8
 
 
@@ -91,7 +91,7 @@ def test_a_start_returns_while_its_own_child_serves(px: Px, daemon: FakeDaemon) 
     daemon.on("GET /api/health", document({"ok": True}))
     with leader("sleep", "600") as child:
         daemon.on("GET /api/daemon", problem(503, "busy"), document({"keeper": {"pid": child.pid}}))
-        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket), child, 60.0, ("", 0))
+        daemon_process._await_answer(SimpleNamespace(socket_path=px.socket, places=None), child, 60.0, 0)
         assert len(daemon.asked("GET /api/daemon")) == 2
 
 

@@ -13,11 +13,11 @@ import pytest
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import until
-from pxctl import daemon_process, terminal
-from pxctl.answers import write_whole
-from pxctl.failure import Failure
+from pxctl import daemon_process, output
+from pxctl.cells import write_whole
+from pxctl.client import Failure
 from pxctl.follow import Patience
-from pxctl.terminal import Spinner
+from pxctl.output import Spinner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,18 +61,18 @@ def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, 
 
 
 def test_the_width_comes_from_columns_then_the_terminal_then_is_80(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terminal.width({"COLUMNS": "44"}) == 44
+    assert output.width({"COLUMNS": "44"}) == 44
 
     def none(_: int) -> os.terminal_size:
         raise OSError
 
     monkeypatch.setattr(os, "get_terminal_size", none)
-    assert terminal.width({"COLUMNS": "0"}) == 80
-    assert terminal.height() == 24
+    assert output.width({"COLUMNS": "0"}) == 80
+    assert output.height() == 24
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
-    assert (terminal.width({}), terminal.height()) == (80, 24)
+    assert (output.width({}), output.height()) == (80, 24)
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((33, 11)))
-    assert (terminal.width({"COLUMNS": "x"}), terminal.height()) == (33, 11)
+    assert (output.width({"COLUMNS": "x"}), output.height()) == (33, 11)
 
 
 def test_a_process_is_known_by_more_than_its_pid() -> None:
@@ -95,11 +95,11 @@ def test_a_pid_that_was_given_to_another_process_is_not_ours(monkeypatch: pytest
 
 def test_the_mark_by_ps_for_platforms_without_proc(require: Callable[[object, str], None]) -> None:
     require(shutil.which("ps"), "needs ps")
-    assert daemon_process._mark_from_ps(os.getpid()) == daemon_process._mark_from_ps(os.getpid())
-    assert daemon_process._mark_from_ps(os.getpid()) is not None
-    assert daemon_process._mark_from_ps(2**22 + 7) is None
+    assert daemon_process.mark_from_ps(os.getpid()) == daemon_process.mark_from_ps(os.getpid())
+    assert daemon_process.mark_from_ps(os.getpid()) is not None
+    assert daemon_process.mark_from_ps(2**22 + 7) is None
     child = subprocess.Popen(["true"])
-    until(lambda: daemon_process._mark_from_ps(child.pid) is None, "a zombie counts as gone")
+    until(lambda: daemon_process.mark_from_ps(child.pid) is None, "a zombie counts as gone")
     child.wait()
 
 
@@ -112,7 +112,7 @@ def test_patience_ends() -> None:
 def test_a_file_that_cannot_be_moved_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(Failure, match="cannot write"):
-        write_whole(str(tmp_path / "there"), iter([b"x"]))
+        write_whole(tmp_path / "there", [b"x"])
     assert os.listdir(tmp_path) == ["there"]
 
 

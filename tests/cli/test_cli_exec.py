@@ -209,10 +209,10 @@ def test_several_cells_are_announced_on_stderr(px: Px, daemon: FakeDaemon) -> No
         "[1/2] ✓ 0.12s",
         "[2/2]",
         "[2/2] ✗ error 12s",
-        "pxctl: cannot run kernel:default: Cell 2 of 2 failed.",
+        "pxctl: Cell 2 of 2 failed.",
     ]
-    assert px("exec", "1", "-q").err.splitlines() == ["pxctl: cannot run kernel:default: Cell 2 of 2 failed."]
-    assert px("exec", "1", "--raw").err.splitlines() == ["pxctl: cannot run kernel:default: Cell 2 of 2 failed."]
+    assert px("exec", "1", "-q").err.splitlines() == ["pxctl: Cell 2 of 2 failed."]
+    assert px("exec", "1", "--raw").err.splitlines() == ["pxctl: Cell 2 of 2 failed."]
 
 
 @pytest.mark.parametrize(
@@ -268,18 +268,29 @@ def test_a_problem_at_the_end_of_the_stream_is_the_outcome(px: Px, daemon: FakeD
     assert (ended_call.code, ended_call.err) == (7, "pxctl: cannot run kernel:default: too late\n")
 
 
-def test_an_error_without_a_traceback_is_told_in_its_words(px: Px, daemon: FakeDaemon) -> None:
+def test_a_shell_cell_exits_with_the_code_of_the_shell(px: Px, daemon: FakeDaemon) -> None:
     died = {"name": "ExitCode", "value": "3", "traceback": []}
-    daemon.on(ROUTE, ndjson(started(), ended("error", error=died), done("error", "The cell failed (ExitCode).")))
-    assert px("exec", "--bash", "exit 3").err.startswith("ExitCode: 3\npxctl: ")
+    result = done("error", "The cell failed (ExitCode).", cells=[cell("error", error=died)])
+    daemon.on(ROUTE, ndjson(started(), ended("error", error=died), result))
+    ended_call = px("exec", "--bash", "exit 3")
+    assert (ended_call.code, ended_call.err) == (3, "ExitCode: 3\n")
+
+
+def test_a_dead_kernel_is_told_with_the_next_step(px: Px, daemon: FakeDaemon) -> None:
+    died = {"name": "KernelDied", "value": "signal 9", "traceback": []}
+    result = done("error", "The kernel died; variables are lost.", cells=[cell("error", error=died)])
+    daemon.on(ROUTE, ndjson(started(), ended("error", error=died), result))
+    ended_call = px("exec", "1")
+    assert ended_call.code == 1
+    assert ended_call.err.endswith(f"pxctl: The kernel died; variables are lost.\nhint: pxctl why kernel:{KERNEL}\n")
 
 
 def test_a_traceback_goes_to_stderr_with_colours_only_where_they_are_wanted(px: Px, daemon: FakeDaemon) -> None:
     error = {"event": "error", "id": CELL, "name": "E", "value": "v", "traceback": ["\x1b[31mE\x1b[0m", "v\x07"]}
     raised = {"name": "E", "value": "v", "traceback": ["x"]}
-    daemon.on(ROUTE, ndjson(started(), error, ended("error", error=raised), done("error", "It failed.")))
-    assert px("exec", "1").err.startswith("E\nv�\npxctl: ")
-    assert px("exec", "1", "--color", "always").err.startswith("\x1b[31mE\x1b[0m\nv�\n")
+    daemon.on(ROUTE, ndjson(started(), error, ended("error", error=raised), done("error", "The cell failed (E).")))
+    assert px("exec", "1").err == "E\nv�\n", "and the error is told once"
+    assert px("exec", "1", "--color", "always").err == "\x1b[31mE\x1b[0m\nv�\n"
 
 
 def test_notices_are_told_once(px: Px, daemon: FakeDaemon) -> None:

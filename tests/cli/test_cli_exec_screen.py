@@ -68,7 +68,7 @@ def test_several_cells_have_headers_signs_and_durations(px: Px, daemon: FakeDaem
             "[2/2]",
             "│ 1/0",
             "✗ error 1m15s",
-            "pxctl: cannot run kernel:default: Cell 2 of 2 failed.",
+            "pxctl: Cell 2 of 2 failed.",
         ]
 
 

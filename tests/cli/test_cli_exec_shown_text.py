@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.shown_text import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless, shaped
+from pxctl.cells import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless, shaped
 
 FRAGMENTS = st.sampled_from(
     ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import FakeDaemon, chunked, reply
 from pxctl import client
-from pxctl.client import Exchange, split_events, split_lines
-from pxctl.failure import Failure, Interrupted, Unreachable
+from pxctl.client import Exchange, Failure, Interrupted, Unreachable, split_lines
+from pxctl.commands.run import split_events
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

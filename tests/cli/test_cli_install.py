@@ -105,7 +105,7 @@ def test_launchd_gets_a_file_called_after_its_label(house: House) -> None:
 
 def test_the_machine_s_unit_has_its_own_place(house: House) -> None:
     code = (
-        "from pxctl.app import Invocation; from pxctl.service import unit_path; "
+        "from pxctl.app import Invocation; from pxctl.daemon_process import unit_path; "
         "i = Invocation({}); i.system = True; print(unit_path(i, 'systemd', ''))"
     )
     assert house.px(argv=[sys.executable, "-c", code]).text == "/etc/systemd/system/pxd.service\n"

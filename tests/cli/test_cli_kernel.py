@@ -12,7 +12,7 @@ import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, problem, reply, results
 from cli.px import until, without_spinner
-from pxctl.commands.kernel import find_console
+from pxctl.daemon_process import find_program
 
 if TYPE_CHECKING:
     import socket
@@ -232,10 +232,10 @@ def test_the_console_beside_the_client_wins_over_that_on_path(tmp_path: Path, mo
     monkeypatch.setattr(sys, "executable", str(tmp_path / "empty" / "python"))
     env = {"PATH": f"{tmp_path / 'empty'}:{tmp_path / 'on-path'}"}
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "beside" / "pxctl")])
-    assert find_console(env) == str(tmp_path / "beside" / "jupyter-console")
+    assert find_program("jupyter-console", env) == tmp_path / "beside" / "jupyter-console"
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "empty" / "pxctl")])
-    assert find_console(env) == str(tmp_path / "on-path" / "jupyter-console")
-    assert find_console({"PATH": str(tmp_path / "empty")}) is None
+    assert find_program("jupyter-console", env) == tmp_path / "on-path" / "jupyter-console"
+    assert find_program("jupyter-console", {"PATH": str(tmp_path / "empty")}) is None
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,6 @@ def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -
         building, kernel_line = without_spinner(screen.text).splitlines()
     assert building.startswith("pxctl: building an overlay")
     assert kernel_line == f"kernel:{ID} idle (pid 17)"
-
-
-def test_a_daemon_of_an_earlier_version_answers_with_the_session_alone(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", document({"schema": "px.kernel/1", **kernel()}, status="201 Created"))
-    assert px("kernel", "start").text == f"kernel:{ID} idle (pid 17)\n"
 
 
 def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDaemon) -> None:

@@ -309,6 +309,28 @@ def test_watching_redraws_in_place(px: Px, daemon: FakeDaemon) -> None:
         assert "control restarted 2x" in screen.text
 
 
+def test_eighty_columns_keep_the_next_run_beside_pin_and_reason(px: Px, daemon: FakeDaemon) -> None:
+    pipe = COLD | {"unit": "pipe:disk-digest", "kind": "pipe", "next_run": "2099-01-01T00:00:00Z", "running": 12}
+    daemon.on("GET /api/status", document(STATUS | {"units": [UNIT, pipe]}))
+    with px.terminal("status", columns=80) as screen:
+        assert screen.end() == 0
+    heading, tool, execution = screen.text.splitlines()[:3]
+    assert "NEXT RUN" in heading
+    assert " ago" in tool
+    assert " in " in execution
+    assert "execution 12" in execution
+
+
+def test_watching_says_what_does_not_fit_and_steers_no_dumb_terminal(px: Px, daemon: FakeDaemon) -> None:
+    units = [COLD | {"unit": f"tool:t{at}"} for at in range(40)]
+    daemon.on("GET /api/status", document(STATUS | {"units": units}))
+    with px.terminal("status", "--watch") as screen:  # of 24 lines
+        screen.see("… 20 more lines")
+    with px.terminal("status", "--watch", TERM="dumb") as screen:
+        screen.see("tool:t39")
+        assert b"\x1b" not in screen.screen
+
+
 def test_pretty_json_on_a_terminal_is_still_the_document(px: Px, daemon: FakeDaemon) -> None:
     daemon.on("GET /api/status", document(STATUS))
     with px.terminal("status", "--json") as screen:

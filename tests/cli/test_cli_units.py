@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +167,16 @@ def test_a_daemon_that_was_never_there_is_not_waited_for(px: Px) -> None:
 
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
     chain = [
-        {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "reason": None, "pid": 5},
+        {
+            "id": 1,
+            "time": "2026-11-21T10:00:00Z",
+            "unit": "tool:a",
+            "event": "started",
+            "reason": None,
+            "pid": 5,
+            "digest": "ab12",
+            "warnings": [],
+        },
         {
             "id": 2,
             "time": "2026-11-21T10:00:01Z",
@@ -198,5 +208,9 @@ def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> No
     ):
         assert words in text
     assert "\x1b" not in text
+    assert not re.search("digest|warnings", text), "what says nothing to a person"
+    with px.terminal("why", "a", TZ="Asia/Tokyo", NO_COLOR="1") as screen:
+        assert screen.end() == 0
+        assert "Sat 2026-11-21 19:00:00 JST  tool:a  started" in screen.text
     assert px("why", "a", "--json").json() == value
     assert px("why", "a", "-q").text == "tool:a\n"
