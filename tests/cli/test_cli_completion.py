@@ -106,14 +106,6 @@ def test_a_slow_daemon_is_given_up_silently(px: Px, daemon: FakeDaemon) -> None:
     assert complete(px, "run", "a") == []
 
 
-def test_zsh_and_fish_get_their_forms(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/tools", TOOLS)
-    zsh = partial(px, _PXCTL_COMPLETE="zsh_complete", COMP_WORDS="pxctl run b", COMP_CWORD="2")
-    until(lambda: zsh().lines == ["plain", "beta", "_"], "zsh is told in its form")
-    fish = partial(px, _PXCTL_COMPLETE="fish_complete", COMP_WORDS="pxctl run b", COMP_CWORD="b")
-    until(lambda: fish().lines == ["plain,beta"], "fish is told in its form")
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_shell_accepts_its_script(px: Px, shell: str, require: Callable[[object, str], None]) -> None:
     ended = px("completion", shell)

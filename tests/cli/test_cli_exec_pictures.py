@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pxctl.cells import drawn, picture_in, protocol_of, save_picture, words_of
-from pxctl.client import Failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,14 +144,3 @@ def test_pictures_go_into_a_private_folder_and_old_ones_of_ours_go(tmp_path: Pat
         os.utime(folder / name, (old, old))
     save_picture(env, "aaaaaaaaaaaaaaaa-1", "image/png", png())
     assert sorted(os.listdir(folder)) == ["aaaaaaaaaaaaaaaa-1.png", "holiday.png"]
-
-
-def test_a_folder_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Failure, match="cannot write"):
-        save_picture({"PX_HOME": str(tmp_path / "file")}, "a-1", "image/png", png())
-
-
-def test_without_px_home_pictures_go_into_the_cache(tmp_path: Path) -> None:
-    path = save_picture({"HOME": str(tmp_path)}, "a-1", "image/png", png())
-    assert path == tmp_path / ".cache" / "pxd" / "pictures" / "a-1.png"

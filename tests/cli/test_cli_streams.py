@@ -101,21 +101,11 @@ def test_today_began_at_midnight_here_and_yesterday_a_day_before(px: Px, daemon:
     assert px("logs", "a", "--since", "25:00").code == 2
 
 
-def test_json_lines_come_out_as_they_came(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, chunked(b'{"text": "x", "position":0}\n', content_type=NDJSON))
-    assert px("logs", "a", "--json").out == b'{"text": "x", "position":0}\n'
-
-
 def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(LOGS, ndjson(piece(b"on", 0), piece(b"e\ntwo\rstill two\n", 2), piece(b"end", 20)))
     assert px("logs", "a", "--timestamps").lines[0] == "2026-11-21T10:00:00Z one"
     out = px("logs", "a", "--timestamps").out.split(b"\n")
     assert out[1:] == [b"2026-11-21T10:00:02Z two\rstill two", b"2026-11-21T10:00:20Z end"]
-
-
-def test_text_is_understood_where_bytes_were_not_sent(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson({"text": "é\n", "time": "t"}))
-    assert px("logs", "a").out == "é\n".encode()
 
 
 def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:

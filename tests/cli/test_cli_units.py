@@ -56,12 +56,6 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert told["failures"][0]["kind"] == "survivors"
 
 
-def test_a_single_failure_is_the_problem_document(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(START, results(a=problem_of(503, "start_failed", 1, stderr_tail="boom")))
-    assert px("start", "a", "--json").json()["kind"] == "start_failed"
-    assert "stderr: boom" in px("start", "a").err
-
-
 def test_not_waiting_is_said_to_the_daemon(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(START, results(a=outcome("a", "cold"))).on(STOP, results(a=outcome("a", "ready")))
     daemon.on(RESTART, results(a=outcome("a", "cold")))
