@@ -1,9 +1,10 @@
-"""Cells: what `exec` is to run, the call on its way, and what becomes of its events for programs that read them.
+"""What a cell printed and made, as people and programs get it.
 
-What was given is sent as it stands; the daemon splits scripts and reads notebooks. No byte of output is left out and
-none is given twice, whatever happens to the connection. Ctrl-C reaches the cell of this call only: while no
-cell of ours runs it closes the connection, which takes the call out of line. On a pipe, stdout gets the bytes of the
-cells' stdout, unchanged, and the text of results on lines of their own; everything else goes to stderr.
+On a pipe stdout gets the bytes of the cells' stdout, unchanged, and the text of results on lines of their own;
+everything else goes to stderr. A terminal gets headers, output as it comes, collapsed, and nothing that could steer it;
+what is hidden is counted, with the command that shows it. A picture is always saved and named; it is drawn only where
+the environment announces kitty's or iTerm2's protocol, or it was asked for.
+(https://sw.kovidgoyal.net/kitty/graphics-protocol/, https://iterm2.com/documentation-images.html)
 """
 
 from __future__ import annotations
@@ -13,329 +14,200 @@ import contextlib
 import json
 import os
 import re
-import signal
 import time
-from _thread import start_new_thread
+from collections import deque
+from pathlib import Path
 
-from pxctl import output, terminal
-from pxctl.client import Answer, query, route, split_lines
-from pxctl.failure import Failure, Interrupted, Problem, Unreachable, usage
-from pxctl.follow import CUT_OFF, NDJSON, STREAMS, Patience, bytes_of, pages, parsed_event
-from pxctl.shown_text import Shaper, shaped
+from pxctl import output
+from pxctl.client import Failure
+from pxctl.follow import bytes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
-    from typing import Any, Self
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
 
     from pxctl.app import Invocation
-    from pxctl.client import Client, Exchange
-    from pxctl.screen import Album
 
     Event = dict[str, Any]
 
-NOTEBOOK, SCRIPTS, SHELL = ".ipynb", {".py", ""}, {".sh", ".bash"}
-_EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exec"
+LINE_CHARACTERS = 4000
+"""A line on a terminal is clamped to this many."""
+SHOWN_LINES, TAIL_LINES = 20, 5
+"""Output of more lines is collapsed to so many, of which so many are its last ones."""
 
 
-class Source:
-    """What is to be run.
+# -- text on a terminal -----------------------------------------------------------------------------------------------
 
-    Attributes:
-        member: Name of the member of the request: `code`, `script` or `notebook`.
-        text: Its value.
-        file: Where it was read from; None for code that was typed or piped.
-        is_shell: Whether it is for the shell.
-    """
-
-    __slots__ = ("file", "is_shell", "member", "text")
-
-    def __init__(self, member: str, text: str, file: str | None = None, *, is_shell: bool = False) -> None:
-        self.member = member
-        self.text = text
-        self.file = file
-        self.is_shell = is_shell
-
-    @property
-    def is_notebook(self) -> bool:
-        """Whether it comes back with outputs in it."""
-        return self.member == "notebook"
-
-    def body(self) -> dict[str, Any]:
-        """Return its part of the request."""
-        return {self.member: self.text}
+_RESET = "\x1b[0m"
+_HELD_CHARACTERS = 65536
+"""What is kept of a hidden line that has no end."""
+_SEQUENCE = re.compile(
+    r"(\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI
+    r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
+    r"|\x1b[ -/]{1,4}[0-~]|\x1b[0-OQ-WYZ\\`-~])"  # two characters and more (ECMA-48)
+)
+_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
+"""What may become an escape sequence with the next piece."""
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters."""
+_PARTS = re.compile(r"(\x1b\[[0-9;:]*m|\r)")
 
 
-def read_source(invocation: Invocation, code: str | None, file: str | None, *, bash: bool) -> Source:
-    """Return what is to be run.
-
-    Raises:
-        Failure: Nothing was given, two things were, or the file cannot be read.
-    """
-    if code is not None and file is not None:
-        raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
-    if file is not None:
-        return _from_file(file, bash=bash)
-    if code is not None and code != "-":
-        return Source("code", code, is_shell=bash)
-    if code is None and invocation.in_is_terminal:
-        raise usage("there is nothing to run", _EXAMPLE)
-    text = _text(terminal.read_input(), "stdin")
-    if not text.strip():
-        raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
-    return Source("code", text, is_shell=bash)
+def harmless(text: str, *, colour: bool) -> str:
+    """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
+    pieces = _SEQUENCE.split(text)
+    for at, piece in enumerate(pieces):
+        if at % 2 == 0:
+            pieces[at] = _CONTROLS.sub("�", piece)
+        elif not (colour and _COLOUR.fullmatch(piece)):
+            pieces[at] = ""
+    return "".join(pieces)
 
 
-def _from_file(file: str, *, bash: bool) -> Source:
-    if file == "-":
-        return Source("code" if bash else "script", _text(terminal.read_input(), "stdin"), file, is_shell=bash)
-    try:
-        with open(file, "rb") as opened:
-            text = _text(opened.read(), file)
-    except OSError as error:
-        raise usage(f"cannot read {file}: {error.strerror}", f"ls -l {file}") from error
-    ending = os.path.splitext(file)[1].lower()
-    if ending == NOTEBOOK:
-        if bash:
-            raise usage(f"{file} is a notebook, and --bash runs shell scripts", f"pxctl exec -f {file}")
-        return Source("notebook", text, file)
-    is_shell = bash or ending in SHELL
-    return Source("script" if ending in SCRIPTS and not is_shell else "code", text, file, is_shell=is_shell)
-
-
-def _text(content: bytes, where: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise usage(f"{where} is no UTF-8 text: byte {error.start}", f"iconv -t UTF-8 {where}") from error
-
-
-# -- the call ---------------------------------------------------------------------------------------------------------
-
-_PAUSE_SECONDS = 0.1
-_LEAVE_AT = 4
-"""The Ctrl-C at which the client goes away: the ladder has four rungs, and goes on by itself."""
-
-
-class Order:
-    """What is asked for.
-
-    Attributes:
-        name: Of the session, as the user said it, without its kind.
-        unit: The unit in messages.
-        cwd: Where, absolute.
-        body: Of the request.
-        instance: PX_INSTANCE of the caller, None outside of the daemon's children.
-    """
-
-    def __init__(self, name: str, cwd: str, body: Mapping[str, Any], instance: str | None) -> None:
-        self.name = name
-        self.unit = f"kernel:{name}"
-        self.cwd = cwd
-        self.body = body
-        self.instance = instance
-
-    def send(self, client: Client, accept: str) -> Exchange:
-        """Send it; return the exchange with the answer still to be read."""
-        fields = {"Content-Type": "application/json", "Accept": accept}
-        if self.instance is not None:
-            fields["X-Px-Instance"] = self.instance
-        body = json.dumps(self.body, ensure_ascii=False).encode("utf-8", "surrogateescape")
-        return client.open("POST", route("kernel", self.name, "execute"), body=body, fields=fields, timeout=None)
-
-
-def ask(client: Client, order: Order) -> Answer:
-    """Run it and return the whole answer at once. Ctrl-C closes the connection, and thereby cancels."""
-    with order.send(client, "application/json") as exchange:
-        raw = exchange.read()
-    try:
-        return Answer(raw, json.loads(raw))
-    except ValueError as error:
-        raise Failure(f"the daemon's answer is not JSON: {error}", kind="bad_answer", hint="pxctl doctor") from error
-
-
-class Call:
-    """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it.
+class Shaper:
+    """Shapes what one cell prints: harmless, clamped, collapsed; the same however the text is cut into pieces.
 
     Args:
-        client: Of the daemon.
-        order: What is asked for.
+        colour: Whether colours are kept.
+        full: Show all lines; else the first ones as they come, and at the end the last ones.
     """
 
-    def __init__(self, client: Client, order: Order) -> None:
-        self._client = client
-        self._order = order
-        self._cell: str | None = None
-        self._counts = dict.fromkeys(STREAMS, 0)
-        self._done: list[Event] = []
-        self._presses = 0
-        self._before: Any = None
-        self.kernel = order.name
-
-    def __enter__(self) -> Self:
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:
-            # A shell has its background jobs ignore the Ctrl-C that is meant for others.
-            signal.signal(signal.SIGINT, self._pressed)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
-            signal.signal(signal.SIGINT, self._before)
+    def __init__(self, *, colour: bool, full: bool) -> None:
+        self._colour = colour
+        self._head: float = float("inf") if full else SHOWN_LINES - TAIL_LINES
+        self._done = 0
+        self._held = ""  # the beginning of an escape sequence
+        self._column = self._omitted = 0  # of the line that is being shown
+        self._is_painted = self._returned = False
+        self._tail: deque[tuple[str, int]] = deque(maxlen=TAIL_LINES)
+        self._open, self._open_omitted = "", 0  # the hidden line without an end
+        self.hidden_lines = 0
 
     @property
-    def was_cancelled(self) -> bool:
-        """Whether the user pressed Ctrl-C."""
-        return self._presses > 0
+    def hides(self) -> bool:
+        """Whether what comes now is not shown as it comes."""
+        return self._done >= self._head
 
-    def events(self) -> Iterator[Event]:
-        """Yield what happens up to `done`.
+    def feed(self, text: str) -> str:
+        """Return what to write for some more of the output; may be empty."""
+        written, text, self._held = "", self._held + text, ""
+        while text and not self.hides:
+            line, newline, text = text.partition("\n")
+            if not newline and (begun := _BEGUN.search(line)):
+                line, self._held = line[: begun.start()], begun[0]
+            written += self._put(harmless(line, colour=self._colour))
+            if newline:
+                written += self._end_line()
+                self._done += 1
+        first, *rest = text.split("\n")
+        self._hide(first)
+        for line in rest:
+            self._close()
+            self._hide(line)
+        return written
 
-        Raises:
-            Failure: The call never ran, or was cut off before its first cell.
-            KeyboardInterrupt: It was cancelled before its first cell, or its end is not waited for any more.
-        """
-        try:
-            with self._order.send(self._client, NDJSON) as exchange:
-                for line in filter(bytes.strip, split_lines(exchange.chunks())):
-                    yield from self._noted(parsed_event(line))
-        except (Interrupted, Problem) as failure:
-            if self._cell is None or (isinstance(failure, Problem) and failure.kind not in CUT_OFF):
-                raise
-            yield from self._taken_up(self._cell)
+    def block(self, text: str) -> str:
+        """Return what to write for text that has lines of its own: a result behind a print without a newline."""
+        return self.fresh() + self.feed(text if text.endswith("\n") else f"{text}\n")
 
-    def _noted(self, event: Event) -> Iterator[Event]:
-        """Yield the event, and before the end of a cell what the stream left out of it."""
-        self.kernel = str(event.get("kernel") or (event.get("result") or {}).get("kernel") or self.kernel)
-        match event.get("event"):
-            case "cell_started":
-                self._cell = str(event.get("id"))
-                self._counts = dict.fromkeys(STREAMS, 0)
-            case "output":
-                self._counts[_stream(event)] += len(bytes_of(event))
-            case "cell_done":
-                cell = event.get("cell") or {}
-                if sum(self._counts.values()) < int(cell.get("total_bytes") or 0):
-                    yield from self._rest(str(cell.get("id")))
-                self._done.append(cell)
-                self._cell = None
-        yield event
+    def fresh(self) -> str:
+        """Return what ends a line that is begun; empty where none is."""
+        written, self._held = self._put(harmless(self._held, colour=self._colour)), ""
+        if self._column:
+            self._done += 1
+            written += self._end_line()
+        if self._open or self._open_omitted:
+            self._close()
+        if self._is_painted:
+            self._is_painted = False
+            written += _RESET
+        return written
 
-    def _rest(self, cell_id: str) -> Iterator[Event]:
-        """Yield what comes next in the files of a cell's output, as events."""
-        for stream in STREAMS:
-            target = route("kernel", self.kernel, f"cells/{cell_id}/output")
-            for page in pages(self._client, target, [("stream", stream)], self._counts[stream], None):
-                self._counts[stream] = page.end
-                if page.content:
-                    yield {"event": "output", "id": cell_id, "stream": stream, "bytes": page.content}
+    def end(self, note: Callable[[int], str]) -> str:
+        """Return what is left to write: how many lines were hidden, in the words of `note`, and the last ones."""
+        written = self.fresh()
+        if (left_out := self.hidden_lines - len(self._tail)) > 0:
+            written += note(left_out) + "\n"
+        for text, omitted in self._tail:
+            written += self._put(harmless(text, colour=self._colour))
+            self._omitted += omitted
+            written += self._end_line() + (_RESET if self._is_painted else "")
+            self._is_painted = False
+        self._tail.clear()
+        self.hidden_lines = 0
+        return written
 
-    def _taken_up(self, cell_id: str) -> Iterator[Event]:
-        """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
-        yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
-        row = yield from self._until_ended(cell_id)
-        self._cell = None
-        members = ("id", "title", "status", "error", "duration_seconds", "variables", "steps")
-        cell = {**{key: row.get(key) for key in members}, "duration": row.get("duration_seconds")}
-        self._done.append(cell)
-        yield {"event": "cell_done", "cell": cell}
-        yield {"event": "done", "result": self._pieced_together(row)}
+    def _put(self, text: str) -> str:
+        """Return what to write for some more of the line; `text` is harmless and has no newline."""
+        written = []
+        for part in _PARTS.split(text):
+            if part == "\r":
+                self._returned = True
+            elif part.startswith("\x1b"):
+                written.append(part)
+                self._is_painted = part not in {_RESET, "\x1b[m"}
+            elif part:
+                if self._returned:  # a carriage return begins the line anew
+                    written.append("\r\x1b[K" if self._column else "")
+                    self._column, self._omitted, self._returned = 0, 0, False
+                taken = part[: LINE_CHARACTERS - self._column]
+                self._column += len(taken)
+                self._omitted += len(part) - len(taken)
+                written.append(taken)
+        return "".join(written)
 
-    def _until_ended(self, cell_id: str) -> Generator[Event, None, Event]:
-        """Yield the output of a cell until it has ended; return its row of the history."""
-        patience = Patience(met=True)
-        while True:
-            try:
-                cells = self._client.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
-                row: Event | None = next((cell for cell in cells if cell.get("id") == cell_id), None)
-                if row is None:
-                    detail = "the cell is not in the session's history"
-                    raise Failure(detail, kind="interrupted", hint="pxctl kernel list")
-                patience.met()
-                yield from self._rest(cell_id)
-            except (Unreachable, Interrupted, Problem) as failure:
-                patience.bear(failure)
-                continue
-            if row.get("status") != "running":
-                return row
-            time.sleep(_PAUSE_SECONDS)
+    def _end_line(self) -> str:
+        note = f"… [{self._omitted} characters omitted]" if self._omitted else ""
+        self._column, self._omitted, self._returned = 0, 0, False
+        return f"{_RESET if note and self._is_painted else ''}{note}\n"
 
-    def _pieced_together(self, row: Event) -> Event:
-        status, message = str(row.get("status")), None
-        # Cells may have been left out, as far as that can be known from what was sent.
-        has_more = not isinstance(self._order.body.get("cells"), list) and "code" not in self._order.body
-        if status != "ok":
-            message = (
-                f"The cell ended with status {status} while the control plane was replaced; later cells were not run."
-            )
-        elif has_more:
-            message = "The control plane was replaced: later cells were not run."
-        return {
-            "schema": "px.exec/1",
-            "kernel": self.kernel,
-            "name": self._order.name,
-            "cwd": self._order.cwd,
-            "variables": row.get("variables") or "kept",
-            "status": "aborted" if status == "ok" and has_more else status,
-            "message": message,
-            "notices": [],
-            "cells": self._done,
-        }
+    def _hide(self, text: str) -> None:
+        taken = text[: _HELD_CHARACTERS - len(self._open)]
+        self._open += taken
+        self._open_omitted += len(text) - len(taken)
 
-    def _pressed(self, number: int, frame: object) -> None:
-        """Interrupt the cell that runs; again: the next rung. Runs between two instructions of the main thread."""
-        self._presses += 1
-        if self._cell is None or self._presses >= _LEAVE_AT:
-            terminal.interrupt(number, frame)
-        # Not threading: whatever the main thread was doing with its locks waits until this returns.
-        start_new_thread(self._interrupt, (str(self._cell),))
-
-    def _interrupt(self, cell_id: str) -> None:
-        # The stream tells what became of the cell; the next Ctrl-C asks again.
-        with contextlib.suppress(Failure):
-            self._client.ask("POST", query(route("kernel", self.kernel, "interrupt"), [("cell", cell_id)]))
+    def _close(self) -> None:
+        self._tail.append((self._open, self._open_omitted))
+        self._open, self._open_omitted = "", 0
+        self.hidden_lines += 1
 
 
-def _stream(event: Event) -> str:
-    return "stderr" if event.get("stream") == "stderr" else "stdout"
+def shaped(text: str, *, colour: bool) -> str:
+    """Return a complete text in clamped, harmless lines, each with its end."""
+    return Shaper(colour=colour, full=True).block(text)
 
 
 # -- what a bundle of a result holds ----------------------------------------------------------------------------------
 
-PICTURES = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/svg+xml": "svg",
-    "application/pdf": "pdf",
-}
-"""What is saved, with the ending of its file."""
 _SVG = "image/svg+xml"
-_JSON = "application/json"
-_TEXTS = ("text/markdown", "text/plain", "text/html", "text/latex")
+_PICTURES = {
+    "image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp", _SVG: "svg",
+    "application/pdf": "pdf",
+}  # fmt: skip
 _TAGS = re.compile(r"<(style|script)\b.*?</\1\s*>|<[^<>]*>", re.DOTALL | re.IGNORECASE)
 
 
 def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
     """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
-    for mime in PICTURES:
-        if mime in bundle:
-            text = _joined(bundle[mime])
-            try:
-                found = text.encode() if mime == _SVG else binascii.a2b_base64("".join(text.split()), strict_mode=True)
-            except (ValueError, UnicodeEncodeError):
-                continue
-            if found:
-                return mime, found
+    for mime in filter(bundle.__contains__, _PICTURES):
+        text = _joined(bundle[mime])
+        try:
+            found = text.encode() if mime == _SVG else binascii.a2b_base64("".join(text.split()), strict_mode=True)
+        except (ValueError, UnicodeEncodeError):
+            continue
+        if found:
+            return mime, found
     return None
 
 
 def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """Return the text that stands for a bundle, in the daemon's own order; empty where it has none, as a picture."""
-    if _JSON in bundle:
-        return json.dumps(bundle[_JSON], ensure_ascii=False, indent=indent)
-    mime = next((mime for mime in _TEXTS if mime in bundle), None)
+    """Return the text that stands for a bundle; empty where it has none, as a picture."""
+    if "application/json" in bundle:
+        return json.dumps(bundle["application/json"], ensure_ascii=False, indent=indent)
+    order = ("text/markdown", "text/plain", "text/html", "text/latex")
+    mime = next((mime for mime in order if mime in bundle), None)
     text = "" if mime is None else _joined(bundle[mime])
     if mime != "text/html":
         return text
@@ -350,69 +222,140 @@ def _joined(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- pictures ---------------------------------------------------------------------------------------------------------
 
-SIGNS = {"ok": "✓", "error": "✗", "cancelled": "⊘", "timed_out": "⏱", "aborted": "-"}
-STYLES = {"ok": "green", "error": "red", "cancelled": "yellow", "timed_out": "red", "aborted": "dim"}
+DRAWING = ("auto", "never", "kitty", "iterm")
+_DRAWN_BYTES = 16 * 1024 * 1024
+_KEEP_SECONDS = 7 * 86400.0
+_RASTER = {"kitty": {"image/png"}, "iterm": {"image/png", "image/jpeg", "image/gif", "image/webp"}}
+
+
+def protocol_of(choice: str, env: Mapping[str, str]) -> str:
+    """Return the protocol to draw with, or `never`. Inside a multiplexer nothing is announced."""
+    term, program = env.get("TERM", ""), env.get("TERM_PROGRAM", "")
+    if choice != "auto":
+        return choice
+    if env.get("TMUX") or env.get("STY") or term.startswith(("screen", "tmux")):
+        return "never"
+    if term in {"xterm-kitty", "xterm-ghostty"} or env.get("KITTY_WINDOW_ID") or program == "ghostty":
+        return "kitty"
+    is_iterm = program in {"iTerm.app", "WezTerm", "mintty"} or env.get("LC_TERMINAL") == "iTerm2"
+    return "iterm" if is_iterm else "never"
+
+
+def drawn(mime: str, content: bytes, protocol: str, columns: int) -> bytes | None:
+    """Return the bytes that draw a picture at the cursor; None where this protocol does not draw it."""
+    if mime not in _RASTER.get(protocol, ()) or len(content) > _DRAWN_BYTES:
+        return None
+    encoded = binascii.b2a_base64(content, newline=False)
+    if protocol == "iterm":
+        head = f"\x1b]1337;File=inline=1;size={len(content)};preserveAspectRatio=1:"
+        return head.encode() + encoded + b"\x07\n"
+    # What is wider than the terminal, by the width in the header of a PNG and ten pixels a column, is made to fit.
+    fit = f"c={columns}," if int.from_bytes(content[16:20], "big") > columns * 10 else ""
+    written = b""
+    for start in range(0, len(encoded), 4096):
+        keys = b"" if start else f"a=T,f=100,q=2,{fit}".encode()  # q=2: no answers, nobody reads them
+        more = b"m=1;" if start + 4096 < len(encoded) else b"m=0;"
+        written += b"\x1b_G" + keys + more + encoded[start : start + 4096] + b"\x1b\\"
+    return written + b"\n"
+
+
+def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -> Path:
+    """Write a picture into the private folder under PX_HOME, or the user's cache; what is a week old goes."""
+    if home := env.get("PX_HOME"):
+        folder = Path(home).expanduser().absolute() / "pictures"
+    else:
+        cache = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home(), ".cache")
+        folder = Path(cache, "pxd", "pictures")
+    ours, oldest = re.compile(r"[0-9a-f]{16}-\d+\.\w+"), time.time() - _KEEP_SECONDS
+    path = folder / f"{name}.{_PICTURES[mime]}"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if ours.fullmatch(other.name) and other.lstat().st_mtime < oldest:
+                    other.unlink()
+        write_whole(path, [content])
+    except OSError as error:
+        raise Failure(f"cannot write {folder}: {error.strerror}", kind="os_error") from error
+    return path
+
+
+def write_whole(path: Path, chunks: Iterable[bytes]) -> int:
+    """Write a file beside its place and move it there once it is complete; return its size in bytes."""
+    beside, size = path.with_name(f"{path.name}.{os.getpid()}.part"), 0
+    try:
+        with beside.open("wb") as file:
+            for chunk in chunks:
+                size += file.write(chunk)
+        beside.replace(path)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}", kind="os_error", hint=f"ls -ld {path}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return size
+
+
+# -- views of a call --------------------------------------------------------------------------------------------------
+
+_SIGNS = {
+    "ok": ("✓", "green"), "error": ("✗", "red"), "cancelled": ("⊘", "yellow"), "timed_out": ("⏱", "red"),
+    "aborted": ("-", "dim"),
+}  # fmt: skip
 
 
 class View:
-    """Shows a call. Subclasses say how the things of a cell are shown.
+    """Shows what is waited for and what is said of a call; `TerminalView` and `PipeView` show its cells, too.
 
     Args:
         invocation: Where to.
+        unit: What is waited for.
         has_headers: Whether cells are announced though there is only one.
     """
 
-    def __init__(self, invocation: Invocation, *, has_headers: bool) -> None:
+    def __init__(self, invocation: Invocation, unit: str, *, has_headers: bool = False) -> None:
         self.invocation = invocation
+        self.unit = unit
         self._has_headers = has_headers
         self._said: set[str] = set()
-        self._raised = False
+        self._spinner: output.Spinner | None = None
+        self.phase = ""
+        self._pictures = 0
+        self.has_shown_error = False
         self.count = 0
         self.index = 0
-        self.title: str | None = None
+        self.title = ""
 
     @property
     def heads(self) -> bool:
         """Whether the cell that runs has a header."""
-        if self.invocation.quiet:
-            return False
-        is_single = self.count == 1 or not self._has_headers
-        return bool(self.title) or self.count > 1 or self.index > 0 or not is_single
+        is_one_of_many = self.count > 1 or self.index > 0 or (self._has_headers and self.count != 1)
+        return not self.invocation.quiet and (bool(self.title) or is_one_of_many)
 
     def show(self, event: Event) -> None:
         """Show one event."""
         match event.get("event"):
             case "cell_started":
-                self.index, self.title = int(event.get("index") or 0), event.get("title")
-                self.count = max(self.count, int(event.get("count") or 0))
-                self._raised = False
+                self.index, self.count = int(event.get("index") or 0), max(self.count, int(event.get("count") or 0))
+                self.title = shaped(str(event.get("title") or ""), colour=False).strip()
+                self.has_shown_error, self._pictures = False, 0
                 self.begin(event)
             case "output":
                 self.output("stderr" if event.get("stream") == "stderr" else "stdout", bytes_of(event))
             case "display" | "result":
                 self.rich(str(event.get("id")), event)
             case "error":
-                self._raised = True
-                self.traceback(list(map(str, event.get("traceback") or [])))
+                self.traceback([str(line) for line in event.get("traceback") or []])
             case "cell_done":
-                self._done(event.get("cell") or {})
+                cell = event.get("cell") or {}
+                error = cell.get("error") or {}
+                if error and not self.has_shown_error and cell.get("status") == "error":
+                    # No traceback: a shell's exit code, a death.
+                    self.traceback([f"{error.get('name')}: {error.get('value')}"])
+                self.end(cell)
             case "status":
                 self.status(event.get("status") or {})
-            case _:
-                self._show_besides(event)
-
-    def _done(self, cell: Event) -> None:
-        """Show the end of a cell; an error that was not shown yet has no traceback: a shell's exit code, a death."""
-        error = cell.get("error") or {}
-        if error and not self._raised and cell.get("status") == "error":
-            self.traceback([f"{error.get('name')}: {error.get('value')}"])
-        self.end(cell)
-
-    def _show_besides(self, event: Event) -> None:
-        """Show what is not of the cell itself."""
-        match event.get("event"):
             case "notice":
                 self.say_once(str(event.get("text")))
             case "rung":
@@ -424,11 +367,9 @@ class View:
 
     def conclude(self, result: Event) -> None:
         """Tell what is to be told of the whole call, whatever came of it."""
-        for cell in result.get("cells") or []:
-            for text in cell.get("notices") or []:
+        for document in [*(result.get("cells") or []), result]:
+            for text in document.get("notices") or []:
                 self.say_once(str(text))
-        for text in result.get("notices") or []:
-            self.say_once(str(text))
 
     def say_once(self, text: str) -> None:
         """Tell a sentence that the daemon may repeat."""
@@ -437,24 +378,37 @@ class View:
             self.close_line()
             self.invocation.notice(f"pxctl: {shaped(text, colour=False).rstrip()}")
 
+    @property
     def number(self) -> str:
-        """Return `[2/5]`, or `[2]` where nobody knows how many there are."""
+        """`[2/5]`, or `[2]` where nobody knows how many there are."""
         return f"[{self.index + 1}/{self.count}]" if self.count else f"[{self.index + 1}]"
-
-    def header(self) -> str:
-        """Return the header line of the cell, without colour."""
-        title = shaped(self.title, colour=False).strip() if self.title else ""
-        return f"{self.number()} {title}".rstrip()
 
     def verdict(self, cell: Event) -> tuple[str, str]:
         """Return the words and the style for how a cell ended."""
-        status = str(cell.get("status"))
+        status, seconds = str(cell.get("status")), cell.get("duration_seconds")
+        sign, style = _SIGNS.get(status, ("?", "red"))
         word = "" if status == "ok" else f" {status.replace('_', ' ')}"
-        seconds = cell.get("duration_seconds")
-        took = f" {_seconds(seconds)}" if isinstance(seconds, int | float) else ""
-        return f"{SIGNS.get(status, '?')}{word}{took}", STYLES.get(status, "red")
+        if isinstance(seconds, int | float):
+            word += f" {seconds:.2f}s" if seconds < 10 else f" {output.duration(seconds)}"
+        return sign + word, style
 
-    # What the kinds of views show each in their own way: by default nothing.
+    def waiting(self, phase: str) -> None:
+        """Say what is waited for, where it takes a while."""
+        self.phase = phase
+        if self._spinner is None:
+            self._spinner = self.invocation.spinner(self.unit, lambda: self.phase).__enter__()
+
+    def close_line(self) -> None:
+        """End a line that is begun; erase the spinner."""
+        if self._spinner is not None:
+            self._spinner.stop()
+            self._spinner = None
+
+    def _save(self, cell_id: str, mime: str, content: bytes) -> Path:
+        self._pictures += 1
+        return save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+
+    # What the views of cells show each in their own way.
 
     def begin(self, event: Event) -> None:
         """A cell was sent to the kernel."""
@@ -472,13 +426,7 @@ class View:
         """A helper of the prelude says what it did."""
 
     def remark(self, text: str) -> None:
-        """A step of the ladder was taken."""
-
-    def waiting(self, phase: str) -> None:
-        """Nothing runs yet."""
-
-    def close_line(self) -> None:
-        """End a line that is begun."""
+        """A step of the interrupt ladder was taken."""
 
     def end(self, cell: Event) -> None:
         """It ended."""
@@ -488,44 +436,39 @@ class View:
         self.close_line()
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f}s" if seconds < 10 else output.duration(seconds)
-
-
 class PipeView(View):
-    """Writes stdout for programs.
+    """Writes stdout for programs; `raw`: the bytes that cells print and nothing else."""
 
-    Args:
-        invocation: Where to.
-        has_headers: As in View.
-        raw: The bytes that cells print and nothing else.
-        album: Where pictures are saved; None saves none.
-    """
-
-    def __init__(self, invocation: Invocation, *, has_headers: bool, raw: bool, album: Album | None) -> None:
-        super().__init__(invocation, has_headers=has_headers)
+    def __init__(self, invocation: Invocation, unit: str, *, has_headers: bool, raw: bool) -> None:
+        super().__init__(invocation, unit, has_headers=has_headers)
         self._raw = raw
-        self._album = album
         self._ends_line = True
-        self._colour = invocation.err_paint.on
+        self._colour = invocation.err_has_colour
         self._shaper = Shaper(colour=self._colour, full=True) if invocation.err_is_terminal else None
+
+    def _line(self, text: str) -> None:
+        if not self._raw:
+            self.close_line()
+            self.invocation.notice(text)
+
+    def waiting(self, phase: str) -> None:
+        """Say nothing: stderr may be a program's, too."""
 
     def begin(self, event: Event) -> None:
         """Announce it on stderr."""
         del event
-        if self.heads and not self._raw:
-            self.close_line()
-            self.invocation.notice(self.header())
+        if self.heads:
+            self._line(f"{self.number} {self.title}".rstrip())
 
     def output(self, stream: str, content: bytes) -> None:
         """Pass the bytes on."""
         if stream == "stdout":
-            self.invocation.write(content)
+            output.write(content)
             self._ends_line = content.endswith(b"\n") if content else self._ends_line
         elif self._shaper is None:
-            terminal.write_error(content)
+            output.write_error(content)
         else:
-            terminal.write_error(self._shaper.feed(content.decode("utf-8", "replace")))
+            output.write_error(self._shaper.feed(content.decode("utf-8", "replace")))
 
     def rich(self, cell_id: str, event: Event) -> None:
         """Write the text of a result on lines of its own, and name the file of a picture on stderr."""
@@ -533,112 +476,167 @@ class PipeView(View):
             return
         bundle = event.get("data") or {}
         if text := words_of(bundle):
-            before = "" if self._ends_line else "\n"
-            self.invocation.write(before + (text if text.endswith("\n") else text + "\n"))
+            output.write(("" if self._ends_line else "\n") + text.removesuffix("\n") + "\n")
             self._ends_line = True
-        if self._album is not None and (picture := picture_in(bundle)) is not None:
-            mime, content = picture
-            path = self._album.save(mime, content, cell_id)
-            self.invocation.notice(f"pxctl: {mime} ({output.size(len(content))}) saved: {path}")
+        if (picture := picture_in(bundle)) is not None:
+            path = self._save(cell_id, *picture)
+            self.invocation.notice(f"pxctl: {picture[0]} ({output.size(len(picture[1]))}) saved: {path}")
 
     def traceback(self, lines: list[str]) -> None:
         """Write it to stderr."""
         if lines and not self._raw:
+            self.has_shown_error = True
             self.close_line()
-            terminal.write_error(shaped("\n".join(lines), colour=self._colour))
+            output.write_error(shaped("\n".join(lines), colour=self._colour))
 
     def remark(self, text: str) -> None:
         """Tell it on stderr."""
-        if not self._raw:
-            self.close_line()
-            self.invocation.notice(f"pxctl: {text}")
+        self._line(f"pxctl: {text}")
 
     def close_line(self) -> None:
         """End a line of stderr that is begun."""
         if self._shaper is not None:
-            terminal.write_error(self._shaper.fresh())
+            output.write_error(self._shaper.fresh())
 
     def end(self, cell: Event) -> None:
         """Say on stderr how it ended."""
         self.close_line()
-        if self.heads and not self._raw:
-            self.invocation.notice(f"{self.number()} {self.verdict(cell)[0]}")
+        if self.heads:
+            self._line(f"{self.number} {self.verdict(cell)[0]}")
 
 
-def failure_of(result: Event, unit: str, *, cancelled: bool) -> Failure | None:
-    """Return the failure that a call ended with, None when all is well. Its sentence is the daemon's."""
-    status = str(result.get("status"))
-    if status == "ok":
-        return None
-    cell: Event = next((each for each in result.get("cells") or [] if each.get("status") != "ok"), {})
-    error = str((cell.get("error") or {}).get("name") or "")
-    code = EXITS.get(status, 1) if error != "ResourceLimitExceeded" else LIMIT
-    message = str(result.get("message") or f"the cell ended with status {status}")
-    kind = "cancelled" if cancelled and status == "cancelled" else f"cell_{status}"
-    return Failure(message, kind=kind, exit_code=code, unit=unit, hint=_hint(status, cell, result))
+class TerminalView(View):
+    """Shows a call to a person.
 
+    Args:
+        invocation, unit, has_headers: As in View.
+        full: Collapse nothing.
+        protocol: How pictures are drawn.
+        kernel: Returns how the kernel is called, for commands that show the rest.
+    """
 
-EXITS = {"error": 1, "cancelled": 1, "aborted": 1, "timed_out": 7}
-LIMIT = 9
+    def __init__(
+        self,
+        invocation: Invocation,
+        unit: str,
+        *,
+        has_headers: bool,
+        full: bool,
+        protocol: str,
+        kernel: Callable[[], str],
+    ) -> None:
+        super().__init__(invocation, unit, has_headers=has_headers)
+        self._full = full
+        self._protocol = protocol
+        self._kernel = kernel
+        self._cell_id = ""
+        self._shaper = self._new_shaper()
+        self._updates: dict[str, Event] = {}
 
+    def _new_shaper(self) -> Shaper:
+        return Shaper(colour=self.invocation.has_colour, full=self._full)
 
-def _hint(status: str, cell: Event, result: Event) -> str | None:
-    kernel = result.get("kernel")
-    if status == "timed_out":
-        return "give it longer: pxctl exec --timeout S"
-    if (cell.get("error") or {}).get("name") == "KernelDied":
-        return f"pxctl why kernel:{kernel}"
-    return None
+    def _write(self, piece: str | bytes) -> None:
+        if piece:
+            super().close_line()  # the spinner
+            output.write(piece)
 
+    def _line(self, text: str, style: str) -> None:
+        self._write(self._shaper.fresh() + self.invocation.paint(text, style) + "\n")
 
-# -- a kernel that is started ------------------------------------------------------------------------------------------
+    def _put(self, written: str) -> None:
+        self._write(written)
+        if self._shaper.hides:
+            self.waiting(f"{output.counted(self._shaper.hidden_lines, 'more line')}…")
 
+    def _flush(self) -> None:
+        """Show what was held back."""
+        command = f"pxctl kernel output {self._kernel()} {self._cell_id}"
 
-class Progress(View):
-    """What is waited for: a spinner on a terminal, and the lines of builds wherever stderr goes."""
+        def note(count: int) -> str:
+            text = f"… {output.counted(count, 'line')} hidden; all of it: {command}, or exec --full"
+            return self.invocation.paint(text, "dim")
 
-    def __init__(self, invocation: Invocation, unit: str) -> None:
-        super().__init__(invocation, has_headers=False)
-        self._unit = unit
-        self._phase = "starting…"
-        self._spinner: terminal.Spinner | None = None
+        self._write(self._shaper.end(note))
+        self._shaper = self._new_shaper()
 
-    def __enter__(self) -> Self:
-        self.waiting(self._phase)
-        return self
+    def begin(self, event: Event) -> None:
+        """Write its header, and its code where it came from a file."""
+        self._shaper, self._updates = self._new_shaper(), {}
+        self._cell_id = str(event.get("id"))
+        if self.heads:
+            self._line(f"{self.number} {self.title}".rstrip(), "bold")
+        code = str(event.get("code") or "").strip("\n") if self._has_headers else ""
+        lines = shaped(code, colour=False).splitlines() if code else []
+        if lines and re.match(r"#\s?%%(\s|\Z)", lines[0]):
+            del lines[0]  # the header says already what stands behind it
+        if not self._full and len(lines) > SHOWN_LINES:
+            left_out = output.counted(len(lines) - SHOWN_LINES + 1, "more line")
+            lines = [*lines[: SHOWN_LINES - 1], f"… {left_out}"]
+        for line in lines:
+            self._line(f"│ {line}", "dim")
+        self.waiting("running…")
 
-    def __exit__(self, *exc: object) -> None:
-        self.close_line()
+    def output(self, stream: str, content: bytes) -> None:
+        """Show it as it comes."""
+        if stream == "stderr" and not self.invocation.err_is_terminal:
+            output.write_error(content)
+        else:
+            self._put(self._shaper.feed(content.decode("utf-8", "replace")))
 
-    def show(self, event: Event) -> None:
-        """Show one event; the spinner goes on below what was said."""
-        super().show(event)
-        self.waiting(self._phase)
+    def rich(self, cell_id: str, event: Event) -> None:
+        """Show a result; of a display that is updated only what it is at last."""
+        if event.get("update") and event.get("display_id"):
+            self._updates[str(event["display_id"])] = event
+            return
+        bundle = event.get("data") or {}
+        if (picture := picture_in(bundle)) is None:
+            text = words_of(bundle, indent=2)
+            self._put(self._shaper.block(text) if text else "")
+            return
+        mime, content = picture
+        self._write(self._shaper.fresh())
+        self._write(drawn(mime, content, self._protocol, self.invocation.width or 80) or b"")
+        try:
+            words = f"{mime} {output.size(len(content))} saved: {self._save(cell_id, mime, content)}"
+        except Failure as failure:
+            words = f"{mime}: {failure.detail}"
+        self._write(shaped(words, colour=False))
 
-    def waiting(self, phase: str) -> None:
-        """Say what is waited for, where it takes a while."""
-        self._phase = phase
-        if self._spinner is None:
-            self._spinner = self.invocation.spinner(self._unit, lambda: self._phase)
-            self._spinner.__enter__()
+    def traceback(self, lines: list[str]) -> None:
+        """Show it whole, with the colours that the kernel gave it."""
+        if lines:
+            self.has_shown_error = True
+            self._flush()
+            self._write(shaped("\n".join(lines), colour=self.invocation.has_colour))
+
+    def status(self, status: Event) -> None:
+        """Show what a helper of the prelude did, on one line."""
+        known = [(key, value) for key, value in status.items() if isinstance(value, str | int | float)]
+        facts = " ".join(f"{key}={value}" for key, value in known if key != "op")
+        text = shaped(f"{status.get('op')} {facts}", colour=False).split("\n", 1)[0]
+        self._line(f"· {text[:160]}", "dim")
+
+    def remark(self, text: str) -> None:
+        """Show it on a line of its own."""
+        self._line(f"~ {text}", "yellow")
 
     def close_line(self) -> None:
-        """Erase the spinner."""
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
+        """End a line that is begun; erase the spinner."""
+        self._write(self._shaper.fresh())
+        super().close_line()
 
+    def end(self, cell: Event) -> None:
+        """Show what was held back, and how it ended."""
+        updates, self._updates = self._updates, {}
+        for event in updates.values():
+            self.rich(str(cell.get("id")), {**event, "update": False})
+        self._flush()
+        if self.heads:
+            self._line(*self.verdict(cell))
+        super().close_line()
 
-def start_kernel(client: Client, content: Event, progress: Progress) -> Event:
-    """Start it and show what is waited for; return the session."""
-    fields = {"Content-Type": "application/json", "Accept": NDJSON}
-    body = json.dumps(content).encode()
-    with client.open("POST", "/api/kernels", body=body, fields=fields, timeout=None) as exchange:
-        for line in split_lines(exchange.chunks()):
-            event = parsed_event(line) if line.strip() else {}
-            if event.get("event") == "done":
-                return dict(event.get("result") or {})
-            if event.get("schema") == "px.kernel/1":
-                return event  # a daemon of an earlier version answers with the session alone
-            progress.show(event)
-    raise Failure("the daemon's answer ended before the kernel was ready", kind="bad_answer", hint="pxctl doctor")
+    def finish(self) -> None:
+        """Leave the terminal as it was."""
+        self._flush()
+        super().close_line()

@@ -1,9 +1,8 @@
-"""The daemon as the commands see it: documents in and out, problems as failures; names of units; HTTP/1.1 underneath.
+"""The daemon as the commands see it: documents in and out, failures with exit codes, names of units, HTTP/1.1.
 
-One request a connection, answers read as they come. (The stdlib's HTTP client would double the start-up time.) An
-answer that ends before its framing says so is never taken for a whole one, and an answer of 400 or more never reaches
-a command: it is raised as the `Problem` that the daemon sent. Reads are asked again once when the connection is lost,
-because asking changes nothing and the control plane may just have been replaced; anything else is left to the user.
+A failure is the daemon's own problem document, passed on unchanged, or one of the client's making in the same shape
+(CONTRACT §3, §4). One request a connection; the stdlib's HTTP client would double the start-up time. An answer that
+ends before its framing says so is never taken for a whole one. A GET is asked again once when the connection is lost.
 """
 
 from __future__ import annotations
@@ -13,16 +12,128 @@ import json
 import socket
 import time
 
-from pxctl.failure import PERMISSION, TIMED_OUT, UNKNOWN_UNIT, Failure, Interrupted, Problem, Unreachable, usage
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
+OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+_EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
+PROBLEM_PREFIX = "urn:px:problem:"
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+class Failure(Exception):
+    """An outcome to report and to exit with.
+
+    Attributes:
+        detail: What, where, why.
+        kind: One stable word.
+        hint: The next command, or None.
+        exit_code: CONTRACT §3.
+        unit: `kind:name`, or None.
+        extra: Further members of the problem document.
+        action: What was being done ("run tool:x"); None: the command says it; "": the detail says it all.
+    """
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        kind: str = "failed",
+        hint: str | None = None,
+        exit_code: int = FAILED,
+        unit: str | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.kind = kind
+        self.hint = hint
+        self.exit_code = exit_code
+        self.unit = unit
+        self.extra = extra
+        self.action: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return the problem document."""
+        return {
+            "type": PROBLEM_PREFIX + self.kind,
+            "title": self.kind.replace("_", " ").capitalize(),
+            "status": None,
+            "kind": self.kind,
+            "detail": self.detail,
+            "hint": self.hint,
+            "unit": self.unit,
+            "exit_code": self.exit_code,
+            **self.extra,
+        }
+
+
+class Problem(Failure):
+    """The daemon's own problem document, passed on as it came."""
+
+    def __init__(self, status: int, members: dict[str, Any]) -> None:
+        code = members.get("exit_code")
+        is_code = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 256
+        super().__init__(
+            str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
+            kind=str(members.get("kind") or "failed"),
+            hint=str(members["hint"]) if members.get("hint") else None,
+            exit_code=int(code) if is_code and code else _EXIT_BY_STATUS.get(status, FAILED),
+            unit=str(members["unit"]) if members.get("unit") else None,
+        )
+        self.status = status
+        self.members = members
+
+    def document(self) -> dict[str, Any]:
+        """Return the daemon's document, with the members that the client relies on filled in."""
+        return {**super().document(), "status": self.status, **self.members, "exit_code": self.exit_code}
+
+
+class Unreachable(Failure):
+    """No daemon answers at the socket."""
+
+    def __init__(self, path: str, why: str) -> None:
+        detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
+        super().__init__(detail, kind="unreachable", hint=hint, exit_code=UNREACHABLE, socket=path)
+
+
+class Interrupted(Failure):
+    """The connection was lost after the request went out: whether it happened is unknown; asking again is safe."""
+
+    def __init__(self, why: str) -> None:
+        detail, hint = f"the connection to the daemon was lost: {why}", "run the same command again"
+        super().__init__(detail, kind="interrupted", hint=hint, retryable=True)
+
+
+class Silent(Exception):
+    """End with this exit code; everything was said already."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def usage(detail: str, hint: str) -> Failure:
+    """Return the failure of a call that cannot be meant so."""
+    return Failure(detail, kind="usage", hint=hint, exit_code=USAGE)
+
+
+def raise_problem(event: dict[str, Any]) -> None:
+    """Raise the problem that an event of a stream is, if it is one."""
+    if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
+        status = event.get("status")
+        raise Problem(status if isinstance(status, int) else 500, event)
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
 READ_SECONDS = 30.0
+_PROBLEM_BYTES = 4 * 1024 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_PROBLEM_LIMIT = 4 * 1024 * 1024
 
 
 class Answer:
@@ -52,14 +163,19 @@ class Client:
         method: str,
         target: str,
         *,
+        content: Any = None,
         body: bytes | None = None,
         fields: Mapping[str, str] | None = None,
         timeout: float | None = READ_SECONDS,
     ) -> Exchange:
-        """Send a request; return the exchange with the body still to be read. The caller closes it."""
+        """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes."""
+        head = {"Accept": "application/json", **(fields or {})}
+        if content is not None:
+            body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
+            head["Content-Type"] = "application/json"
         exchange = self._connect(timeout)
         try:
-            exchange.send(method, target, {"Accept": "application/json", **(fields or {})}, body)
+            exchange.send(method, target, head, body)
             _refuse_problem(exchange)
         except BaseException:
             exchange.close()
@@ -72,35 +188,27 @@ class Client:
         target: str,
         *,
         content: Any = None,
+        fields: Mapping[str, str] | None = None,
         timeout: float | None = READ_SECONDS,
     ) -> Answer:
         """Send a request with an optional JSON body and return the whole JSON answer."""
-        body = None if content is None else json.dumps(content).encode()
-        fields = {} if body is None else {"Content-Type": "application/json"}
+        for is_last in (method != "GET", True):
+            try:
+                with self.open(method, target, content=content, fields=fields, timeout=timeout) as exchange:
+                    raw = exchange.read()
+                break
+            except Interrupted:
+                if is_last:
+                    raise
         try:
-            return self._ask(method, target, body, fields, timeout)
-        except Interrupted:
-            if method != "GET":
-                raise
-            return self._ask(method, target, body, fields, timeout)
+            return Answer(raw, json.loads(raw) if raw.strip() else {})
+        except ValueError as error:
+            detail = f"the daemon's answer to {method} {target} is not JSON: {error}"
+            raise Failure(detail, kind="bad_answer", hint="pxctl doctor") from error
 
     def get(self, target: str, *, timeout: float | None = READ_SECONDS) -> Answer:
         """Read a document."""
         return self.ask("GET", target, timeout=timeout)
-
-    def _ask(
-        self, method: str, target: str, body: bytes | None, fields: Mapping[str, str], timeout: float | None
-    ) -> Answer:
-        with self.open(method, target, body=body, fields=fields, timeout=timeout) as exchange:
-            raw = exchange.read()
-        try:
-            return Answer(raw, json.loads(raw) if raw.strip() else {})
-        except ValueError as error:
-            raise Failure(
-                f"the daemon's answer to {method} {target} is not JSON: {error}",
-                kind="bad_answer",
-                hint="pxctl doctor",
-            ) from error
 
     def _connect(self, timeout: float | None) -> Exchange:
         try:
@@ -113,29 +221,6 @@ class Client:
         return Exchange(self.path, timeout=timeout)
 
 
-def quote(text: str) -> str:
-    """Return `text` as one segment of a path or one value of a query; "." and ".." are quoted too."""
-    if text in {".", ".."}:
-        return text.replace(".", "%2E")
-    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape"))
-
-
-def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
-    """Return the target with the parameters whose value is not None."""
-    pairs = [f"{name}={quote(_plain(value))}" for name, value in parameters if value is not None]
-    return f"{target}?{'&'.join(pairs)}" if pairs else target
-
-
-def _plain(value: object) -> str:
-    match value:
-        case bool():
-            return "1" if value else "0"
-        case float():
-            return f"{value:g}" if value.is_integer() else repr(value)
-        case _:
-            return str(value)
-
-
 def _refuse_problem(exchange: Exchange) -> None:
     """Raise the problem that the daemon answered with; what is no document (an empty body) becomes one."""
     head, raw = exchange.head, b""
@@ -143,12 +228,11 @@ def _refuse_problem(exchange: Exchange) -> None:
         return
     for chunk in exchange.chunks():
         raw += chunk
-        if len(raw) > _PROBLEM_LIMIT:
+        if len(raw) > _PROBLEM_BYTES:
             break
-    try:
+    members: Any = None
+    with contextlib.suppress(ValueError):
         members = json.loads(raw)
-    except ValueError:
-        members = None
     if not isinstance(members, dict):
         text = raw[:500].decode("utf-8", "replace").strip()
         members = {"detail": f"the daemon answered {head.status} {head.reason}" + (f": {text}" if text else "")}
@@ -157,10 +241,27 @@ def _refuse_problem(exchange: Exchange) -> None:
     raise Problem(head.status, members)
 
 
+def quote(text: str) -> str:
+    """Return `text` as one segment of a path or one value of a query; "." and ".." are quoted too."""
+    if text in {".", ".."}:
+        return text.replace(".", "%2E")
+    return "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in text.encode("utf-8", "surrogateescape"))
+
+
+def query(target: str, parameters: Iterable[tuple[str, object]]) -> str:
+    """Return the target with the parameters whose value is not None; booleans are 1 and 0."""
+    pairs = []
+    for name, value in parameters:
+        is_whole = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+        if value is not None:
+            pairs.append(f"{name}={quote(f'{value:.0f}' if is_whole else str(value))}")
+    return f"{target}?{'&'.join(pairs)}" if pairs else target
+
+
 # -- HTTP/1.1 over a Unix socket (RFC 9112), as much of it as pxd answers with ----------------------------------------
 
 _READ_BYTES = 64 * 1024
-_HEADER_LIMIT = 256
+_MOST_FIELDS = 256
 _CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
@@ -170,7 +271,7 @@ class Head:
 
     __slots__ = ("fields", "reason", "status")
 
-    def __init__(self, status: int, reason: str, fields: Mapping[str, str]) -> None:
+    def __init__(self, status: int, reason: str, fields: dict[str, str]) -> None:
         self.status = status
         self.reason = reason
         self.fields = fields
@@ -218,68 +319,36 @@ class Exchange:
             # A refusal (413) may be on its way already although not everything was taken.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
-            self.head = self._read_head()
+            while self.head.status < 200:  # interim answers (1xx) are passed over
+                self.head = self._read_head()
         except (EOFError, ValueError, OSError) as error:
             raise self._failure(error) from error
         return self.head
-
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the body as it comes."""
-        try:
-            yield from self._body()
-        except (EOFError, ValueError, OSError) as error:
-            raise self._failure(error) from error
 
     def read(self) -> bytes:
         """Return the whole body."""
         return b"".join(self.chunks())
 
-    def _line(self) -> bytes:
-        line = self._answer.readline(_READ_BYTES)
-        if not line.endswith(b"\n"):
-            if len(line) < _READ_BYTES:
-                raise EOFError
-            raise ValueError(f"a line of more than {_READ_BYTES} bytes")
-        return line.rstrip(b"\r\n")
-
-    def _read_head(self) -> Head:
-        status = 0
-        while status < 200:  # interim answers (1xx) are passed over
-            line = self._line()
-            version, code, reason = [*line.split(b" ", 2), b"", b""][:3]
-            if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
-                raise ValueError(f"an answer that begins with {line[:40]!r}")
-            status, fields = int(code), self._read_fields()
-        return Head(status, reason.decode("latin-1"), fields)
-
-    def _read_fields(self) -> dict[str, str]:
-        fields: dict[str, str] = {}
-        for _ in range(_HEADER_LIMIT):
-            line = self._line()
-            if not line:
-                return fields
-            name, colon, value = line.partition(b":")
-            if not colon:
-                raise ValueError(f"a header field {line[:40]!r}")
-            fields[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
-        raise ValueError(f"more than {_HEADER_LIMIT} header fields")
-
-    def _body(self) -> Iterator[bytes]:
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the body as it comes."""
         coding = self.head.fields.get("transfer-encoding", "").lower()
         length = self.head.fields.get("content-length")
-        if coding == "chunked":
-            while size := int(self._line().split(b";", 1)[0], 16):
-                yield from self._exactly(size)
-                if self._line():
-                    raise ValueError("a chunk that is longer than it says")
-            self._read_fields()
-        elif coding:
-            raise ValueError(f"an answer in the coding {coding!r}, which was not asked for")
-        elif length is not None:
-            yield from self._exactly(int(length))
-        else:
-            while piece := self._answer.read1(_READ_BYTES):
-                yield piece
+        try:
+            if coding == "chunked":
+                while size := int(self._line().split(b";", 1)[0], 16):
+                    yield from self._exactly(size)
+                    if self._line():
+                        raise ValueError("a chunk that is longer than it says")
+                self._read_fields()
+            elif coding:
+                raise ValueError(f"an answer in the coding {coding!r}, which was not asked for")
+            elif length is not None:
+                yield from self._exactly(int(length))
+            else:
+                while piece := self._answer.read1(_READ_BYTES):
+                    yield piece
+        except (EOFError, ValueError, OSError) as error:
+            raise self._failure(error) from error
 
     def _exactly(self, count: int) -> Iterator[bytes]:
         if count < 0:
@@ -291,25 +360,43 @@ class Exchange:
             count -= len(piece)
             yield piece
 
+    def _line(self) -> bytes:
+        line = self._answer.readline(_READ_BYTES)
+        if not line.endswith(b"\n"):
+            if len(line) < _READ_BYTES:
+                raise EOFError
+            raise ValueError(f"a line of more than {_READ_BYTES} bytes")
+        return line.rstrip(b"\r\n")
+
+    def _read_head(self) -> Head:
+        line = self._line()
+        version, code, reason = [*line.split(b" ", 2), b"", b""][:3]
+        if not version.startswith(b"HTTP/1.") or len(code) != 3 or not code.isdigit():
+            raise ValueError(f"an answer that begins with {line[:40]!r}")
+        return Head(int(code), reason.decode("latin-1"), self._read_fields())
+
+    def _read_fields(self) -> dict[str, str]:
+        fields: dict[str, str] = {}
+        for _ in range(_MOST_FIELDS):
+            line = self._line()
+            if not line:
+                return fields
+            name, colon, value = line.partition(b":")
+            if not colon:
+                raise ValueError(f"a header field {line[:40]!r}")
+            fields[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+        raise ValueError(f"more than {_MOST_FIELDS} header fields")
+
     def _failure(self, error: Exception) -> Failure:
-        match error:
-            case ValueError():
-                return Failure(
-                    f"what answers at {self._path} is not pxd: it sent {error}",
-                    kind="bad_answer",
-                    hint="check PX_SOCKET and --socket",
-                )
-            case TimeoutError():
-                return Failure(
-                    f"the daemon has not answered for {self._timeout:g} s",
-                    kind="timed_out",
-                    hint="pxctl doctor",
-                    exit_code=TIMED_OUT,
-                )
-            case OSError():
-                return Interrupted(error.strerror or str(error))
-            case _:
-                return Interrupted("it was closed in the middle of an answer")
+        if isinstance(error, ValueError):
+            detail = f"what answers at {self._path} is not pxd: it sent {error}"
+            return Failure(detail, kind="bad_answer", hint="check PX_SOCKET and --socket")
+        if isinstance(error, TimeoutError):
+            detail = f"the daemon has not answered for {self._timeout:g} s"
+            return Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=TIMED_OUT)
+        if isinstance(error, OSError):
+            return Interrupted(error.strerror or str(error))
+        return Interrupted("it was closed in the middle of an answer")
 
 
 def _connect(path: str, timeout: float) -> socket.socket:
@@ -335,12 +422,9 @@ def _connect(path: str, timeout: float) -> socket.socket:
 def _connect_failure(path: str, error: OSError, timeout: float) -> Failure:
     match error:
         case PermissionError():
-            return Failure(
-                f"no access to {path}: {error.strerror}",
-                kind="forbidden",
-                hint="the daemon answers its own user and root only; is PX_SOCKET right?",
-                exit_code=PERMISSION,
-            )
+            hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
+            detail = f"no access to {path}: {error.strerror}"
+            return Failure(detail, kind="forbidden", hint=hint, exit_code=PERMISSION)
         case BlockingIOError():
             return Unreachable(path, f"its queue has been full for {timeout:g} s")
         case FileNotFoundError():
@@ -351,9 +435,6 @@ def _connect_failure(path: str, error: OSError, timeout: float) -> Failure:
             return Unreachable(path, f"{error} ({len(path.encode())} bytes; the platform allows about 104)")
         case _:
             return Unreachable(path, error.strerror)
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -369,41 +450,18 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield last.removesuffix(b"\r")
 
 
-def split_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and payload of the events of a `text/event-stream`; events without payload are dropped."""
-    name, payload = "message", list[bytes]()
-    for line in split_lines(chunks):
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if not line and payload:
-            yield name, b"\n".join(payload)
-        if not line:
-            name, payload = "message", []
-        elif field == b"data":
-            payload.append(value)
-        elif field == b"event":
-            name = value.decode("utf-8", "replace")
-    if payload:
-        yield name, b"\n".join(payload)
-
-
 # -- units, as users name them: `x`, `tool:x`, quoted globs, which the daemon expands ---------------------------------
 
-_GLOB_SIGNS = frozenset("*?[")
 _LISTS = {"tool": "pxctl tools list", "kernel": "pxctl kernel list", "pipe": "pxctl pipe list"}
 
 
 def is_glob(name: str) -> bool:
     """Say whether a name is a pattern for names."""
-    return not _GLOB_SIGNS.isdisjoint(name)
+    return any(sign in name for sign in "*?[")
 
 
 def bare_name(kind: str, text: str) -> str:
-    """Return the name alone out of `x` or `kind:x`.
-
-    Raises:
-        Failure: It names something else, or nothing.
-    """
+    """Return the name alone out of `x` or `kind:x`; a usage error where it names something else, or nothing."""
     found, colon, rest = text.partition(":")
     if not colon and text.strip():
         return text
@@ -419,12 +477,12 @@ def route(kind: str, text: str, verb: str = "") -> str:
 
 def expand(client: Client, names: Sequence[str]) -> list[str]:
     """Return the full names that the daemon understands by `names`, each once."""
-    answer = client.get(query("/api/units", [("name", name) for name in names]))
-    units = [str(unit["unit"]) for unit in answer.document.get("units", [])]
+    found = client.get(query("/api/units", [("name", name) for name in names])).document
+    units = list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
     if not units:
         detail, hint = f"nothing is called {', '.join(names)}", "pxctl status shows all units"
         raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT)
-    return list(dict.fromkeys(units))
+    return units
 
 
 def bare_names(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
@@ -432,6 +490,6 @@ def bare_names(client: Client, kind: str, texts: Iterable[str]) -> list[str]:
     found: list[str] = []
     for text in texts:
         name = bare_name(kind, text)
-        globbed = expand(client, [f"{kind}:{name}"]) if is_glob(name) else [name]
-        found += [unit.removeprefix(f"{kind}:") for unit in globbed]
+        units = expand(client, [f"{kind}:{name}"]) if is_glob(name) else [name]
+        found += [unit.removeprefix(f"{kind}:") for unit in units]
     return list(dict.fromkeys(found))

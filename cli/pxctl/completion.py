@@ -10,20 +10,25 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from pxctl.client import Client, query, route
-from pxctl.failure import Failure
+from pxctl.client import Client, Failure, query, route
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     import click
 
     from pxctl.app import Invocation
 
-SHELLS = ("bash", "zsh", "fish")
+    Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
-BASH = r"""# bash completion for pxctl
+SHELLS = ("bash", "zsh", "fish")
+LIMIT_SECONDS = 0.1
+EXAMPLE_TOOLS = ("compound-interest", "lorenz-ode-solver", "text-stats")
+EXAMPLE_PIPES = ("daily-digest", "disk-digest", "tell-failure")
+
+_BASH = r"""# bash completion for pxctl
 _pxctl_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" current response kind value
     local -a words
@@ -57,9 +62,9 @@ complete -o nosort -F _pxctl_complete pxctl 2>/dev/null || complete -F _pxctl_co
 
 
 def script(shell: str, command: click.Command) -> str:
-    """Return the script for one of SHELLS: click's own but for bash."""
+    """Return the script for one of SHELLS."""
     if shell == "bash":
-        return BASH
+        return _BASH
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
@@ -67,85 +72,84 @@ def script(shell: str, command: click.Command) -> str:
     return found(command, {}, "pxctl", "_PXCTL_COMPLETE").source()
 
 
-LIMIT_SECONDS = 0.1
-
-
 def _ask(context: click.Context, target: str) -> Any:
-    """Return the document at `target`, or None when it does not come in time."""
+    """Return the document at `target`; {} when it does not come in time."""
     invocation: Invocation | None = context.find_root().obj
-    if invocation is None:
-        return None
     found: list[Any] = []
 
     def ask() -> None:
         with contextlib.suppress(Failure):
+            assert invocation is not None
             found.append(Client(invocation.socket_path).get(target, timeout=LIMIT_SECONDS).document)
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(LIMIT_SECONDS)
-    return found[0] if found else None
+    if invocation is not None:
+        # A thread: a daemon that sends byte after byte would pass any limit on its silence.
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(LIMIT_SECONDS)
+    return found[0] if found else {}
 
 
-def _offer(names: list[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+def _offer(names: Iterable[object], incomplete: str) -> list[str]:
+    return [name for name in map(str, names) if name.startswith(incomplete)]
 
 
-def unit_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def _listing(target: str, key: str, kind: str, *members: str) -> Completer:
+    """Return what offers members of the objects that the daemon lists, with their kind once it was typed."""
+
+    def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        objects = _ask(context, target).get(key, [])
+        names = list(dict.fromkeys(one.get(member) for member in members for one in objects))
+        return _offer(names, incomplete) or (_offer([f"{kind}:{name}" for name in names], incomplete) if kind else [])
+
+    return complete
+
+
+tool_names = _listing("/api/tools", "tools", "", "name")
+kernel_names = _listing("/api/kernels", "kernels", "kernel", "name", "id")
+pipe_names = _listing("/api/pipes", "pipes", "pipe", "name")
+execution_ids = _listing("/api/executions", "executions", "", "id")
+
+
+def unit_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Offer full names of units, and bare ones while no kind was typed."""
-    del parameter
-    document = _ask(context, query("/api/units", [("name", "*")])) or {}
-    units = [str(unit.get("unit")) for unit in document.get("units", [])]
-    bare = [unit.partition(":")[2] for unit in units]
-    return _offer(bare, incomplete) or _offer(units, incomplete)
-
-
-def tool_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of the tools in the catalog."""
-    del parameter
-    document = _ask(context, "/api/tools") or {}
-    return _offer([str(tool.get("name")) for tool in document.get("tools", [])], incomplete)
-
-
-def kernel_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names and ids of sessions."""
-    del parameter
-    kernels = (_ask(context, "/api/kernels") or {}).get("kernels", [])
-    names = dict.fromkeys(str(kernel.get(key)) for key in ("name", "id") for kernel in kernels)
-    return _offer(list(names), incomplete) or _offer([f"kernel:{name}" for name in names], incomplete)
-
-
-def pipe_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the names of pipes."""
-    del parameter
-    pipes = (_ask(context, "/api/pipes") or {}).get("pipes", [])
-    names = [str(pipe.get("name")) for pipe in pipes]
-    return _offer(names, incomplete) or _offer([f"pipe:{name}" for name in names], incomplete)
-
-
-def execution_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer the ids of the newest executions."""
-    del parameter
-    executions = (_ask(context, "/api/executions") or {}).get("executions", [])
-    return _offer([str(execution.get("id")) for execution in executions], incomplete)
+    units = [str(unit.get("unit")) for unit in _ask(context, query("/api/units", [("name", "*")])).get("units", [])]
+    return _offer([unit.partition(":")[2] for unit in units], incomplete) or _offer(units, incomplete)
 
 
 def execution_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Offer what names an execution: the pipe whose newest one it is, and once a digit was typed, ids."""
-    if incomplete[:1].isdigit():
-        return execution_ids(context, parameter, incomplete)
-    return pipe_names(context, parameter, incomplete)
+    """Offer what names an execution: its id, or the pipe whose newest one it is."""
+    ids = execution_ids(context, parameter, incomplete) if not incomplete or incomplete[0].isdigit() else []
+    return ids + (pipe_names(context, parameter, incomplete) if not incomplete[:1].isdigit() else [])
 
 
-def assignments(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def assignments(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Offer `key=` for the inputs of the tool that was named."""
-    del parameter
     tool = context.params.get("tool")
     if not tool or "=" in incomplete:
         return []
     try:
-        document = _ask(context, route("tool", tool)) or {}
+        properties = (_ask(context, route("tool", tool)).get("input_schema") or {}).get("properties") or {}
     except Failure:
         return []
-    properties = (document.get("input_schema") or {}).get("properties") or {}
     return _offer([f"{key}=" for key in properties], incomplete)
+
+
+def examples(names: Iterable[str]) -> Completer:
+    """Return what offers the examples that come along; everything else is a path, which the shell completes."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+        return _offer([f"example:{name}" for name in names], incomplete)
+
+    return complete
+
+
+_PIPE_KEYS = (
+    "agent", "allow_empty", "command", "description", "effort", "enabled", "history", "limits", "name", "preset",
+    "retries", "run_on_enable", "schedule", "schedule_config", "timeout", "timezone", "title", "trigger",
+)  # fmt: skip
+
+
+def pipe_keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Offer `key=` for the front matter of a pipe."""
+    return [] if "=" in incomplete else _offer([f"{key}=" for key in _PIPE_KEYS], incomplete)

@@ -1,27 +1,182 @@
-"""How results look: colour, numbers and times in words, tables and name-value lists. Pure but for the printing."""
+"""What people and programs see: the streams, the spinner, numbers and times in words, colour, tables.
+
+stdout carries the result and nothing else; everything else goes to stderr. When the reader of stdout goes away the
+command ends without a word.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import sys
+import threading
 import time
 from datetime import datetime
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, Self
 
-    from pxctl.app import Invocation
+    Cell = tuple[str, str | None]
+    """A text and the name of its style."""
 
-    Part = tuple[str, str | None]
-    """A laid-out piece of a line: text padded to its column, and its style."""
+STDIN, STDOUT, STDERR = 0, 1, 2
+_READ_BYTES = 64 * 1024
 
 
-CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+# -- streams ----------------------------------------------------------------------------------------------------------
 
+
+class ReaderGone(Exception):
+    """Nobody reads stdout any more."""
+
+
+def occupy_closed_streams() -> None:
+    """Put something in the place of streams that the caller closed: else the next socket would get their number.
+
+    A closed stdout stays unwritable: who closed it and yet asks for a result gets the error.
+    """
+    for fd in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # open(2) returns the lowest free number, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == STDERR else os.O_RDONLY), True)
+
+
+def width(env: Mapping[str, str]) -> int:
+    """Return the columns of stdout's terminal: COLUMNS, then what the terminal says, then 80."""
+    wanted = env.get("COLUMNS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    try:
+        return os.get_terminal_size(STDOUT).columns or 80
+    except OSError:
+        return 80
+
+
+def height() -> int:
+    """Return the lines of stdout's terminal."""
+    try:
+        return os.get_terminal_size(STDOUT).lines or 24
+    except OSError:
+        return 24
+
+
+def write(piece: str | bytes) -> None:
+    """Write to stdout at once; raises ReaderGone when nobody reads it."""
+    try:
+        _write_all(STDOUT, piece)
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def write_error(piece: str | bytes) -> None:
+    """Write to stderr as it is; nobody reading it is no reason to fail."""
+    with contextlib.suppress(OSError):
+        _write_all(STDERR, piece)
+
+
+def notice(text: str) -> None:
+    """Write a line to stderr."""
+    write_error(text.encode(sys.stderr.encoding if sys.stderr else "utf-8", "backslashreplace") + b"\n")
+
+
+def _write_all(fd: int, piece: str | bytes) -> None:
+    view = memoryview(piece.encode("utf-8", "surrogateescape") if isinstance(piece, str) else piece)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            # Whoever shares this terminal or pipe may have made it non-blocking (node does).
+            select.select([], [fd], [])
+
+
+def read_input() -> bytes:
+    """Return all of stdin."""
+    pieces: list[bytes] = []
+    while True:
+        try:
+            piece = os.read(STDIN, _READ_BYTES)
+        except BlockingIOError:
+            select.select([STDIN], [], [])
+            continue
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+
+
+def read_argument(given: str) -> bytes:
+    """Return what `JSON`, `@FILE` or `-` (stdin) on a command line stands for; raises OSError."""
+    if given == "-":
+        return read_input()
+    if not given.startswith("@"):
+        return given.encode("utf-8", "surrogateescape")
+    with open(given[1:], "rb") as file:
+        return file.read()
+
+
+def forget_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush cannot complain."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, STDOUT)
+    os.close(nothing)
+
+
+class Spinner:
+    """Says on stderr what is waited for and for how long, after 0.3 s, while its block runs; leaves nothing behind.
+
+    Args:
+        label: What is waited for ("tool:x").
+        phase: Says what is going on, in a word or two; asked twice a second, may block briefly.
+        on: False draws nothing.
+    """
+
+    def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
+        self._label = label
+        self._phase = phase
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._draw, daemon=True) if on else None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Erase the line; may be called twice."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(2.0)  # whoever reads stderr may have stopped reading
+
+    def _draw(self) -> None:
+        is_utf8 = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
+        frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" if is_utf8 else "|/-\\"
+        began, phase, turn = time.monotonic(), "", 0
+        while not self._stopped.wait(0.1 if turn else 0.3):
+            if turn % 5 == 0:
+                phase = self._phase()
+            seconds = time.monotonic() - began
+            write_error(f"\r\x1b[K{frames[turn % len(frames)]} {self._label}: {phase} {seconds:.1f}s")
+            turn += 1
+        if turn:
+            write_error("\r\x1b[K")
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+ABSENT = "-"
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 BY_STATE = {
     **dict.fromkeys(("ready", "idle", "completed", "ok", "pass"), "green"),
     **dict.fromkeys(("busy", "running"), "cyan"),
-    **dict.fromkeys(("queued", "starting", "stopping", "warn"), "yellow"),
-    **dict.fromkeys(("failed", "timed_out", "fail", "error"), "red"),
+    **dict.fromkeys(("queued", "starting", "stopping", "warn", "preparing"), "yellow"),
+    **dict.fromkeys(("failed", "timed_out", "fail", "error", "broken"), "red"),
     **dict.fromkeys(("cold", "stopped", "disabled", "cancelled", "aborted", "skip"), "dim"),
 }
 
@@ -32,70 +187,48 @@ def wants_colour(choice: str, env: Mapping[str, str], *, terminal: bool) -> bool
         return choice == "always"
     if env.get("NO_COLOR"):
         return False
-    if env.get("CLICOLOR_FORCE", "0") != "0":
-        return True
-    return terminal and env.get("TERM", "") != "dumb"
+    return env.get("CLICOLOR_FORCE", "0") != "0" or (terminal and env.get("TERM", "") != "dumb")
 
 
-class Paint:
-    """Paints text, or leaves it as it is."""
-
-    __slots__ = ("on",)
-
-    def __init__(self, *, on: bool) -> None:
-        self.on = on
-
-    def __call__(self, text: str, style: str | None) -> str:
-        """Return `text` in a style of CODES."""
-        if not self.on or not style or not text:
-            return text
-        return f"\x1b[{CODES[style]}m{text}\x1b[0m"
+def paint(text: str, style: str | None, *, on: bool) -> str:
+    """Return `text` in a style, or as it is."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if on and style and text else text
 
 
-ABSENT = "-"
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_EVER = 1e12
-_UNITS = ("B", "K", "M", "G", "T", "P")
-_KIBI = 1024
+def is_number(value: object) -> bool:
+    """Say whether a member of a document is a number (a boolean is none)."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def duration(seconds: object) -> str:
+def duration(seconds: Any) -> str:
     """Return "0.4s", "12s", "3m20s", "2h05m", "4d03h"."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not abs(seconds) < _EVER:
+    if not is_number(seconds) or not abs(seconds) < 1e12:
         return ABSENT
     if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
     whole = max(0, int(seconds))
-    if whole < _MINUTE:
+    if whole < 60:
         return f"{whole}s"
-    return _long(whole)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def _long(whole: int) -> str:
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
-    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
-
-
-def size(count: object) -> str:
+def size(count: Any) -> str:
     """Return "812B", "12.3M", "1.5G" (powers of 1024)."""
-    if not isinstance(count, int | float) or isinstance(count, bool):
+    if not is_number(count):
         return ABSENT
-    amount, unit = float(count), 0
-    while abs(amount) >= _KIBI and unit < len(_UNITS) - 1:
-        amount /= _KIBI
-        unit += 1
-    return f"{int(amount)}B" if unit == 0 else f"{amount:.1f}{_UNITS[unit]}"
+    amount, units = float(count), "BKMGTP"
+    while abs(amount) >= 1024 and len(units) > 1:
+        amount, units = amount / 1024, units[1:]
+    return f"{int(amount)}B" if units[0] == "B" else f"{amount:.1f}{units[0]}"
 
 
 def percent(value: object) -> str:
     """Return "3.1%"."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return ABSENT
-    return f"{value:.1f}%"
+    return f"{value:.1f}%" if is_number(value) else ABSENT
 
 
 def epoch(text: object) -> float | None:
@@ -109,50 +242,23 @@ def epoch(text: object) -> float | None:
     return None if moment.tzinfo is None else moment.timestamp()
 
 
-def ago(text: object, now: float) -> str:
+def ago(text: object, now: float | None = None) -> str:
     """Return "12s ago"; a moment to come is "in 5m00s"."""
-    at = epoch(text)
+    at, now = epoch(text), time.time() if now is None else now
     if at is None:
         return ABSENT
     return f"{duration(int(now - at))} ago" if at <= now else f"in {duration(int(at - now))}"
 
 
+def local(text: object) -> str:
+    """Return an RFC 3339 time as the clock on the wall says it: "Mon 2026-11-23 08:00:00 CET"."""
+    moment = epoch(text)
+    return str(text) if moment is None else time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(moment))
+
+
 def counted(count: int, noun: str) -> str:
     """Return "1 unit", "2 units"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-GAP = "  "
-ELLIPSIS = "…"
-
-
-class Column:
-    """One column.
-
-    Args:
-        title: Its heading.
-        rank: 0 is kept as long as possible; the highest rank is dropped first.
-        right: Aligned to the right (numbers).
-        minimum: Cells to which it may be cut; None means never cut.
-    """
-
-    __slots__ = ("minimum", "rank", "right", "title")
-
-    def __init__(self, title: str, *, rank: int = 0, right: bool = False, minimum: int | None = None) -> None:
-        self.title = title
-        self.rank = rank
-        self.right = right
-        self.minimum = minimum
-
-
-class Cell:
-    """A text and the name of its style."""
-
-    __slots__ = ("style", "text")
-
-    def __init__(self, text: str, style: str | None = None) -> None:
-        self.text = clean(text)
-        self.style = style
 
 
 def clean(text: str) -> str:
@@ -162,19 +268,19 @@ def clean(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " if letter in "\n\t\r" else "�" for letter in text)
 
 
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+_GAP = "  "
+
+
 def width_of(text: str) -> int:
     """Return the number of terminal cells of `text`: wide letters take two, combining ones none."""
     if text.isascii():
         return len(text)
-    return sum(_cells(letter) for letter in text)
-
-
-def _cells(letter: str) -> int:
     import unicodedata
 
-    if unicodedata.combining(letter) or unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in {"W", "F"} else 1
+    invisible = sum(unicodedata.category(letter) in {"Mn", "Me", "Cf"} for letter in text)
+    return len(text) - invisible + sum(unicodedata.east_asian_width(letter) in {"W", "F"} for letter in text)
 
 
 def cut(text: str, width: int) -> str:
@@ -183,95 +289,102 @@ def cut(text: str, width: int) -> str:
         return text
     if width <= 0:
         return ""
-    at, used = 0, width_of(text[0])
-    while used <= width - 1:
+    at = 0
+    while width_of(text[: at + 1]) <= width - 1:
         at += 1
-        used += width_of(text[at])
-    return text[:at] + ELLIPSIS
+    return text[:at] + "…"
 
 
-def lay_out(columns: list[Column], rows: list[list[Cell]], width: int | None) -> list[list[Part]]:
+class Column:
+    """One column.
+
+    Args:
+        title: Its heading.
+        value: The key of a row, or a function of it; what is absent is left blank.
+        rank: 0 is kept as long as possible; the highest rank is dropped first.
+        right: Aligned to the right (numbers).
+        minimum: Cells to which it may be cut; None means never cut.
+        style: Of a row's text: a function of the row; None is plain.
+    """
+
+    __slots__ = ("minimum", "rank", "right", "style", "title", "value")
+
+    def __init__(
+        self,
+        title: str,
+        value: str | Callable[[dict[str, Any]], object],
+        rank: int = 0,
+        *,
+        right: bool = False,
+        minimum: int | None = None,
+        style: Callable[[dict[str, Any]], str | None] | None = None,
+    ) -> None:
+        self.title = title
+        self.value = value
+        self.rank = rank
+        self.right = right
+        self.minimum = minimum
+        self.style = style
+
+    def cell(self, row: dict[str, Any]) -> Cell:
+        """Return what the column shows of a row."""
+        value = row.get(self.value) if isinstance(self.value, str) else self.value(row)
+        text = "" if value is None or value is False or value == ABSENT else clean(str(value))
+        return text, self.style(row) if self.style is not None else None
+
+
+def state_column(key: str = "state", title: str = "STATE", rank: int = 1) -> Column:
+    """Return the column of a word for a state, painted as such."""
+    return Column(title, key, rank, style=lambda row: BY_STATE.get(str(row.get(key))))
+
+
+def table(columns: Sequence[Column], rows: Sequence[dict[str, Any]], width: int | None) -> list[list[Cell]]:
     """Return heading and rows as lines of parts, at most `width` cells wide (None: as wide as they are).
 
     Columns that are empty in every row are left out, the first excepted.
     """
-    wanted = [max([width_of(row[at].text) for row in rows], default=0) for at in range(len(columns))]
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    wanted = [max((width_of(line[at][0]) for line in cells), default=0) for at in range(len(columns))]
     kept = [at for at in range(len(columns)) if at == 0 or wanted[at] or not rows]
     widths = {at: max(wanted[at], width_of(columns[at].title)) for at in kept}
     if width is not None:
         _fit(columns, widths, width)
-    heading = [Cell(column.title, "bold") for column in columns]
-    return [_line(columns, row, widths) for row in [heading, *rows]]
+    heading: list[Cell] = [(column.title, "bold") for column in columns]
+    return [_line(columns, line, widths) for line in [heading, *cells]]
 
 
-def _total(widths: dict[int, int]) -> int:
-    return sum(widths.values()) + len(GAP) * (len(widths) - 1)
-
-
-def _fit(columns: list[Column], widths: dict[int, int], width: int) -> None:
+def _fit(columns: Sequence[Column], widths: dict[int, int], width: int) -> None:
     """Shrink the elastic columns to their minimum; while that is not enough drop the column of the highest rank."""
-    while (over := _total(widths) - width) > 0:
+
+    def total() -> int:
+        return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+
+    while (over := total() - width) > 0:
         droppable = [at for at in widths if at != 0 and columns[at].rank > 0]
-        elastic = [at for at in widths if columns[at].minimum is not None and (at != 0 or not droppable)]
-        slack = {at: max(0, widths[at] - (columns[at].minimum or 0)) for at in elastic}
-        if sum(slack.values()) >= over or not droppable:
-            _shrink(columns, widths, slack, over)
-            return
+        elastic = {
+            at: max(0, widths[at] - minimum)
+            for at in widths
+            if (minimum := columns[at].minimum) is not None and (at != 0 or not droppable)
+        }
+        if sum(elastic.values()) >= over or not droppable:
+            for at in sorted(elastic, key=lambda at: (-columns[at].rank, -at)):
+                taken = min(over, elastic[at])
+                widths[at] -= taken
+                over -= taken
+            break
         del widths[max(droppable, key=lambda at: (columns[at].rank, at))]
-
-
-def _shrink(columns: list[Column], widths: dict[int, int], slack: dict[int, int], over: int) -> None:
-    for at in sorted(slack, key=lambda at: (-columns[at].rank, -at)):
-        taken = min(over, slack[at])
-        widths[at] -= taken
-        over -= taken
-    for at in sorted((at for at in widths if at != 0), reverse=True):
+    while total() > width and len(widths) > 1:
         # Not even the minima fit: what is left of the line belongs to the first column.
-        if over <= 0:
-            return
-        over -= widths.pop(at) + len(GAP)
-    if over > 0:
-        widths[0] = max(1, widths[0] - over)
+        del widths[max(widths)]
+    widths[0] = max(1, min(widths[0], widths[0] + width - total()))
 
 
-def _line(columns: list[Column], row: list[Cell], widths: dict[int, int]) -> list[Part]:
-    parts: list[Part] = []
-    last = max(widths)
-    for at, width in sorted(widths.items()):
-        text = cut(row[at].text, width)
-        padding = " " * (width - width_of(text))
-        if columns[at].right:
-            text = padding + text
-        elif at != last:
-            text += padding
+def _line(columns: Sequence[Column], cells: Sequence[Cell], widths: dict[int, int]) -> list[Cell]:
+    parts: list[Cell] = []
+    for at, wide in sorted(widths.items()):
+        text = cut(cells[at][0], wide)
+        padding = " " * (wide - width_of(text))
         if parts:
-            parts.append((GAP, None))
-        parts.append((text, row[at].style))
+            parts.append((_GAP, None))
+        parts.append((padding + text if columns[at].right else text + padding, cells[at][1]))
     return parts
-
-
-def print_table(invocation: Invocation, columns: list[Column], rows: list[list[Cell]]) -> None:
-    """Print a table with its heading."""
-    invocation.say_all(table_lines(invocation, columns, rows))
-
-
-def table_lines(invocation: Invocation, columns: list[Column], rows: list[list[Cell]]) -> list[str]:
-    """Return the painted lines of a table with its heading."""
-    paint = invocation.paint
-    table = lay_out(columns, rows, invocation.width)
-    return ["".join(paint(text, style) for text, style in line).rstrip() for line in table]
-
-
-def print_facts(invocation: Invocation, facts: Sequence[tuple[str, str]]) -> None:
-    """Print names and values, the values below each other."""
-    widest = max((width_of(name) for name, _ in facts), default=0)
-    for name, value in facts:
-        invocation.say(f"{name}{' ' * (widest - width_of(name))}  {clean(value)}")
-
-
-def local(text: object, *, terminal: bool) -> str:
-    """Return "Mon 2026-11-23 08:00:00 CET" of an RFC 3339 time on a terminal; elsewhere the time as it came."""
-    moment = epoch(text)
-    if moment is None or not terminal:
-        return ABSENT if text is None else str(text)
-    return time.strftime("%a %Y-%m-%d %H:%M:%S %Z", time.localtime(moment))

@@ -1,7 +1,7 @@
 """Where the daemon keeps its things, computed as the daemon computes it, without loading what the daemon loads.
 
-Law: for every environment the answer equals that of `platformdirs` (app `pxd`, no author), which the daemon uses; a
-test holds the two together. Nothing is created here and nothing is warned about. CONTRACT §1 is the table.
+For every environment the answer equals that of `platformdirs` (app `pxd`, no author), which the daemon uses; a test
+holds the two together. Nothing is created here. CONTRACT §1 is the table. (os.path: pathlib doubles the start-up.)
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import os
 import stat
 import sys
 
-from pxctl.failure import PERMISSION, USAGE, Failure
+from pxctl.client import PERMISSION, Failure, usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 APP = "pxd"
-SOCKET_NAME = "pxd.sock"
-_RUNTIME_MODE = 0o700
 
 
 class Places:
@@ -27,14 +25,14 @@ class Places:
     __slots__ = ("config_file", "log_dir", "run_dir", "socket", "state_dir", "tools_dir")
 
     def __init__(
-        self, *, config_file: str, tools_dir: str, state_dir: str, log_dir: str, run_dir: str, socket: str
+        self, run_dir: str, socket: str, config_dir: str, tools_dir: str, state_dir: str, log_dir: str
     ) -> None:
-        self.config_file = config_file
+        self.run_dir = run_dir
+        self.socket = socket
+        self.config_file = os.path.join(config_dir, "pxd.toml")
         self.tools_dir = tools_dir
         self.state_dir = state_dir
         self.log_dir = log_dir
-        self.run_dir = run_dir
-        self.socket = socket
 
     @property
     def log_file(self) -> str:
@@ -45,7 +43,7 @@ class Places:
 def find_socket(env: Mapping[str, str], *, explicit: str | None, system: bool) -> str:
     """Return the path of the control socket: `--socket`, PX_SOCKET, else `pxd.sock` in the run directory."""
     chosen = explicit or env.get("PX_SOCKET")
-    return _full(chosen) if chosen else os.path.join(find_run_dir(env, system=system), SOCKET_NAME)
+    return _full(chosen) if chosen else os.path.join(find_run_dir(env, system=system), "pxd.sock")
 
 
 def find_run_dir(env: Mapping[str, str], *, system: bool) -> str:
@@ -55,31 +53,26 @@ def find_run_dir(env: Mapping[str, str], *, system: bool) -> str:
     home = _home(env, system=system)
     if system:
         return "/run/pxd"
-    if home:
-        return os.path.join(home, "run")
-    return _user_runtime_dir(env)
+    return os.path.join(home, "run") if home else _user_runtime_dir(env)
 
 
 def find_places(env: Mapping[str, str], *, explicit_socket: str | None, system: bool) -> Places:
     """Return every place of the daemon that this environment and these flags mean."""
-    socket = find_socket(env, explicit=explicit_socket, system=system)
-    run_dir = find_run_dir(env, system=system)
-    state = _first_dir(env.get("STATE_DIRECTORY"))
-    config = _first_dir(env.get("CONFIGURATION_DIRECTORY"))
     home = _home(env, system=system)
     if system:
-        defaults = ("/etc/pxd", "/var/lib/pxd/tools", "/var/lib/pxd/state")
+        config, data, state = "/etc/pxd", "/var/lib/pxd", "/var/lib/pxd/state"
     elif home:
-        defaults = (home, os.path.join(home, "tools"), os.path.join(home, "state"))
+        config, data, state = home, home, os.path.join(home, "state")
     else:
-        defaults = (_user_dir(env, "CONFIG"), os.path.join(_user_dir(env, "DATA"), "tools"), _user_dir(env, "STATE"))
+        config, data, state = (_user_dir(env, what) for what in ("CONFIG", "DATA", "STATE"))
+    state = _first_dir(env.get("STATE_DIRECTORY")) or state
     return Places(
-        config_file=os.path.join(config or defaults[0], "pxd.toml"),
-        tools_dir=defaults[1],
-        state_dir=state or defaults[2],
-        log_dir=_first_dir(env.get("LOGS_DIRECTORY")) or os.path.join(state or defaults[2], "logs"),
-        run_dir=run_dir,
-        socket=socket,
+        run_dir=find_run_dir(env, system=system),
+        socket=find_socket(env, explicit=explicit_socket, system=system),
+        config_dir=_first_dir(env.get("CONFIGURATION_DIRECTORY")) or config,
+        tools_dir=os.path.join(data, "tools"),
+        state_dir=state,
+        log_dir=_first_dir(env.get("LOGS_DIRECTORY")) or os.path.join(state, "logs"),
     )
 
 
@@ -90,12 +83,7 @@ def _full(path: str) -> str:
 def _home(env: Mapping[str, str], *, system: bool) -> str | None:
     home = env.get("PX_HOME")
     if home and system:
-        raise Failure(
-            f"--system means /run/pxd, but PX_HOME={home} is set",
-            kind="usage",
-            hint="unset PX_HOME, or leave --system out",
-            exit_code=USAGE,
-        )
+        raise usage(f"--system means /run/pxd, but PX_HOME={home} is set", "unset PX_HOME, or leave --system out")
     return _full(home) if home else None
 
 
@@ -105,43 +93,33 @@ def _first_dir(value: str | None) -> str | None:
     return _full(first) if first else None
 
 
-_XDG_FALLBACKS = {"CONFIG": "~/.config", "DATA": "~/.local/share", "STATE": "~/.local/state"}
-
-
 def _user_dir(env: Mapping[str, str], what: str) -> str:
-    xdg = _absolute(env.get(f"XDG_{what}_HOME"))
-    fallback = "~/Library/Application Support" if sys.platform == "darwin" else _XDG_FALLBACKS[what]
-    return os.path.join(xdg or _expand_home(env, fallback), APP)
+    below_home = {"CONFIG": "~/.config", "DATA": "~/.local/share", "STATE": "~/.local/state"}[what]
+    fallback = "~/Library/Application Support" if sys.platform == "darwin" else below_home
+    return os.path.join(_absolute(env.get(f"XDG_{what}_HOME")) or _expand_home(env, fallback), APP)
 
 
 def _user_runtime_dir(env: Mapping[str, str]) -> str:
+    """Return the user's run directory; another user's directory of that name is never trusted."""
     xdg = _absolute(env.get("XDG_RUNTIME_DIR"))
-    usable = xdg is not None and _runtime_mode(xdg) in {_PRIVATE, _MISSING}
+    usable = xdg is not None and _is_private(xdg) in {True, None}
     if sys.platform == "darwin":
         return os.path.join(xdg if xdg and usable else _expand_home(env, "~/Library/Caches/TemporaryItems"), APP)
     if xdg and usable and _is_below_safe_parents(xdg):
         return os.path.join(xdg, APP)
     path = f"/run/user/{os.geteuid()}"
-    if _runtime_mode(path) != _PRIVATE:
-        path = _own_temp_dir(env)
-    return os.path.join(path, APP)
-
-
-def _own_temp_dir(env: Mapping[str, str]) -> str:
-    """Return the last resort below the temporary directory; another user's directory of that name is never trusted."""
+    if _is_private(path):
+        return os.path.join(path, APP)
     path = os.path.join(_temp_dir(env), f"runtime-{os.geteuid()}")
     try:
         found = os.lstat(path)
     except FileNotFoundError:
-        return path
+        return os.path.join(path, APP)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise Failure(
-            f"no safe runtime directory: {path} is not a directory of uid {os.geteuid()}",
-            kind="forbidden",
-            hint="set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME",
-            exit_code=PERMISSION,
-        )
-    return path
+        detail = f"no safe runtime directory: {path} is not a directory of uid {os.geteuid()}"
+        hint = "set XDG_RUNTIME_DIR to a directory of yours with mode 0700, or PX_HOME"
+        raise Failure(detail, kind="forbidden", hint=hint, exit_code=PERMISSION)
+    return os.path.join(path, APP)
 
 
 def _absolute(path: str | None) -> str | None:
@@ -157,23 +135,19 @@ def _expand_home(env: Mapping[str, str], path: str) -> str:
     return home.rstrip("/") + path[1:]
 
 
-_PRIVATE, _MISSING, _UNUSABLE = "private", "missing", "unusable"
-
-
 def _parts(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in {"", "."}]
 
 
-def _runtime_mode(path: str) -> str:
-    """Say whether `path` is a real directory of ours with mode 0700, as the XDG specification wants it."""
+def _is_private(path: str) -> bool | None:
+    """Say whether `path` is a real directory of ours with mode 0700, as XDG wants it; None: missing."""
     try:
         found = os.lstat("/" + "/".join(_parts(path)))
     except FileNotFoundError:
-        return _MISSING
+        return None
     except OSError:
-        return _UNUSABLE
-    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return _PRIVATE if mine and found.st_mode & 0o777 == _RUNTIME_MODE else _UNUSABLE
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o777 == 0o700
 
 
 def _is_below_safe_parents(path: str) -> bool:
@@ -197,8 +171,7 @@ def _is_below_safe_parents(path: str) -> bool:
 def _temp_dir(env: Mapping[str, str]) -> str:
     """Return what `tempfile.gettempdir()` returns, judged by access(2) instead of by writing a file."""
     wanted = [env[name] for name in ("TMPDIR", "TEMP", "TMP") if env.get(name)]
-    for path in [*wanted, "/tmp", "/var/tmp", "/usr/tmp"]:  # noqa: S108 - the list of tempfile
-        path = os.path.abspath(path)  # noqa: PLW2901 - as tempfile normalises each candidate
+    for path in map(os.path.abspath, [*wanted, "/tmp", "/var/tmp", "/usr/tmp"]):  # noqa: S108 - the list of tempfile
         if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return path
     return os.getcwd()

@@ -115,7 +115,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=px.environment(TERM="xterm", **env),
+            env=px.environment(**{"TERM": "xterm", **env}),
             cwd=px.folder,
             start_new_session=True,
         )

@@ -13,11 +13,9 @@ import pytest
 from beside import beside
 from cli.fake_daemon import FakeDaemon, document
 from cli.px import until
-from pxctl import daemon_process, terminal
-from pxctl.answers import write_whole
-from pxctl.failure import Failure
-from pxctl.follow import Patience
-from pxctl.terminal import Spinner
+from pxctl import daemon_process
+from pxctl.cells import write_whole
+from pxctl.client import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,21 +58,6 @@ def test_a_closed_stdout_is_told_and_nothing_goes_to_the_daemon_instead(px: Px, 
     assert len(daemon.seen) == 1
 
 
-def test_the_width_comes_from_columns_then_the_terminal_then_is_80(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terminal.width({"COLUMNS": "44"}) == 44
-
-    def none(_: int) -> os.terminal_size:
-        raise OSError
-
-    monkeypatch.setattr(os, "get_terminal_size", none)
-    assert terminal.width({"COLUMNS": "0"}) == 80
-    assert terminal.height() == 24
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((0, 0)))
-    assert (terminal.width({}), terminal.height()) == (80, 24)
-    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((33, 11)))
-    assert (terminal.width({"COLUMNS": "x"}), terminal.height()) == (33, 11)
-
-
 def test_a_process_is_known_by_more_than_its_pid() -> None:
     child = subprocess.Popen(["sleep", "60"])
     sighting = daemon_process.Sighting(child.pid, "x")
@@ -87,54 +70,18 @@ def test_a_process_is_known_by_more_than_its_pid() -> None:
     assert not daemon_process.Sighting(2**22 + 7, "never").alive
 
 
-def test_a_pid_that_was_given_to_another_process_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    sighting = daemon_process.Sighting(os.getpid(), "x")
-    monkeypatch.setattr(daemon_process, "start_mark", lambda _: "another")
-    assert not sighting.alive
-
-
 def test_the_mark_by_ps_for_platforms_without_proc(require: Callable[[object, str], None]) -> None:
     require(shutil.which("ps"), "needs ps")
-    assert daemon_process._mark_from_ps(os.getpid()) == daemon_process._mark_from_ps(os.getpid())
-    assert daemon_process._mark_from_ps(os.getpid()) is not None
-    assert daemon_process._mark_from_ps(2**22 + 7) is None
+    assert daemon_process.mark_from_ps(os.getpid()) == daemon_process.mark_from_ps(os.getpid())
+    assert daemon_process.mark_from_ps(os.getpid()) is not None
+    assert daemon_process.mark_from_ps(2**22 + 7) is None
     child = subprocess.Popen(["true"])
-    until(lambda: daemon_process._mark_from_ps(child.pid) is None, "a zombie counts as gone")
+    until(lambda: daemon_process.mark_from_ps(child.pid) is None, "a zombie counts as gone")
     child.wait()
-
-
-def test_patience_ends() -> None:
-    away = Failure("x", kind="odd")
-    with pytest.raises(Failure):
-        Patience().bear(away)
 
 
 def test_a_file_that_cannot_be_moved_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(Failure, match="cannot write"):
-        write_whole(str(tmp_path / "there"), iter([b"x"]))
+        write_whole(tmp_path / "there", [b"x"])
     assert os.listdir(tmp_path) == ["there"]
-
-
-def test_a_spinner_bears_a_closed_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Gone:
-        encoding = "ascii"
-
-        def write(self, _: str) -> None:
-            raise OSError
-
-    monkeypatch.setattr(sys, "stderr", Gone())
-    asked: list[int] = []
-
-    def phase() -> str:
-        asked.append(1)
-        return "running"
-
-    with Spinner("x", phase, on=True):
-        until(lambda: asked, "it begins to draw")
-
-
-def test_a_queue_that_is_not_a_socket_path_is_reported_once(px: Px) -> None:
-    ended = px("status", PX_SOCKET=str(px.folder))
-    assert ended.code == 5
-    assert ended.err.count("pxctl:") == 1

@@ -14,9 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.cells import picture_in, words_of
-from pxctl.failure import Failure
-from pxctl.screen import Album, drawn, way_for
+from pxctl.cells import drawn, picture_in, protocol_of, save_picture, words_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,9 +84,9 @@ def test_a_picture_is_found_among_the_types_of_a_bundle() -> None:
     ],
 )
 def test_the_environment_says_how_to_draw(env: dict[str, str], way: str) -> None:
-    assert way_for("auto", env) == way
-    assert way_for("iterm", env) == "iterm"
-    assert way_for("never", {"TERM": "xterm-kitty"}) == "never"
+    assert protocol_of("auto", env) == way
+    assert protocol_of("iterm", env) == "iterm"
+    assert protocol_of("never", {"TERM": "xterm-kitty"}) == "never"
 
 
 def kitty_payload(written: bytes | None) -> tuple[dict[str, str], bytes]:
@@ -134,32 +132,15 @@ def test_what_cannot_be_drawn_is_left_alone() -> None:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_pictures_go_into_a_private_folder_and_are_numbered(tmp_path: Path) -> None:
-    album = Album({"PX_HOME": str(tmp_path / "deep")})
-    paths = [album.save("image/png", png(), "0123456789abcdef") for _ in range(2)]
-    assert [os.path.basename(path) for path in paths] == ["0123456789abcdef-1.png", "0123456789abcdef-2.png"]
-    assert os.stat(tmp_path / "deep" / "pictures").st_mode & 0o077 == 0
-    assert all((tmp_path / path).read_bytes() == png() for path in paths)
-
-
-def test_old_pictures_of_ours_go_and_nothing_else(tmp_path: Path) -> None:
+def test_pictures_go_into_a_private_folder_and_old_ones_of_ours_go(tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
-    folder.mkdir()
+    env = {"PX_HOME": str(tmp_path)}
+    path = save_picture(env, "0123456789abcdef-1", "image/png", png())
+    assert (path, path.read_bytes()) == (folder / "0123456789abcdef-1.png", png())
+    assert folder.stat().st_mode & 0o077 == 0
+    (folder / "holiday.png").write_bytes(b"x")
     old = time.time() - 8 * 86400
-    for name in ("0123456789abcdef-1.png", "fedcba9876543210-2.png", "holiday.png"):
-        (folder / name).write_bytes(b"x")
-    for name in ("0123456789abcdef-1.png", "holiday.png"):
+    for name in (path.name, "holiday.png"):
         os.utime(folder / name, (old, old))
-    Album({"PX_HOME": str(tmp_path)}).save("image/png", png(), "aaaaaaaaaaaaaaaa")
-    assert sorted(os.listdir(folder)) == ["aaaaaaaaaaaaaaaa-1.png", "fedcba9876543210-2.png", "holiday.png"]
-
-
-def test_a_folder_that_cannot_be_made_is_a_failure(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(Failure, match="cannot write"):
-        Album({"PX_HOME": str(tmp_path / "file")}).save("image/png", png(), "a")
-
-
-def test_without_px_home_pictures_go_into_the_cache(tmp_path: Path) -> None:
-    path = Album({"HOME": str(tmp_path)}).save("image/png", png(), "a")
-    assert path == str(tmp_path / ".cache" / "pxd" / "pictures" / "a-1.png")
+    save_picture(env, "aaaaaaaaaaaaaaaa-1", "image/png", png())
+    assert sorted(os.listdir(folder)) == ["aaaaaaaaaaaaaaaa-1.png", "holiday.png"]

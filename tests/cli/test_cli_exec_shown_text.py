@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.shown_text import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless, shaped
+from pxctl.cells import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
 
 FRAGMENTS = st.sampled_from(
     ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",
@@ -46,13 +46,6 @@ def test_nothing_that_is_shown_steers_the_terminal(text: str, colour: bool) -> N
     assert not STEERS.search(shown)
     assert colour or not re.search(r"\x1b\[[0-9;:]*m", shown.replace("\r\x1b[K", ""))
     assert not CONTROLS.search(harmless(text, colour=colour))
-
-
-@given(texts)
-def test_what_is_harmless_stays_as_it_is(text: str) -> None:
-    plain = "".join(letter for letter in text if letter.isprintable() or letter == "\n")
-    expected = plain if not plain or plain.endswith("\n") else plain + "\n"
-    assert show([plain], full=True) == expected
 
 
 @given(st.integers(0, 60), st.booleans())
@@ -114,8 +107,3 @@ def test_a_block_begins_on_a_line_of_its_own() -> None:
     shaper.feed("x\n" * 20 + "open")
     shaper.block("result")
     assert shaper.end(note).endswith("open\nresult\n")
-
-
-def test_a_complete_text_is_shaped_whole() -> None:
-    assert shaped("a\x1b[2Jb\n" + "l\n" * 50 + "end", colour=False) == "ab\n" + "l\n" * 50 + "end\n"
-    assert shaped("\x1b[31ma", colour=True) == "\x1b[31ma\n"

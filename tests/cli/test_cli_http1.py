@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cli.fake_daemon import FakeDaemon, chunked, reply
 from pxctl import client
-from pxctl.client import Exchange, split_events, split_lines
-from pxctl.failure import Failure, Interrupted, Unreachable
+from pxctl.client import Exchange, Failure, Interrupted, Unreachable, split_lines
+from pxctl.commands.run import split_events
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
@@ -72,15 +72,6 @@ def test_an_answer_that_breaks_off_is_never_taken_for_a_whole_one(pieces: list[b
             parse([whole[: min(keep, len(whole) - 1)]])
 
 
-def test_interim_answers_are_passed_over() -> None:
-    assert parse([b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + reply(b"y")])[2] == b"y"
-
-
-def test_chunk_extensions_and_trailers_are_read_and_dropped() -> None:
-    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nX-Trailer: 1\r\n\r\n"
-    assert parse([raw])[2] == b"abc"
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -116,41 +107,12 @@ def test_a_request_goes_out_with_its_fields_and_body(daemon: FakeDaemon) -> None
     assert (request.body, request.headers["a"], request.headers["host"]) == (b"body", "b", "px")
 
 
-def test_the_content_type_is_told_without_parameters(daemon: FakeDaemon) -> None:
-    daemon.on("POST /x", reply(b"", content_type="Text/Plain; charset=utf-8"))
-    with Exchange(daemon.path, timeout=30) as exchange:
-        assert exchange.send("POST", "/x", {}).content_type == "text/plain"
-
-
 @pytest.mark.parametrize("raw", [b"", b"HTTP/1.1 200 OK\r\n", reply(b"1234")[:-1], chunked(b"x", ended=False)])
 def test_a_lost_connection_is_retryable(daemon: FakeDaemon, raw: bytes) -> None:
     daemon.on("POST /x", raw)
     with pytest.raises(Interrupted) as caught:
         ask(daemon.path)
     assert caught.value.document()["retryable"] is True
-
-
-def test_an_early_refusal_is_read_although_not_everything_was_taken(daemon: FakeDaemon) -> None:
-    def refuse(connection: socket.socket) -> None:
-        connection.recv(10)
-        connection.sendall(reply(b"too large", status="413 Content Too Large"))
-        connection.shutdown(socket.SHUT_RD)
-
-    daemon.stop()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(daemon.path)
-        listener.listen()
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                refuse(connection)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with Exchange(daemon.path, timeout=30) as exchange:
-            assert exchange.send("POST", "/x", {}, b"x" * 8_000_000).status == 413
-        thread.join()
 
 
 def test_silence_is_a_timeout(daemon: FakeDaemon) -> None:
@@ -190,10 +152,6 @@ def test_a_full_queue_is_unreachable_not_for_ever(short_tmp: object) -> None:
 def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], at: list[int]) -> None:
     data = b"".join(line + b"\r\n" for line in lines)
     assert list(split_lines(cut(data, at))) == lines
-
-
-def test_a_last_line_without_an_end_counts() -> None:
-    assert list(split_lines([b"a\nb", b"c"])) == [b"a", b"bc"]
 
 
 def test_events_have_name_and_payload_and_comments_are_dropped() -> None:

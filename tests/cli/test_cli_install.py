@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import plistlib
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -101,17 +100,3 @@ def test_launchd_gets_a_file_called_after_its_label(house: House) -> None:
     uid = os.getuid()
     done = (house.px.folder / "launchctl").read_text().splitlines()
     assert done == [f"bootstrap gui/{uid} {path}", f"bootout gui/{uid}/org.example.pxd"]
-
-
-def test_the_machine_s_unit_has_its_own_place(house: House) -> None:
-    code = (
-        "from pxctl.app import Invocation; from pxctl.service import unit_path; "
-        "i = Invocation({}); i.system = True; print(unit_path(i, 'systemd', ''))"
-    )
-    assert house.px(argv=[sys.executable, "-c", code]).text == "/etc/systemd/system/pxd.service\n"
-
-
-def test_a_unit_that_pxd_cannot_print(house: House) -> None:
-    ended = house("daemon", "install", FAKE_PXD="exit78")
-    assert ended.code == 1
-    assert "[tols] is not known" in ended.err

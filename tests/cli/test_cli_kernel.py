@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.fake_daemon import FakeDaemon, Request, document, ndjson, pausing, problem, reply, results
-from cli.px import until, without_spinner
-from pxctl.commands.kernel import find_console
+from cli.px import without_spinner
+from pxctl.daemon_process import find_program
 
 if TYPE_CHECKING:
     import socket
@@ -111,12 +111,6 @@ def test_living_sessions_come_first_and_old_ones_only_when_asked_for(px: Px, dae
     assert len(px("kernel", "list", "--all").lines) == 11
     assert len(px("kernel", "list", "-q").lines) == 10
     assert px("kernel", "list", "--json").json() == everything
-
-
-def test_no_sessions_say_how_to_make_one(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/kernels", document({"kernels": []}))
-    ended = px("kernel", "list")
-    assert (ended.out, ended.err) == (b"", "no sessions yet; make one: pxctl exec 'x = 1'\n")
 
 
 def test_show_tells_what_there_is_and_json_everything(px: Px, daemon: FakeDaemon) -> None:
@@ -232,10 +226,10 @@ def test_the_console_beside_the_client_wins_over_that_on_path(tmp_path: Path, mo
     monkeypatch.setattr(sys, "executable", str(tmp_path / "empty" / "python"))
     env = {"PATH": f"{tmp_path / 'empty'}:{tmp_path / 'on-path'}"}
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "beside" / "pxctl")])
-    assert find_console(env) == str(tmp_path / "beside" / "jupyter-console")
+    assert find_program("jupyter-console", env) == tmp_path / "beside" / "jupyter-console"
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "empty" / "pxctl")])
-    assert find_console(env) == str(tmp_path / "on-path" / "jupyter-console")
-    assert find_console({"PATH": str(tmp_path / "empty")}) is None
+    assert find_program("jupyter-console", env) == tmp_path / "on-path" / "jupyter-console"
+    assert find_program("jupyter-console", {"PATH": str(tmp_path / "empty")}) is None
 
 
 @pytest.mark.parametrize(
@@ -257,20 +251,6 @@ def test_what_cannot_be_joined_says_why(
 
 
 # -- completion -------------------------------------------------------------------------------------------------------
-
-
-def test_names_of_sessions_are_completed(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/kernels", document({"kernels": [kernel(), kernel("work-abc123")]}))
-
-    def offered(words: str) -> list[str]:
-        count = str(len(words.split(" ")) - 1)
-        lines = px(COMP_WORDS=words, COMP_CWORD=count, _PXCTL_COMPLETE="bash_complete").lines
-        return [line.partition(",")[2] for line in lines]
-
-    # The stand-in may miss the tenth of a second that completion gives a daemon.
-    until(lambda: offered("pxctl kernel show ") == ["default", "work", ID, "work-abc123"], "names and ids")
-    until(lambda: offered("pxctl exec --kernel w") == ["work", "work-abc123"], "of an option, too")
-    until(lambda: offered("pxctl kernel stop kernel:w") == ["kernel:work", "kernel:work-abc123"], "with their kind")
 
 
 BUILDING = {"event": "notice", "text": "building an overlay\x07"}
@@ -317,11 +297,6 @@ def test_on_a_terminal_the_wait_is_told_and_erased(px: Px, daemon: FakeDaemon) -
         building, kernel_line = without_spinner(screen.text).splitlines()
     assert building.startswith("pxctl: building an overlay")
     assert kernel_line == f"kernel:{ID} idle (pid 17)"
-
-
-def test_a_daemon_of_an_earlier_version_answers_with_the_session_alone(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/kernels", document({"schema": "px.kernel/1", **kernel()}, status="201 Created"))
-    assert px("kernel", "start").text == f"kernel:{ID} idle (pid 17)\n"
 
 
 def test_a_build_that_fails_while_it_is_told_is_a_failure(px: Px, daemon: FakeDaemon) -> None:
@@ -384,17 +359,3 @@ def test_output_of_a_running_cell_says_where_to_go_on(px: Px, daemon: FakeDaemon
     assert (ended.out, ended.err) == (b"so far", "pxctl: 6 of 6 bytes so far; go on with --offset 6\n")
     facts = px("kernel", "output", "default", "c", "--json").json()
     assert (facts["text"], facts["complete"], facts["total_bytes"]) == ("so far", False, 6)
-
-
-def test_output_on_a_terminal_is_harmless(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon)
-    daemon.on(f"GET /api/kernels/{ID}/cells/c/output", pages(b"a\x1b[2Jb\x07\n" + b"x\n" * 30))
-    with px.terminal("kernel", "output", "default", "c") as screen:
-        assert screen.end() == 0
-        assert screen.text.replace("\r\n", "\n") == "ab�\n" + "x\n" * 30
-
-
-def test_a_session_without_cells_has_no_last_one(px: Px, daemon: FakeDaemon) -> None:
-    on_kernel(daemon).on(f"GET /api/kernels/{ID}/cells", document({"cells": []}))
-    assert px("kernel", "output", "default", "last").code == 4
-    assert px("kernel", "cells", "default").err == "it ran nothing yet\n"

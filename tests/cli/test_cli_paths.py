@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pxctl import paths
-from pxctl.failure import Failure
+from pxctl.client import Failure
 from pxctl.paths import find_places, find_socket
 
 ASK_DAEMON = """
@@ -100,7 +100,7 @@ def test_system_and_px_home_contradict_each_other() -> None:
 
 def test_a_foreign_runtime_directory_is_never_trusted(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever /run/user holds on this machine, only the last resort is left.
-    monkeypatch.setattr(paths, "_runtime_mode", lambda _: "unusable")
+    monkeypatch.setattr(paths, "_is_private", lambda _: False)
     (short_tmp / f"runtime-{os.geteuid()}").write_text("")
     with pytest.raises(Failure, match="no safe runtime directory"):
         find_socket({"HOME": str(short_tmp), "TMPDIR": str(short_tmp)}, explicit=None, system=False)

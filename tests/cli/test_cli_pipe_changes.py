@@ -16,14 +16,6 @@ STOP = "POST /api/units/stop"
 CONFIG = "POST /api/pipes/digest/config"
 
 
-def test_a_new_pipe_says_where_it_is(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/pipes/new", document(pipe(), status="201 Created"))
-    ended = px("pipe", "new", "digest")
-    assert (ended.text, "edit /p/digest/pipe.md" in ended.err) == ("pipe:digest written to /p/digest\n", True)
-    assert px("pipe", "new", "pipe:digest", "-q").text == "digest\n"
-    assert [request.json() for request in daemon.seen] == [{"name": "digest"}] * 2
-
-
 @pytest.mark.parametrize(
     ("given", "sent"),
     [
@@ -108,10 +100,7 @@ def test_config_that_would_break_the_pipe_is_refused(px: Px, daemon: FakeDaemon)
     assert px("pipe", "config", "digest", "schedule").code == 2
 
 
-@pytest.mark.parametrize(
-    ("verb", "words"),
-    [("enable", "enabled; next run "), ("disable", "disabled")],
-)
+@pytest.mark.parametrize(("verb", "words"), [("enable", "enabled; next run "), ("disable", "disabled")])
 def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb: str, words: str) -> None:
     daemon.on("GET /api/units", document({"units": [{"unit": "pipe:daily-a"}, {"unit": "pipe:digest"}]}))
     for name in ("digest", "daily-a"):
@@ -123,11 +112,6 @@ def test_pipes_are_switched_by_name_and_by_glob(px: Px, daemon: FakeDaemon, verb
     assert daemon.asked("GET /api/units")[0].query == [("name", "pipe:d*")]
     assert px("pipe", verb, "digest", "-q").text == "digest\n"
     assert px("pipe", verb, "digest", "--json").json()["name"] == "digest"
-
-
-def test_a_pipe_that_is_due_when_it_is_enabled_runs_now(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("POST /api/pipes/a/enable", document(pipe("a", next_run="2020-01-01T00:00:00Z")))
-    assert px("pipe", "enable", "a").text == "pipe:a enabled; it runs now\n"
 
 
 def test_one_failure_of_several_hides_no_other(px: Px, daemon: FakeDaemon) -> None:
@@ -166,14 +150,3 @@ def test_cancel_all_asks_for_every_pipe_of_the_queue_at_once(px: Px, daemon: Fak
     assert px("pipe", "cancel", "--all", "-q").lines == ["13", "12"]
     assert daemon.asked(STOP)[0].query == [("unit", "pipe:diary"), ("unit", "pipe:digest")]
     assert px("pipe", "cancel").code == px("pipe", "cancel", "--all", "12").code == 2
-
-
-def test_what_is_over_cannot_be_cancelled(px: Px, daemon: FakeDaemon) -> None:
-    on_execution(daemon)
-    told = problem(409, "conflict", 8, detail="it is over: completed")
-    daemon.on("POST /api/pipes/digest/executions/12/cancel", told)
-    ended = px("pipe", "cancel", "12")
-    assert (ended.code, ended.err) == (8, "pxctl: cannot cancel execution 12: it is over: completed\n")
-    daemon.on(STOP, results(pipe__diary={"executions": [execution(7, "cancelled")]}))
-    both = px("pipe", "cancel", "12", "diary", "--json")
-    assert (both.code, both.json()["failures"][0]["kind"]) == (8, "conflict")

@@ -9,7 +9,7 @@ import pytest
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
 from cli.px import without_spinner
-from pxctl.executions import money, sentence, took
+from pxctl.commands.pipe import sentence
 
 if TYPE_CHECKING:
     import socket
@@ -81,13 +81,6 @@ def test_show_of_a_number_is_an_execution(px: Px, daemon: FakeDaemon) -> None:
     assert (facts["id"], facts["status"], facts["duration"], facts["cost"]) == ("12", "completed", "3.2s", "$1.50")
     daemon.on("GET /api/pipes/12", document(pipe("12")))
     assert px("pipe", "show", "pipe:12", "-q").text == "12\n"
-
-
-def test_the_queue_is_no_pipe(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/pipes/queue", document({"schema": "px.queue/1", "groups": []}))
-    ended = px("pipe", "show", "queue")
-    assert (ended.code, ended.text) == (4, "")
-    assert ended.err == "pxctl: cannot show queue: there is no pipe 'queue'\nhint: pxctl pipe queue\n"
 
 
 def test_next_explains(px: Px, daemon: FakeDaemon) -> None:
@@ -256,19 +249,6 @@ def test_an_execution_that_is_not_there_exits_4(px: Px, daemon: FakeDaemon, argu
     assert (ended.code, ended.err.endswith(": there is no execution 99\n")) == (4, True)
 
 
-def test_a_pipe_without_executions_says_how_to_run_it(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/pipes/digest/executions", listed())
-    ended = px("pipe", "output", "digest")
-    assert ended.code == 4
-    assert ended.err.endswith("it has no executions yet\nhint: pxctl pipe run digest\n")
-
-
-@pytest.mark.parametrize("name", ["tool:x", "kernel:x", "pipe:", ""])
-def test_names_of_other_kinds_are_usage_errors(px: Px, daemon: FakeDaemon, name: str) -> None:
-    assert px("pipe", "show", name).code == 2
-    assert daemon.seen == []
-
-
 @pytest.mark.parametrize(
     ("members", "words"),
     [
@@ -284,7 +264,3 @@ def test_names_of_other_kinds_are_usage_errors(px: Px, daemon: FakeDaemon, name:
 )
 def test_how_it_ended_in_a_sentence(members: dict[str, Any], words: str) -> None:
     assert sentence(execution(**{"status": "completed"} | members)) == words
-
-
-def test_what_is_no_number_has_no_words() -> None:
-    assert (money(None), money(0.25), took({})) == ("-", "$0.2500", "")

@@ -125,19 +125,6 @@ def test_exit_codes_follow_the_status_where_the_document_is_silent(
     assert px("status").code == code
 
 
-@pytest.mark.parametrize("odd", [True, 0, 999, "3", None])
-def test_an_exit_code_that_is_none_is_not_believed(px: Px, daemon: FakeDaemon, odd: object) -> None:
-    daemon.on("GET /api/status", document({"exit_code": odd, "kind": "odd"}, status="404 Not Found"))
-    assert px("status").code == 4
-
-
-def test_an_error_without_a_document_is_told_all_the_same(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", reply(b"<h1>oops</h1>", status="502 Bad Gateway", content_type="text/html"))
-    ended = px("status")
-    assert ended.code == 1
-    assert "502 Bad Gateway: <h1>oops</h1>" in ended.err
-
-
 def test_candidates_errors_and_survivors_are_listed(px: Px, daemon: FakeDaemon) -> None:
     daemon.on(
         "GET /api/status",
@@ -200,11 +187,6 @@ def test_an_answer_that_is_not_json_is_an_error(px: Px, daemon: FakeDaemon) -> N
     assert "not JSON" in ended.err
 
 
-def test_another_program_at_the_socket_is_named(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", b"220 hello\r\n")
-    assert "is not pxd" in px("status").err
-
-
 def status_into(stdout: Any, px: Px) -> subprocess.CompletedProcess[bytes]:
     argv, env = [sys.executable, "-m", "pxctl", "status"], px.environment()
     return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, env=env, check=False)
@@ -261,12 +243,6 @@ def test_socket_flag_and_environment(px: Px, daemon: FakeDaemon) -> None:
     assert px("status", PX_SOCKET="/nowhere").code == 5
 
 
-def test_system_with_px_home_is_a_contradiction(px: Px) -> None:
-    env = px.environment()
-    assert px("--system", "status", PX_SOCKET="").code == 2
-    assert env["PX_HOME"] in px("status", "--system", PX_SOCKET="").err
-
-
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["status", "--nonsense"], ["run"], ["status", "--color", "pink"], ["tools", "nonsense"]]
 )
@@ -276,11 +252,6 @@ def test_usage_errors_exit_2(px: Px, arguments: list[str]) -> None:
     assert ended.err.startswith("pxctl: ")
     assert "--help" in ended.err
     assert px(*arguments, "--json").json()["kind"] == "usage"
-
-
-def test_the_version_is_shown_before_and_after_a_command(px: Px) -> None:
-    assert px("--version").text.startswith("pxctl ")
-    assert px("status", "--version").text.startswith("pxctl ")
 
 
 def test_version_names_both_sides(px: Px, daemon: FakeDaemon) -> None:
@@ -309,8 +280,23 @@ def test_watching_redraws_in_place(px: Px, daemon: FakeDaemon) -> None:
         assert "control restarted 2x" in screen.text
 
 
-def test_pretty_json_on_a_terminal_is_still_the_document(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on("GET /api/status", document(STATUS))
-    with px.terminal("status", "--json") as screen:
+def test_eighty_columns_keep_the_next_run_beside_pin_and_reason(px: Px, daemon: FakeDaemon) -> None:
+    pipe = COLD | {"unit": "pipe:disk-digest", "kind": "pipe", "next_run": "2099-01-01T00:00:00Z", "running": 12}
+    daemon.on("GET /api/status", document(STATUS | {"units": [UNIT, pipe]}))
+    with px.terminal("status", columns=80) as screen:
         assert screen.end() == 0
-        assert json.loads(screen.text) == STATUS
+    heading, tool, execution = screen.text.splitlines()[:3]
+    assert "NEXT RUN" in heading
+    assert " ago" in tool
+    assert " in " in execution
+    assert "execution 12" in execution
+
+
+def test_watching_says_what_does_not_fit_and_steers_no_dumb_terminal(px: Px, daemon: FakeDaemon) -> None:
+    units = [COLD | {"unit": f"tool:t{at}"} for at in range(40)]
+    daemon.on("GET /api/status", document(STATUS | {"units": units}))
+    with px.terminal("status", "--watch") as screen:  # of 24 lines
+        screen.see("… 20 more lines")
+    with px.terminal("status", "--watch", TERM="dumb") as screen:
+        screen.see("tool:t39")
+        assert b"\x1b" not in screen.screen

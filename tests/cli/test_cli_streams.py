@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -75,9 +77,28 @@ def test_wishes_become_parameters(px: Px, daemon: FakeDaemon) -> None:
     assert both.err.endswith("hint: pxctl logs a\n")
 
 
-def test_json_lines_come_out_as_they_came(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, chunked(b'{"text": "x", "position":0}\n', content_type=NDJSON))
-    assert px("logs", "a", "--json").out == b'{"text": "x", "position":0}\n'
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        ("10m", "10m"), ("2 hours ago", "2h"), ("3 days", "3d"), ("1.5h", "1.5h"),
+        ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"), ("gibberish", "gibberish"),
+        ("today", r"20..-..-..T..:00:00Z"), ("yesterday 16:30", r"20..-..-..T..:..:00Z"), ("0:00", r"20..-.*:00Z"),
+    ],
+)  # fmt: skip
+def test_since_is_understood_as_people_say_it(px: Px, daemon: FakeDaemon, words: str, pattern: str) -> None:
+    daemon.on(LOGS, ndjson())
+    assert px("logs", "a", "--since", words).code == 0
+    assert re.fullmatch(pattern, daemon.seen[0].arguments["since"])
+
+
+def test_today_began_at_midnight_here_and_yesterday_a_day_before(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(LOGS, ndjson())
+    for words in ("today", "yesterday"):
+        px("logs", "a", "--since", words, TZ="Asia/Tokyo")
+    today, yesterday = (dt.datetime.fromisoformat(one.arguments["since"]) for one in daemon.seen)
+    assert (today.hour, today - yesterday) == (15, dt.timedelta(days=1))
+    assert dt.timedelta() <= dt.datetime.now(dt.UTC) - today < dt.timedelta(days=1)
+    assert px("logs", "a", "--since", "25:00").code == 2
 
 
 def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
@@ -85,11 +106,6 @@ def test_timestamps_begin_lines_not_pieces(px: Px, daemon: FakeDaemon) -> None:
     assert px("logs", "a", "--timestamps").lines[0] == "2026-11-21T10:00:00Z one"
     out = px("logs", "a", "--timestamps").out.split(b"\n")
     assert out[1:] == [b"2026-11-21T10:00:02Z two\rstill two", b"2026-11-21T10:00:20Z end"]
-
-
-def test_text_is_understood_where_bytes_were_not_sent(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(LOGS, ndjson({"text": "é\n", "time": "t"}))
-    assert px("logs", "a").out == "é\n".encode()
 
 
 def test_following_goes_on_where_it_was_cut_off(px: Px, daemon: FakeDaemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,6 @@ def test_one_failure_of_several_does_not_hide_the_others(px: Px, daemon: FakeDae
     assert told["schema"] == "px.stop/1"
     assert [unit["unit"] for unit in told["units"]] == ["tool:b"]
     assert told["failures"][0]["kind"] == "survivors"
-
-
-def test_a_single_failure_is_the_problem_document(px: Px, daemon: FakeDaemon) -> None:
-    daemon.on(START, results(a=problem_of(503, "start_failed", 1, stderr_tail="boom")))
-    assert px("start", "a", "--json").json()["kind"] == "start_failed"
-    assert "stderr: boom" in px("start", "a").err
 
 
 def test_not_waiting_is_said_to_the_daemon(px: Px, daemon: FakeDaemon) -> None:
@@ -166,7 +161,16 @@ def test_a_daemon_that_was_never_there_is_not_waited_for(px: Px) -> None:
 
 def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> None:
     chain = [
-        {"id": 1, "time": "2026-11-21T10:00:00Z", "unit": "tool:a", "event": "started", "reason": None, "pid": 5},
+        {
+            "id": 1,
+            "time": "2026-11-21T10:00:00Z",
+            "unit": "tool:a",
+            "event": "started",
+            "reason": None,
+            "pid": 5,
+            "digest": "ab12",
+            "warnings": [],
+        },
         {
             "id": 2,
             "time": "2026-11-21T10:00:01Z",
@@ -198,5 +202,9 @@ def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> No
     ):
         assert words in text
     assert "\x1b" not in text
+    assert not re.search("digest|warnings", text), "what says nothing to a person"
+    with px.terminal("why", "a", TZ="Asia/Tokyo", NO_COLOR="1") as screen:
+        assert screen.end() == 0
+        assert "Sat 2026-11-21 19:00:00 JST  tool:a  started" in screen.text
     assert px("why", "a", "--json").json() == value
     assert px("why", "a", "-q").text == "tool:a\n"

@@ -104,7 +104,7 @@ def test_output_that_a_full_disk_did_not_take_is_a_failure_that_says_so(require_
 def test_code_comes_from_stdin_or_a_shell(held: House) -> None:
     assert run(held, "exec", "--kernel", "piped", given=b"print('from stdin')\n").stdout == b"from stdin\n"
     shell = execute(held, "shell", "echo $((6 * 7)); echo oh >&2; exit 3", "--bash")
-    assert (shell.returncode, shell.stdout) == (1, b"42\noh\n")
+    assert (shell.returncode, shell.stdout) == (3, b"42\noh\n")
     assert b"ExitCode: 3" in shell.stderr
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.pipes.config import RetryLimits
-from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.execution import ErrorType, Outcome, Plan, Preset, Status, Usage
+from supervisord_py.pipes.models import RetryRules
 from supervisord_py.pipes.outcome import (
     TABLE,
     Cause,

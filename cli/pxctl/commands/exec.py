@@ -1,72 +1,213 @@
-"""`pxctl exec`: run cells in a session's kernel and show what comes of them."""
+"""`pxctl exec`: run cells in a session's kernel and show what comes of them.
+
+What was given is sent as it stands; the daemon splits scripts and reads notebooks. No byte of output is left out and
+none is given twice, whatever happens to the connection. Ctrl-C reaches the cell of this call only: while no cell of
+ours runs it closes the connection, which takes the call out of line.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
 
 import click
 
-from pxctl.answers import write_whole
-from pxctl.app import Seconds, declare
-from pxctl.cells import Call, Order, PipeView, ask, failure_of, read_source
-from pxctl.client import bare_name
+from pxctl import output
+from pxctl.app import Seconds, declare, no_autostart_option, root
+from pxctl.cells import DRAWING, PipeView, TerminalView, protocol_of, write_whole
+from pxctl.client import (
+    LIMIT_EXCEEDED,
+    OK,
+    TIMED_OUT,
+    Failure,
+    Interrupted,
+    Problem,
+    Silent,
+    Unreachable,
+    bare_name,
+    query,
+    route,
+    split_lines,
+    usage,
+)
+from pxctl.commands.kernel import BACKENDS, callers_environment
 from pxctl.completion import kernel_names
-from pxctl.failure import OK, Failure, usage
-from pxctl.follow import print_event
-from pxctl.kernels import BACKENDS, CALLER_VARIABLES, own_session
+from pxctl.follow import NDJSON, STREAMS, Patience, bytes_of, is_loss, pages, parsed_event, print_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from pxctl.app import Invocation
-    from pxctl.cells import Source, View
+    from pxctl.cells import View
     from pxctl.client import Client
 
+    Event = dict[str, Any]
 
-_WAYS = ("auto", "never", "kitty", "iterm")
+_PAUSE_SECONDS = 0.1
+_LEAVE_AT = 4
+"""The Ctrl-C at which the client goes away: the interrupt ladder has four rungs, and goes on by itself."""
+_EXAMPLE = "pxctl exec 'print(1 + 1)', or pxctl exec -f FILE, or … | pxctl exec"
 
 
-class _Wishes:
-    """How the answer is to be shown and kept."""
+def _read_source(invocation: Invocation, code: str | None, file: str | None, bash: bool) -> tuple[str, str, bool]:
+    """Return what is to be run: the member of the request (code, script, notebook), its text, whether bash runs it."""
+    if code is not None and file is not None:
+        raise usage("CODE and -f exclude each other", "pxctl exec -f FILE")
+    if file is None and code is not None and code != "-":
+        return "code", code, bash
+    if file is None and code is None and invocation.in_is_terminal:
+        raise usage("there is nothing to run", _EXAMPLE)
+    where = "stdin" if file in {None, "-"} else str(file)
+    try:
+        text = (output.read_input() if where == "stdin" else Path(where).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise usage(f"cannot read {where}: {error.strerror}", f"ls -l {where}") from error
+    except UnicodeDecodeError as error:
+        raise usage(f"{where} is no UTF-8 text: byte {error.start}", f"iconv -t UTF-8 {where}") from error
+    if file is None and not text.strip():
+        raise usage("there is nothing to run: stdin is empty", _EXAMPLE)
+    ending = Path(file).suffix.lower() if file not in {None, "-"} else ""
+    if ending == ".ipynb":
+        if bash:
+            raise usage(f"{file} is a notebook, and --bash runs shell scripts", f"pxctl exec -f {file}")
+        return "notebook", text, False
+    is_shell = bash or ending in {".sh", ".bash"}
+    is_script = file is not None and ending in {".py", ""} and not is_shell
+    return "script" if is_script else "code", text, is_shell
 
-    __slots__ = ("full", "images", "inplace", "output", "raw", "stream")
 
-    def __init__(self, *, full: bool, raw: bool, stream: bool, images: str, output: str | None, inplace: bool) -> None:
-        self.full = full
-        self.raw = raw
-        self.stream = stream
-        self.images = images
-        self.output = output
-        self.inplace = inplace
+class Call:
+    """A call on its way. Use as a context manager: while it lasts, Ctrl-C belongs to it.
 
-    def notebook_path(self, source: Source) -> str | None:
-        """Return where the executed notebook goes; None where it is only shown."""
-        if self.output is None and not self.inplace:
-            return None
-        if not source.is_notebook or source.file is None:
-            raise usage(
-                "--output and --inplace save an executed notebook, and none is run",
-                "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export",
+    Args:
+        client: Of the daemon.
+        name: Of the session, as the user said it, without its kind.
+        body: Of the request.
+        fields: Of the request.
+    """
+
+    def __init__(self, client: Client, name: str, body: Event, fields: dict[str, str]) -> None:
+        self._client = client
+        self._name = name
+        self._body = body
+        self._fields = fields
+        self._cell: str | None = None
+        self._counts = dict.fromkeys(STREAMS, 0)
+        self._done: list[Event] = []
+        self._before: Any = None
+        self.presses = 0
+        self.kernel = name
+
+    def __enter__(self) -> Call:
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:
+            # A shell has its background jobs ignore the Ctrl-C that is meant for others.
+            signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what happens up to `done`.
+
+        Raises:
+            Failure: The call never ran, or was cut off before its first cell.
+            KeyboardInterrupt: It was cancelled before its first cell, or its end is not waited for any more.
+        """
+        target, fields = route("kernel", self._name, "execute"), {**self._fields, "Accept": NDJSON}
+        try:
+            with self._client.open("POST", target, content=self._body, fields=fields, timeout=None) as exchange:
+                for line in filter(bytes.strip, split_lines(exchange.chunks())):
+                    yield from self._noted(parsed_event(line))
+        except (Interrupted, Problem) as failure:
+            if self._cell is None or not is_loss(failure):
+                raise
+            yield from self._resumed(self._cell)
+
+    def _noted(self, event: Event) -> Iterator[Event]:
+        """Yield the event, and before the end of a cell what the stream left out of it."""
+        self.kernel = str(event.get("kernel") or (event.get("result") or {}).get("kernel") or self.kernel)
+        match event.get("event"):
+            case "cell_started":
+                self._cell, self._counts = str(event.get("id")), dict.fromkeys(STREAMS, 0)
+            case "output":
+                self._counts["stderr" if event.get("stream") == "stderr" else "stdout"] += len(bytes_of(event))
+            case "cell_done":
+                cell = event.get("cell") or {}
+                if sum(self._counts.values()) < int(cell.get("total_bytes") or 0):
+                    yield from self._rest(str(cell.get("id")))
+                self._done.append(cell)
+                self._cell = None
+        yield event
+
+    def _rest(self, cell_id: str) -> Iterator[Event]:
+        """Yield what comes next in the files of a cell's output, as events."""
+        target = route("kernel", self.kernel, f"cells/{cell_id}/output")
+        for stream in STREAMS:
+            for page in pages(self._client, target, stream, self._counts[stream]):
+                self._counts[stream] = page.end
+                if page.content:
+                    yield {"event": "output", "id": cell_id, "stream": stream, "bytes": page.content}
+
+    def _resumed(self, cell_id: str) -> Iterator[Event]:
+        """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
+        yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
+        patience = Patience(met=True)
+        row: Event = {}
+        while row.get("status", "running") == "running":
+            try:
+                cells = self._client.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
+                row = next((cell for cell in cells if cell.get("id") == cell_id), {})
+                if not row:
+                    detail = "the cell is not in the session's history"
+                    raise Failure(detail, kind="interrupted", hint="pxctl kernel list")
+                patience.met()
+                yield from self._rest(cell_id)
+            except (Unreachable, Interrupted, Problem) as failure:
+                patience.bear(failure)
+            else:
+                time.sleep(_PAUSE_SECONDS)
+        self._cell = None
+        self._done.append({**row, "duration": row.get("duration_seconds")})
+        yield {"event": "cell_done", "cell": self._done[-1]}
+        status, message = str(row.get("status")), None
+        # Cells may have been left out, as far as that can be known from what was sent.
+        may_have_more = "code" not in self._body
+        if status != "ok":
+            message = (
+                f"The cell ended with status {status} while the control plane was replaced; later cells were not run."
             )
-        if self.output is not None and self.inplace:
-            raise usage("--output and --inplace exclude each other", f"pxctl exec -f {source.file} --inplace")
-        return self.output or source.file
+        elif may_have_more:
+            status, message = "aborted", "The control plane was replaced: later cells were not run."
+        facts = {"variables": row.get("variables") or "kept", "status": status, "message": message}
+        who = {"kernel": self.kernel, "name": self._name, "cwd": self._body.get("cwd")}
+        yield {"event": "done", "result": {"schema": "px.exec/1", **who, **facts, "notices": [], "cells": self._done}}
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        """Interrupt the cell that runs; again: the next rung. Runs between two instructions of the main thread."""
+        del number, frame
+        self.presses += 1
+        if self._cell is None or self.presses >= _LEAVE_AT:
+            raise KeyboardInterrupt
+        target = query(route("kernel", self.kernel, "interrupt"), [("cell", self._cell)])
+
+        def ask() -> None:
+            # The stream tells what became of the cell; the next Ctrl-C asks again.
+            with contextlib.suppress(Failure):
+                self._client.ask("POST", target)
+
+        threading.Thread(target=ask, daemon=True).start()
 
 
-@declare(
-    "exec",
-    effect="modifying: runs the code as you, in a kernel that keeps its variables; starts what is not there",
-    examples=[
-        "pxctl exec 'x = 6 * 7; print(x)'",
-        "pxctl exec 'x + 1'                          # the same session: 43",
-        "pxctl exec -f analysis.py --kernel work     # cells begin at # %%",
-        "pxctl exec -f notebook.ipynb -o done.ipynb",
-        "pxctl exec --bash 'ls -l | head' --timeout 10",
-        "echo 'print(2 ** 100)' | pxctl exec --per-call",
-        "pxctl exec 'import sys; sys.stdout.write(\"a,b\\n\")' --raw > out.csv",
-    ],
-)
+@declare(root, "exec")
 @click.argument("code", metavar="[CODE|-]", required=False)
 @click.option(
     "-f", "--file", metavar="FILE", type=click.Path(dir_okay=False), help="Run x.py (split at # %%) or x.ipynb."
@@ -75,10 +216,10 @@ class _Wishes:
     "--kernel", default="default", show_default=True, metavar="NAME", shell_complete=kernel_names, help="The session."
 )
 @click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
-@click.option("--timeout", type=Seconds(None), metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
+@click.option("--timeout", type=Seconds(), metavar="S", help="Limit of the whole call, 1 to 600 (exit 7); else 30.")
 @click.option("--reset", is_flag=True, help="Replace the kernel first: no variables.")
 @click.option("--per-call", is_flag=True, help="A kernel of its own, gone afterwards.")
-@click.option("--bash", is_flag=True, help="Shell instead of Python.")
+@click.option("--bash", is_flag=True, help="Shell instead of Python; exits with the shell's code.")
 @click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'.")
 @click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="How the kernel is held; else as set.")
@@ -86,161 +227,162 @@ class _Wishes:
 @click.option("--raw", is_flag=True, help="Only the bytes that cells print.")
 @click.option("--stream", is_flag=True, help="Print the events as they come, one JSON document a line.")
 @click.option(
-    "--images", type=click.Choice(_WAYS), default="auto", show_default=True, help="Draw pictures on the terminal."
+    "--images", type=click.Choice(DRAWING), default="auto", show_default=True, help="Draw pictures on the terminal."
 )
-@click.option("-o", "--output", metavar="FILE", type=click.Path(dir_okay=False), help="Save the executed notebook.")
+@click.option(
+    "-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Save the executed notebook."
+)
 @click.option("--inplace", is_flag=True, help="Save the executed notebook over the one that was read.")
-@click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
-def command(
+@no_autostart_option
+def run_cells(
     invocation: Invocation,
     code: str | None,
     file: str | None,
     kernel: str,
     cwd: str | None,
-    timeout: float | None,
-    reset: bool,
-    per_call: bool,
     bash: bool,
-    interpreter: str | None,
-    kernelspec: str | None,
-    backend: str | None,
     full: bool,
     raw: bool,
     stream: bool,
     images: str,
-    output: str | None,
+    target: str | None,
     inplace: bool,
     no_autostart: bool,
+    **asked: Any,
 ) -> int:
-    """Run code in a session's kernel; variables stay for the next call.
+    """Run code in a kernel that keeps its variables for the next call.
 
     The session is named by --kernel and the folder. Without CODE, or with -, the code comes from stdin. On a pipe,
     stdout gets exactly what the cells print, and results as lines; on a terminal long output is collapsed.
     Ctrl-C interrupts the cell; again, harder. Exits 1 when a cell fails, 7 when the time is over.
+
+    Effect: modifying: runs the code as you, in a kernel that keeps its variables; starts what is not there
+    $ pxctl exec 'x = 6 * 7; print(x)'
+    $ pxctl exec 'x + 1'                          # the same session: 43
+    $ pxctl exec -f analysis.py --kernel work     # cells begin at # %%
+    $ pxctl exec -f notebook.ipynb -o done.ipynb
+    $ pxctl exec --bash 'ls -l | head' --timeout 10
+    $ echo 'print(2 ** 100)' | pxctl exec --per-call
+    $ pxctl exec 'import sys; sys.stdout.write("a,b\\n")' --raw > out.csv
     """
     name = bare_name("kernel", kernel)
     invocation.action = f"run kernel:{name}"
-    wishes = _Wishes(full=full, raw=raw, stream=stream, images=images, output=output, inplace=inplace)
-    source = read_source(invocation, code, file, bash=bash)
-    wishes.notebook_path(source)
-    if source.is_shell:
-        _refuse_python(interpreter=interpreter, kernelspec=kernelspec)
-    asked = {
-        "timeout": timeout,
-        "reset": reset,
-        "per_call": per_call,
-        "interpreter": interpreter,
-        "kernelspec": kernelspec,
-        "backend": backend,
-        "language": "bash" if source.is_shell else None,
-    }
+    member, text, is_shell = _read_source(invocation, code, file, bash)
+    if (target or inplace) and (member != "notebook" or file is None):
+        hint = "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export"
+        raise usage("--output and --inplace save an executed notebook, and none is run", hint)
+    if target and inplace:
+        raise usage("--output and --inplace exclude each other", f"pxctl exec -f {file} --inplace")
+    for option in ("interpreter", "kernelspec"):
+        if is_shell and asked[option] is not None:
+            what = f"--{option} names what runs Python cells, and shell cells run in bash"
+            raise usage(what, f"leave --{option} out")
+    folder = str(Path(cwd or ".").absolute())
     client = invocation.waking_client(autostart=not no_autostart)
-    folder = os.path.abspath(cwd or ".")
-    if not (interpreter or kernelspec or backend):
-        name = own_session(client, invocation.env, name, folder, "bash" if source.is_shell else "python") or name
-    order = _order(invocation, name, source, folder, asked)
-    if invocation.json and not stream:
-        return _answer(invocation, client, order, source, wishes)
-    return _follow(invocation, client, order, source, wishes)
-
-
-def _refuse_python(**named: str | None) -> None:
-    """Refuse what shell cells would ignore."""
-    if found := next((name for name, value in named.items() if value is not None), None):
-        raise usage(f"--{found} names what runs Python cells, and shell cells run in bash", f"leave --{found} out")
-
-
-def _order(invocation: Invocation, name: str, source: Source, cwd: str, asked: dict[str, Any]) -> Order:
-    environ = {key: value for key in CALLER_VARIABLES if (value := invocation.env.get(key))}
+    if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
+        name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
-    body = {**source.body(), "cwd": cwd, "environ": environ, **wanted}
-    return Order(name, cwd, body, invocation.env.get("PX_INSTANCE"))
+    wanted |= {"language": "bash"} if is_shell else {}
+    body = {member: text, "cwd": folder, "environ": callers_environment(invocation), **wanted}
+    own = invocation.env.get("PX_INSTANCE")
+    fields = {} if own is None else {"X-Px-Instance": own}
 
-
-def _answer(invocation: Invocation, client: Client, order: Order, source: Source, wishes: _Wishes) -> int:
-    """Print the whole answer as one document."""
-    try:
-        answer = ask(client, order)
-    except KeyboardInterrupt:
-        raise _cancelled(order) from None
-    invocation.document(answer)
-    _save(invocation, answer.document, source, wishes)
-    failure = failure_of(answer.document, order.unit, cancelled=False)
-    return OK if failure is None else failure.exit_code
-
-
-def _follow(invocation: Invocation, client: Client, order: Order, source: Source, wishes: _Wishes) -> int:
-    """Show what happens as it happens."""
-    result: dict[str, Any] = {}
-    with Call(client, order) as call:
-        view = None if wishes.stream else _view(invocation, call, source, wishes)
+    saved_at = target or (file if inplace else None)
+    view: View | None = None
+    result: Event = {}
+    with Call(client, name, body, fields) as call:
         try:
-            for event in call.events():
-                if event.get("event") == "done":
-                    result = event.get("result") or {}
-                if view is not None:
-                    view.show(event)
-                else:
-                    print_event(invocation, event)
+            if invocation.json and not stream:
+                answer = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
+                invocation.print_json(answer)
+                result = answer.document
+            else:
+                if not stream and (raw or not invocation.out_is_terminal):
+                    view = PipeView(invocation, f"kernel:{name}", has_headers=file is not None, raw=raw)
+                elif not stream:
+                    view = TerminalView(
+                        invocation,
+                        f"kernel:{name}",
+                        has_headers=file is not None,
+                        full=full,
+                        protocol=protocol_of(images, invocation.env),
+                        kernel=lambda: call.kernel,
+                    )
+                for event in call.events():
+                    if event.get("event") == "done":
+                        result = event.get("result") or {}
+                    if view is not None:
+                        view.show(event)
+                    else:
+                        print_event(invocation, event)
         except KeyboardInterrupt:
-            raise _cancelled(order) from None
+            variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
+            detail, hint = f"cancelled; what runs of it is being ended{variables}", f"pxctl kernel show {name}"
+            raise Failure(detail, kind="cancelled", unit=f"kernel:{name}", hint=hint) from None
         finally:
             if view is not None:
                 view.finish()
-        cancelled = call.was_cancelled
     if view is not None:
         view.conclude(result)
-    _save(invocation, result, source, wishes)
-    failure = failure_of(result, order.unit, cancelled=cancelled)
+    if member == "notebook":
+        _save_notebook(invocation, result, saved_at, file)
+    failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
     if failure is None:
-        # `exit()` ends the session, for one.
-        if result.get("message"):
+        if result.get("message"):  # `exit()` ends the session, for one
             invocation.notice(f"pxctl: {result['message']}")
         return OK
-    if wishes.stream:
+    if view is None:
         return failure.exit_code
+    if view.has_shown_error and view.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
+        raise Silent(failure.exit_code)  # the traceback said it
     raise failure
 
 
-def _view(invocation: Invocation, call: Call, source: Source, wishes: _Wishes) -> View:
+def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, language: str) -> str | None:
+    """Return the id of the session in whose cell this call runs, where it is the one that is meant; else None.
 
-    from pxctl.screen import Album, Screen, way_for
-
-    album = Album(invocation.env)
-    has_headers = source.file is not None
-    if wishes.raw or not invocation.out_is_terminal:
-        return PipeView(invocation, has_headers=has_headers, raw=wishes.raw, album=None if wishes.raw else album)
-    return Screen(
-        invocation,
-        has_headers=has_headers,
-        shows_code=source.file is not None,
-        full=wishes.full,
-        album=album,
-        way=way_for(wishes.images, invocation.env),
-        kernel=lambda: call.kernel,
-    )
+    A kernel's environment is not its user's: without this the same name could mean another interpreter inside of it.
+    """
+    kind, _, own = invocation.env.get("PX_UNIT", "").partition(":")
+    if kind != "kernel" or name != own.rpartition("-")[0]:
+        return None
+    try:
+        kernel = client.get(route("kernel", own)).document
+    except Problem:
+        return None
+    return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None
 
 
-def _save(invocation: Invocation, result: dict[str, Any], source: Source, wishes: _Wishes) -> None:
+def _save_notebook(invocation: Invocation, result: Event, path: str | None, file: str | None) -> None:
     """Write the executed notebook where that was asked for, also when a cell failed."""
-    if not source.is_notebook:
-        return
-    path, notebook = wishes.notebook_path(source), result.get("notebook")
+    notebook = result.get("notebook")
     if path is None:
-        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {source.file} --inplace, or -o FILE")
+        invocation.notice(f"pxctl: not saved; to keep the outputs: pxctl exec -f {file} --inplace, or -o FILE")
     elif not isinstance(notebook, str):
         invocation.warn(f"pxctl: {path} was not written: the daemon's answer has no notebook")
     else:
-        write_whole(path, iter([notebook.encode("utf-8", "surrogatepass")]))
+        write_whole(Path(path), [notebook.encode("utf-8", "surrogatepass")])
         invocation.notice(f"pxctl: saved {path}")
 
 
-def _cancelled(order: Order) -> Failure:
-    is_shell = order.body.get("language") == "bash"
-    variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
-    return Failure(
-        f"cancelled; what runs of it is being ended{variables}",
-        kind="cancelled",
-        unit=order.unit,
-        hint=f"pxctl kernel show {order.name}",
-    )
+def _failure_of(result: Event, unit: str, *, cancelled: bool) -> Failure | None:
+    """Return the failure that a call ended with, None when all is well. Its sentence is the daemon's."""
+    status = str(result.get("status"))
+    if status == "ok":
+        return None
+    cell: Event = next((each for each in result.get("cells") or [] if each.get("status") != "ok"), {})
+    error = cell.get("error") or {}
+    code, hint, value = TIMED_OUT if status == "timed_out" else 1, None, str(error.get("value"))
+    if error.get("name") == "ResourceLimitExceeded":
+        code, hint = LIMIT_EXCEEDED, f"pxctl why kernel:{result.get('kernel')}"
+    elif error.get("name") == "KernelDied":
+        hint = f"pxctl why kernel:{result.get('kernel')}"
+    elif error.get("name") == "ExitCode" and value.isdecimal() and 0 < int(value) < 256:
+        code = int(value)  # as ssh and docker exec do
+    elif status == "timed_out":
+        hint = "give it longer: pxctl exec --timeout S"
+    message = str(result.get("message") or f"the cell ended with status {status}")
+    kind = "cancelled" if cancelled and status == "cancelled" else f"cell_{status}"
+    failure = Failure(message, kind=kind, exit_code=code, unit=unit, hint=hint)
+    failure.action = ""  # it ran
+    return failure

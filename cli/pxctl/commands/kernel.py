@@ -1,488 +1,476 @@
-"""`pxctl kernel …`: sessions and their kernels."""
+"""`pxctl kernel …`: sessions and their kernels.
+
+Users name a session by `x`, an id, `kernel:x` or a glob; among several of one name, that of the folder is meant.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-import sys
+from pathlib import Path
 
 import click
 
 from pxctl import output
-from pxctl.app import READS, SECONDS, declare
-from pxctl.batch import one_by_one, steer, tell
-from pxctl.client import bare_name, is_glob, quote, route
-from pxctl.completion import kernel_names
-from pxctl.failure import FAILED, INACTIVE, UNKNOWN_UNIT, Failure, Silent
-from pxctl.kernels import (
-    BACKENDS,
-    CALLER_VARIABLES,
-    connection_file,
-    failure_words,
-    find_kernel,
-    kernel_id,
-    kernel_units,
+from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
+from pxctl.client import (
+    FAILED,
+    INACTIVE,
+    UNKNOWN_UNIT,
+    Failure,
+    Problem,
+    Silent,
+    bare_name,
+    expand,
+    is_glob,
+    query,
+    quote,
+    route,
+    split_lines,
 )
-from pxctl.output import BY_STATE, Cell, Column, clean, cut, print_facts, print_table
+from pxctl.commands.units import one_by_one, print_outcomes, steer
+from pxctl.completion import kernel_names
+from pxctl.output import Column, ago, clean, duration, size, state_column
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from pxctl.app import Invocation
-    from pxctl.batch import Outcome
-    from pxctl.client import Client
-    from pxctl.output import Paint
+    from pxctl.client import Answer, Client
 
-    Event = dict[str, Any]
+    Document = dict[str, Any]
 
+kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
 
+BACKENDS = ("direct", "gateway-local", "gateway-external")
 _STOPPED_SHOWN = 5
-_name = click.argument("kernel", metavar="NAME", shell_complete=kernel_names)
-_names = click.argument("kernels", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
+_EXPORT_SECONDS = 300.0
+_name = click.argument("name", metavar="NAME", shell_complete=kernel_names)
+_names = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=kernel_names)
 _which = click.option(
     "--cwd", metavar="DIR", help="Which of several sessions of that name; else the one of this folder."
 )
+
+
+def callers_environment(invocation: Invocation) -> dict[str, str]:
+    """Return what decides between interpreters; nothing else of the caller's environment is sent."""
+    return {key: value for key in ("VIRTUAL_ENV", "CONDA_PREFIX", "PATH") if (value := invocation.env.get(key))}
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _find(client: Client, name: str, cwd: str | None = None) -> Answer:
+    """Return the session (px.kernel/1) that a name means; where it means several, that of the folder.
+
+    Of those in the folder one that lives is meant before one that is remembered, and Python's before the shell's.
+    """
+    try:
+        return client.get(query(route("kernel", name), [("cwd", os.path.realpath(cwd) if cwd else None)]))
+    except Problem as problem:
+        if problem.kind != "ambiguous_name":
+            raise
+        bare, folder = bare_name("kernel", name), os.path.realpath(cwd or ".")
+        kernels = client.get("/api/kernels").document.get("kernels", [])
+        found = [one for one in kernels if one.get("name") == bare and one.get("cwd") == folder]
+        found = [one for one in found if one.get("state") != "stopped"] or found
+        found = [one for one in found if one.get("language") != "bash"] or found
+        if len(found) != 1:
+            raise
+        return client.get(route("kernel", str(found[0].get("id"))))
+
+
+def _id(client: Client, name: str, cwd: str | None) -> str:
+    return str(_find(client, name, cwd).document.get("id"))
+
+
+def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
+    """Return the units that names and globs mean, each once; with a folder globs mean its sessions only."""
+    found: list[str] = []
+    for name in names:
+        bare = bare_name("kernel", name)
+        if not is_glob(bare):
+            found.append(f"kernel:{_id(client, bare, cwd)}")
+            continue
+        units = expand(client, [f"kernel:{bare}"])
+        if cwd is not None:
+            folder = os.path.realpath(cwd)
+            kernels = client.get("/api/kernels").document.get("kernels", [])
+            there = {one.get("unit") for one in kernels if one.get("cwd") == folder}
+            units = [unit for unit in units if unit in there]
+            if not units:
+                detail, hint = f"no session of {folder} is called so", "pxctl kernel list --all shows their folders"
+                raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT)
+        found += units
+    return list(dict.fromkeys(found))
+
+
+# -- list, show, start ------------------------------------------------------------------------------------------------
+
+
+def _failure_words(document: Document) -> str:
+    """Return why a session failed, in a sentence; its document has a whole problem. Empty where it did not."""
+    failure = document.get("failure")
+    return str(failure.get("detail") or "") if isinstance(failure, dict) else str(failure or "")
+
+
+def _is_failed(document: Document) -> bool:
+    return document.get("state") == "failed"
+
+
 _COLUMNS = [
-    Column("ID", minimum=12),
-    Column("STATE", rank=1),
-    Column("PID", rank=5, right=True),
-    Column("QUEUED", rank=4, right=True),
-    Column("MEMORY", rank=3, right=True),
-    Column("LAST USED", rank=2),
-    Column("CWD", rank=6, minimum=12),
-    Column("INTERPRETER", rank=7, minimum=16),
-    Column("BACKEND", rank=9),
-    Column("REASON", rank=8, minimum=10),
+    Column("ID", "id", minimum=12),
+    state_column(),
+    Column("PID", lambda one: one.get("pid") or "", 5, right=True),
+    Column("QUEUED", lambda one: one.get("queued") or "", 4, right=True),
+    Column("MEMORY", lambda one: size(one.get("rss_bytes")), 3, right=True),
+    Column("LAST USED", lambda one: ago(one.get("last_used")), 2),
+    Column("CWD", "cwd", 6, minimum=12),
+    Column("INTERPRETER", "interpreter", 7, minimum=16),
+    Column("BACKEND", "backend", 9),
+    Column(
+        "REASON",
+        lambda one: _failure_words(one) if _is_failed(one) else one.get("reason"),
+        8,
+        minimum=10,
+        style=lambda one: "red" if _is_failed(one) else None,
+    ),
 ]
 
 
-@declare(
-    "list",
-    effect=READS,
-    examples=["pxctl kernel list", "pxctl kernel list --all", "pxctl kernel list --json", "pxctl kernel list -q"],
-)
+@declare(kernel, "list")
 @click.option("--all", "everything", is_flag=True, help="All stopped sessions, too, not only the latest ones.")
 def list_kernels(invocation: Invocation, everything: bool) -> None:
-    """List the sessions: those with a kernel first, then those that are remembered."""
+    """List the sessions: those with a kernel first, then those that are remembered.
+
+    $ pxctl kernel list
+    $ pxctl kernel list --all
+    $ pxctl kernel list --json
+    $ pxctl kernel list -q
+    """
     invocation.action = "list the kernels"
     answer = invocation.client().get("/api/kernels")
-    if invocation.json:
-        invocation.document(answer)
+    kernels = sorted(answer.document.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
+    on = [one for one in kernels if one.get("state") != "stopped"]
+    off = [one for one in kernels if one.get("state") == "stopped"]
+    if invocation.print_result(answer, (one.get("id") for one in on + off)):
         return
-    kernels = _in_order(answer.document.get("kernels", []))
-    if invocation.quiet:
-        for kernel in kernels:
-            invocation.say(str(kernel.get("id")))
-        return
-    shown = kernels if everything else _latest(kernels)
+    shown = on + (off if everything else off[:_STOPPED_SHOWN])
     if shown:
-        print_table(invocation, _COLUMNS, [_row(kernel, invocation.now()) for kernel in shown])
+        invocation.print_table(_COLUMNS, shown)
     else:
         invocation.notice("no sessions yet; make one: pxctl exec 'x = 1'")
     if left_out := len(kernels) - len(shown):
         invocation.notice(f"… {output.counted(left_out, 'stopped session')} more: pxctl kernel list --all")
 
 
-def _in_order(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    latest_first = sorted(kernels, key=lambda kernel: str(kernel.get("last_used") or ""), reverse=True)
-    return sorted(latest_first, key=_is_off)
-
-
-def _is_off(kernel: dict[str, Any]) -> bool:
-    return kernel.get("state") == "stopped"
-
-
-def _latest(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    on = [kernel for kernel in kernels if not _is_off(kernel)]
-    return on + [kernel for kernel in kernels if _is_off(kernel)][:_STOPPED_SHOWN]
-
-
-def _row(kernel: dict[str, Any], now: float) -> list[Cell]:
-    state = str(kernel.get("state") or "?")
-    failed = state == "failed"
-    return [
-        Cell(str(kernel.get("id"))),
-        Cell(state, BY_STATE.get(state)),
-        Cell(_text(kernel.get("pid"))),
-        Cell(_text(kernel.get("queued"))),
-        Cell("" if kernel.get("rss_bytes") is None else output.size(kernel["rss_bytes"])),
-        Cell("" if kernel.get("last_used") is None else output.ago(kernel["last_used"], now)),
-        Cell(_text(kernel.get("cwd"))),
-        Cell(_text(kernel.get("interpreter"))),
-        Cell(_text(kernel.get("backend"))),
-        Cell(failure_words(kernel) if failed else _text(kernel.get("reason")), "red" if failed else None),
-    ]
-
-
-def _text(value: object) -> str:
-    return str(value) if value else ""
-
-
 _FACTS = (
-    "state", "reason", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
+    "unit", "state", "reason", "pid", "running", "queued", "cwd", "interpreter", "kernelspec", "language", "backend",
     "owner", "restarts", "start_method", "cold_start_ms", "connection_file", "jupyter_id",
 )  # fmt: skip
 
 
-@declare("show", effect=READS, examples=["pxctl kernel show default", "pxctl kernel show default-3fa9c1 --json"])
+@declare(kernel, "show")
 @_name
 @_which
-def show_kernel(invocation: Invocation, kernel: str, cwd: str | None) -> None:
-    """Show one session: state, process, folder, interpreter, what runs in it."""
-    invocation.action = f"show {kernel}"
-    answer = find_kernel(invocation.client(), kernel, cwd=cwd)
+def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
+    """Show one session: state, process, folder, interpreter, what runs in it.
+
+    $ pxctl kernel show default
+    $ pxctl kernel show default-3fa9c1 --json
+    """
+    invocation.action = f"show {name}"
+    answer = _find(invocation.client(), name, cwd)
     document = answer.document
-    if invocation.told(answer, [document.get("id")]):
+    if invocation.print_result(answer, [document.get("id")]):
         return
-    facts = [("unit", str(document.get("unit")))]
-    facts += [(name.replace("_", " "), str(document[name])) for name in _FACTS if document.get(name)]
-    if failed := failure_words(document):
-        facts.append(("failure", failed))
-    for name in ("started_at", "last_used"):
-        if document.get(name):
-            facts.append((name.replace("_", " "), output.ago(document[name], invocation.now())))
-    if document.get("rss_bytes"):
-        facts.append(("memory", output.size(document["rss_bytes"])))
-    facts += [("notice", str(notice)) for notice in document.get("notices") or []]
-    print_facts(invocation, facts)
+    facts = [(key.replace("_", " "), document.get(key)) for key in _FACTS]
+    facts.append(("failure", _failure_words(document)))
+    facts += [(key.replace("_", " "), ago(document[key])) for key in ("started_at", "last_used") if document.get(key)]
+    facts.append(("memory", size(document["rss_bytes"]) if document.get("rss_bytes") else None))
+    invocation.print_facts([*facts, *(("notice", str(notice)) for notice in document.get("notices") or [])])
 
 
-@declare(
-    "start",
-    effect="modifying: starts the kernel, and the daemon when it is not there; with --explain nothing",
-    examples=[
-        "pxctl kernel start",
-        "pxctl kernel start work --interpreter .venv",
-        "pxctl kernel start --explain",
-        "pxctl kernel start r --kernelspec ir",
-    ],
-)
+@declare(kernel, "start")
 @click.argument("name", metavar="[NAME]", default="default", shell_complete=kernel_names)
 @click.option("--cwd", metavar="DIR", type=click.Path(file_okay=False), help="Where it runs; else here.")
 @click.option("--interpreter", metavar="PATH", help="Python, environment folder, or 'managed'.")
 @click.option("--kernelspec", metavar="NAME", help="An installed kernelspec; see pxctl kernel specs.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="How the kernel is held; else as set.")
 @click.option("--explain", is_flag=True, help="Start nothing; say which Python is taken, and why not the others.")
-@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
-@click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
-def start_session(
-    invocation: Invocation,
-    name: str,
-    cwd: str | None,
-    interpreter: str | None,
-    kernelspec: str | None,
-    backend: str | None,
-    explain: bool,
-    timeout: float | None,
-    no_autostart: bool,
+@timeout_option()
+@no_autostart_option
+def start_kernel(
+    invocation: Invocation, name: str, cwd: str | None, explain: bool, no_autostart: bool, **asked: Any
 ) -> None:
-    """Start the kernel of a session; returns when it is ready.
+    """Start a session's kernel, or explain the choice of its Python; returns when it is ready.
 
     A session is a name, a folder, an interpreter and a backend. One that runs already is left as it is.
+
+    Effect: modifying: starts the kernel, and the daemon when it is not there; with --explain nothing
+    $ pxctl kernel start
+    $ pxctl kernel start work --interpreter .venv
+    $ pxctl kernel start --explain
+    $ pxctl kernel start r --kernelspec ir
     """
     name = bare_name("kernel", name)
-    invocation.action = f"explain kernel:{name}" if explain else f"start kernel:{name}"
-    asked = {
-        "name": name,
-        "cwd": os.path.abspath(cwd or "."),
-        "interpreter": interpreter,
-        "kernelspec": kernelspec,
-        "backend": backend,
-        "environ": {key: value for key in CALLER_VARIABLES if (value := invocation.env.get(key))},
-        "timeout": timeout,
-        "explain": explain or None,
-    }
-    content = {key: value for key, value in asked.items() if value is not None}
+    invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
+    content = {"name": name, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
+    content |= {key: value for key, value in {**asked, "explain": explain or None}.items() if value is not None}
     client = invocation.waking_client(autostart=not no_autostart)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
-        if invocation.json:
-            invocation.document(answer)
-        else:
-            invocation.say_all(_explanation(answer.document, invocation.paint))
+        if not invocation.print_result(answer, ()):
+            invocation.print(*_explanation(invocation, answer.document))
         return
 
-    from pxctl.cells import Progress, start_kernel
+    from pxctl.cells import View
+    from pxctl.follow import NDJSON, parsed_event
 
-    progress = Progress(invocation, f"kernel:{name}")
+    view, found = View(invocation, f"kernel:{name}"), None
     try:
-        with progress:
-            kernel = start_kernel(client, content, progress)
+        view.waiting("starting…")
+        with client.open("POST", "/api/kernels", content=content, fields={"Accept": NDJSON}, timeout=None) as exchange:
+            for line in filter(bytes.strip, split_lines(exchange.chunks())):
+                event = parsed_event(line)
+                if event.get("event") == "done":
+                    found = event.get("result") or {}
+                    break
+                view.show(event)
+                view.waiting(view.phase)  # goes on below what was said
     except KeyboardInterrupt:
         invocation.warn(f"\npxctl: detached; kernel:{name} goes on starting")
         raise Silent(FAILED) from None
-    if not invocation.told(kernel, [kernel.get("id")]):
-        pid = f" (pid {kernel['pid']})" if kernel.get("pid") else ""
-        invocation.say(f"{kernel.get('unit')} {kernel.get('state')}{pid}")
-        progress.conclude(kernel)
+    finally:
+        view.finish()
+    if found is None:
+        detail = "the daemon's answer ended before the kernel was ready"
+        raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
+    if not invocation.print_result(found, [found.get("id")]):
+        invocation.print(
+            f"{found.get('unit')} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
+        )
+        view.conclude(found)
 
 
-def _explanation(document: dict[str, Any], paint: Paint) -> Iterator[str]:
+def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
     """Yield the lines of a px.kernel-explanation/1 document."""
     yield f"in {clean(str(document.get('cwd')))}"
     if document.get("kernelspec"):
         yield f"by the kernelspec {clean(str(document['kernelspec']))}"
-    for candidate in document.get("candidates") or []:
-        yield from _candidate(candidate, paint)
+    for one in document.get("candidates") or []:
+        mark = invocation.paint("✓ taken", "green") if one.get("taken") else invocation.paint("  not taken", "dim")
+        version = f" ({one['version']})" if one.get("version") else ""
+        words = f"{one.get('source')}: {one.get('path')}{version} {one.get('detail') or one.get('reason')}"
+        yield f"{mark}  {clean(words)}"
+        if one.get("remedy"):
+            yield f"      remedy: {clean(str(one['remedy']))}"
     if document.get("failure"):
-        yield paint("none can be taken:", "red") + f" {clean(str(document['failure']))}"
+        yield invocation.paint("none can be taken:", "red") + f" {clean(str(document['failure']))}"
     if document.get("overlay"):
         yield f"with ipykernel from {clean(str(document['overlay']))}"
-    yield from _environment(document.get("environment") or {})
-    if modules := document.get("modules"):
-        yield f"modules: {', '.join(_module_name(module) for module in modules)}"
-
-
-def _candidate(candidate: dict[str, Any], paint: Paint) -> Iterator[str]:
-    taken = candidate.get("taken")
-    mark = paint("✓ taken", "green") if taken else paint("  not taken", "dim")
-    version = f" ({candidate['version']})" if candidate.get("version") else ""
-    path = clean(str(candidate.get("path")))
-    detail = clean(str(candidate.get("detail") or candidate.get("reason")))
-    yield f"{mark}  {candidate.get('source')}: {path}{version} {detail}"
-    if candidate.get("remedy"):
-        yield f"      remedy: {clean(str(candidate['remedy']))}"
-
-
-def _environment(environment: dict[str, Any]) -> Iterator[str]:
+    environment = document.get("environment") or {}
     if passed := environment.get("passed"):
-        yield f"environment passed: {', '.join(clean(str(name)) for name in passed)}"
+        yield f"environment passed: {clean(', '.join(map(str, passed)))}"
     by_reason: dict[str, list[str]] = {}
     for dropped in environment.get("dropped") or []:
-        by_reason.setdefault(str(dropped.get("why")), []).append(clean(str(dropped.get("name"))))
+        by_reason.setdefault(str(dropped.get("why")), []).append(str(dropped.get("name")))
     for why, names in by_reason.items():
-        yield f"environment dropped, {clean(why)}: {', '.join(names)}"
+        yield clean(f"environment dropped, {why}: {', '.join(names)}")
+    modules = [
+        one.get("path") or one.get("name") if isinstance(one, dict) else one for one in document.get("modules") or []
+    ]
+    if modules:
+        yield clean(f"modules: {', '.join(map(str, modules))}")
 
 
-def _module_name(module: Any) -> str:
-    return clean(str(module.get("path") or module.get("name")) if isinstance(module, dict) else str(module))
+# -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-@declare(
-    "stop",
-    effect="modifying: ends the kernel's whole process tree; its variables are lost",
-    examples=["pxctl kernel stop default", "pxctl kernel stop 'work*'", "pxctl kernel stop default --cwd ~/other"],
-)
+@declare(kernel, "stop")
 @_names
 @_which
-@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
+@timeout_option()
 @click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
 def stop_kernels(
-    invocation: Invocation,
-    kernels: tuple[str, ...],
-    cwd: str | None,
-    timeout: float | None,
-    no_wait: bool,
+    invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None, no_wait: bool
 ) -> int:
     """Stop the kernels of sessions; returns when nothing of them is left.
 
     The session stays in the list, and its history can be exported; the next call starts a fresh kernel.
+
+    Effect: modifying: ends the kernel's whole process tree; its variables are lost
+    $ pxctl kernel stop default
+    $ pxctl kernel stop 'work*'
+    $ pxctl kernel stop default --cwd ~/other
     """
-    return _steer(invocation, "stop", kernels, cwd, timeout, wait=not no_wait)
+    invocation.action = f"stop {', '.join(names)}"
+    client = invocation.client()
+    return steer(invocation, client, "stop", _units(client, names, cwd), timeout, no_wait=no_wait)
 
 
-@declare(
-    "restart",
-    effect="modifying: replaces the kernel by a new one; its variables are lost",
-    examples=["pxctl kernel restart default", "pxctl kernel restart 'work*'"],
-)
+@declare(kernel, "restart")
 @_names
 @_which
-@click.option("--timeout", type=SECONDS, metavar="S", help="Give up waiting after S seconds (exit 7).")
-def restart_kernels(invocation: Invocation, kernels: tuple[str, ...], cwd: str | None, timeout: float | None) -> int:
+@timeout_option()
+def restart_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | None, timeout: float | None) -> int:
     """Replace the kernels of sessions; returns when the new ones are ready. Forgets a hard failure.
 
     A running cell is cut off; calls that wait in line are run by the new kernel.
+
+    Effect: modifying: replaces the kernel by a new one; its variables are lost
+    $ pxctl kernel restart default
+    $ pxctl kernel restart 'work*'
     """
-    return _steer(invocation, "restart", kernels, cwd, timeout, wait=True)
-
-
-def _steer(
-    invocation: Invocation, verb: str, kernels: tuple[str, ...], cwd: str | None, timeout: float | None, *, wait: bool
-) -> int:
-    invocation.action = f"{verb} {', '.join(kernels)}"
+    invocation.action = f"restart {', '.join(names)}"
     client = invocation.client()
-    return steer(invocation, client, verb, kernel_units(client, kernels, cwd=cwd), timeout, wait=wait)
+    return steer(invocation, client, "restart", _units(client, names, cwd), timeout, no_wait=False)
 
 
-_WITHOUT_PROCESS = {"stopped", "failed"}
-
-
-@declare(
-    "interrupt",
-    effect="modifying: interrupts the running cell; asked again, its kernel may be killed",
-    examples=[
-        "pxctl kernel interrupt default",
-        "pxctl kernel interrupt default   # again: the next, harder step",
-        "pxctl kernel interrupt 'work*'",
-    ],
-)
+@declare(kernel, "interrupt")
 @_names
 @_which
-def interrupt_kernels(invocation: Invocation, kernels: tuple[str, ...], cwd: str | None) -> int:
+def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | None) -> int:
     """Interrupt the running cells of sessions, as Ctrl-C does. Exits 3 where there is no process to interrupt.
 
     Where it does not yield, the next steps follow by themselves, or at once when asked again: a second interrupt,
     then the kernel is terminated, then killed, and its variables are lost.
-    """
-    invocation.action = f"interrupt {', '.join(kernels)}"
-    client = invocation.client()
-    units = kernel_units(client, kernels, cwd=cwd)
-    outcomes = one_by_one(invocation, "interrupt", units, lambda unit: _interrupt(client, unit))
-    if any(map(is_glob, kernels)):
-        # A pattern means what runs of it; only where nothing does, that is said.
-        running = [one for one in outcomes if one.failure is None or one.failure.kind != "inactive"]
-        outcomes = running or outcomes
 
-    def merged(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    Effect: modifying: interrupts the running cell; asked again, its kernel may be killed
+    $ pxctl kernel interrupt default
+    $ pxctl kernel interrupt default   # again: the next, harder step
+    $ pxctl kernel interrupt 'work*'
+    """
+    invocation.action = f"interrupt {', '.join(names)}"
+    client = invocation.client()
+
+    def interrupt(unit: str) -> Document:
+        document: Document = client.ask("POST", route("kernel", unit, "interrupt")).document
+        is_idle = not document.get("running") and not document.get("steps")
+        if is_idle and document.get("state") in {"stopped", "failed"}:
+            detail, hint = (
+                f"it is {document['state']}: there is no process to interrupt",
+                f"pxctl kernel start {unit[7:]}",
+            )
+            raise Failure(detail, kind="inactive", unit=unit, hint=hint, exit_code=INACTIVE)
+        return document
+
+    outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
+    if any(map(is_glob, names)):
+        # A pattern means what runs of it; only where nothing does, that is said.
+        outcomes = [one for one in outcomes if one.failure is None or one.failure.kind != "inactive"] or outcomes
+
+    def merged(documents: list[Document]) -> Document:
         return documents[0] if len(outcomes) == 1 else {"schema": "px.interrupts/1", "interrupts": documents}
 
-    def say(_: Outcome, document: dict[str, Any]) -> None:
-        if line := _line(document, quiet=invocation.quiet):
-            invocation.say(line)
+    def show(_: str, document: Document) -> None:
+        running, taken = document.get("running"), document.get("steps") or []
+        if invocation.quiet:
+            invocation.print(*([running] if running else []))
+            return
+        steps = ", ".join(str(step.get("action")) for step in taken)
+        details = "".join(f": {step['detail']}" for step in taken if step.get("detail"))
+        what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
+        invocation.print(f"kernel:{document.get('kernel')} {what}")
 
-    return tell(invocation, outcomes, merged, say)
-
-
-def _interrupt(client: Client, unit: str) -> dict[str, Any]:
-    document: dict[str, Any] = client.ask("POST", route("kernel", unit, "interrupt")).document
-    is_idle = not document.get("running") and not document.get("steps")
-    if is_idle and document.get("state") in _WITHOUT_PROCESS:
-        raise Failure(
-            f"it is {document['state']}: there is no process to interrupt",
-            kind="inactive",
-            unit=unit,
-            hint=f"pxctl kernel start {unit.partition(':')[2]}",
-            exit_code=INACTIVE,
-        )
-    return document
+    return print_outcomes(invocation, outcomes, merged, show)
 
 
-def _line(document: dict[str, Any], *, quiet: bool) -> str:
-    """Return what came of one interrupt; of a quiet one only the cell, if one ran."""
-    running, taken = document.get("running"), document.get("steps") or []
-    if quiet:
-        return str(running or "")
-    steps = ", ".join(str(step.get("action")) for step in taken)
-    told = "".join(f": {step['detail']}" for step in taken if step.get("detail"))
-    what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{told}"
-    return f"kernel:{document.get('kernel')} {what}"
+# -- attach -----------------------------------------------------------------------------------------------------------
 
 
-_CONSOLE = "jupyter-console"
-
-
-@declare(
-    "attach",
-    effect="modifying: what is typed into the console runs in the session, as you",
-    examples=[
-        "pxctl kernel attach default",
-        "pxctl kernel attach default --print",
-        'eval "$(pxctl kernel attach default --print)"',
-    ],
-)
+@declare(kernel, "attach")
 @_name
 @_which
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
-def attach_kernel(invocation: Invocation, kernel: str, cwd: str | None, only_print: bool) -> None:
+def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print: bool) -> None:
     """Join a live session with `jupyter console --existing`; leaving the console leaves the kernel alone.
 
     Without a terminal, or where jupyter console is not installed, the command is printed.
+
+    Effect: modifying: what is typed into the console runs in the session, as you
+    $ pxctl kernel attach default
+    $ pxctl kernel attach default --print
+    $ eval "$(pxctl kernel attach default --print)"
     """
-    invocation.action = f"attach to {kernel}"
-    document = find_kernel(invocation.client(), kernel, cwd=cwd).document
-    file = connection_file(document)
-    program = find_console(invocation.env)
+    from pxctl.daemon_process import find_program
+
+    invocation.action = f"attach to {name}"
+    document = _find(invocation.client(), name, cwd).document
+    file, unit = document.get("connection_file"), str(document.get("unit"))
+    if not file and document.get("language") == "bash":
+        detail = "its cells are shell scripts; there is no kernel to join"
+        raise Failure(detail, kind="not_joinable", unit=unit, hint="bash")
+    if not file and str(document.get("backend", "")).startswith("gateway"):
+        detail = "it is held by a gateway; join it through that"
+        raise Failure(detail, kind="not_joinable", unit=unit, hint="pxctl kernel list")
+    if not file:
+        hint = f"pxctl kernel start {document.get('id')}"
+        raise Failure(f"it is {document.get('state')}", kind="inactive", unit=unit, hint=hint, exit_code=INACTIVE)
+    program = find_program("jupyter-console", invocation.env)
+    argv = [str(program), "--existing", file]
+    by_hand = ["jupyter", "console", "--existing", file]
     if invocation.json:
-        argv = [program or _CONSOLE, "--existing", file]
-        invocation.document(
-            {"schema": "px.attach/1", "unit": document.get("unit"), "connection_file": file, "command": argv}
-        )
+        command = argv if program else ["jupyter-console", *argv[1:]]
+        facts = {"unit": unit, "connection_file": file, "command": command}
+        invocation.print_json({"schema": "px.attach/1", **facts})
     elif only_print or not invocation.in_is_terminal:
-        invocation.say(shlex.join([*([program] if program else ["jupyter", "console"]), "--existing", file]))
+        invocation.print(shlex.join(argv if program else by_hand))
     elif program is None:
-        invocation.say(shlex.join(["jupyter", "console", "--existing", file]))
+        invocation.print(shlex.join(by_hand))
         raise Failure("jupyter console is not installed", kind="not_installed", hint="pip install jupyter_console")
     else:
-        os.execv(program, [program, "--existing", file])  # noqa: S606 - in our place: the terminal is its own
+        os.execv(program, argv)  # noqa: S606 - in our place: the terminal is its own
 
 
-def find_console(env: Mapping[str, str]) -> str | None:
-    """Return the path of jupyter-console: beside this program or its interpreter, else on PATH; None without one."""
-    folders = [os.path.dirname(os.path.abspath(beside)) for beside in (sys.argv[0], sys.executable)]
-    for folder in [*folders, *env.get("PATH", os.defpath).split(os.pathsep)]:
-        candidate = os.path.join(folder, _CONSOLE)
-        if folder and os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-            return candidate
-    return None
+# -- what it ran ------------------------------------------------------------------------------------------------------
 
 
-_CODE_CELLS = 200
-"""What is shown of a cell's code at most; the notebook of the session has all of it."""
-_cells_COLUMNS = [
-    Column("CELL"),
-    Column("N", rank=5, right=True),
-    Column("STATUS", rank=1),
-    Column("TOOK", rank=4, right=True),
-    Column("OUTPUT", rank=3, right=True),
-    Column("WHEN", rank=6),
-    Column("CODE", rank=2, minimum=16),
+def _code(cell: Document) -> str:
+    """Return title and code on one line, cut; the notebook of the session has all of it."""
+    code = output.cut(" ".join(str(cell.get("code") or "").split()), 200)
+    return f"{cell['title']}: {code}" if cell.get("title") else code
+
+
+_CELL_COLUMNS = [
+    Column("CELL", "id"),
+    Column("N", "execution_count", 5, right=True),
+    state_column("status", "STATUS"),
+    Column("TOOK", lambda cell: duration(cell.get("duration_seconds")), 4, right=True),
+    Column("OUTPUT", lambda cell: size(cell.get("total_bytes")), 3, right=True),
+    Column("WHEN", lambda cell: ago(cell.get("started_at")), 6),
+    Column("CODE", _code, 2, minimum=16),
 ]
 
 
-@declare("cells", effect=READS, examples=["pxctl kernel cells default", "pxctl kernel cells default -n 5 --json"])
+@declare(kernel, "cells")
 @_name
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N only.")
 @_which
-def list_cells(invocation: Invocation, kernel: str, limit: int | None, cwd: str | None) -> None:
-    """List what a session ran, oldest first: status, duration, bytes printed, code."""
-    invocation.action = f"list the cells of {kernel}"
+def list_cells(invocation: Invocation, name: str, limit: int | None, cwd: str | None) -> None:
+    """List what a session ran, oldest first: status, duration, bytes printed, code.
+
+    $ pxctl kernel cells default
+    $ pxctl kernel cells default -n 5 --json
+    """
+    invocation.action = f"list the cells of {name}"
     client = invocation.client()
-    answer = client.get(route("kernel", kernel_id(client, kernel, cwd=cwd), "cells"))
-    cells = answer.document.get("cells", [])
-    shown = cells if limit is None else cells[-limit:]
+    document = client.get(route("kernel", _id(client, name, cwd), "cells")).document
+    cells = document.get("cells", [])[-limit if limit else None :]
     if invocation.json:
-        invocation.write(json.dumps({**answer.document, "cells": shown}, ensure_ascii=False) + "\n")
+        output.write(json.dumps({**document, "cells": cells}, ensure_ascii=False) + "\n")
     elif invocation.quiet:
-        for cell in shown:
-            invocation.say(str(cell.get("id")))
-    elif shown:
-        print_table(invocation, _cells_COLUMNS, [_cells_row(cell, invocation.now()) for cell in shown])
+        invocation.print(*(cell.get("id") for cell in cells))
+    elif cells:
+        invocation.print_table(_CELL_COLUMNS, cells)
     else:
         invocation.notice("it ran nothing yet")
 
 
-def _cells_row(cell: dict[str, Any], now: float) -> list[Cell]:
-    status = str(cell.get("status"))
-    code = cut(" ".join(str(cell.get("code") or "").split()), _CODE_CELLS)
-    title = f"{cell['title']}: " if cell.get("title") else ""
-    count = cell.get("execution_count")
-    return [
-        Cell(str(cell.get("id"))),
-        Cell("" if count is None else str(count)),
-        Cell(status, BY_STATE.get(status)),
-        Cell("" if cell.get("duration_seconds") is None else output.duration(cell["duration_seconds"])),
-        Cell(output.size(cell.get("total_bytes"))),
-        Cell(output.ago(cell.get("started_at"), now)),
-        Cell(title + code),
-    ]
-
-
-_LAST = "last"
-
-
-@declare(
-    "output",
-    effect=READS,
-    examples=[
-        "pxctl kernel output default last",
-        "pxctl kernel output default 78482cbaa9dada8c --stream stderr",
-        "pxctl kernel output default last --offset 65536 --limit 4096",
-    ],
-)
+@declare(kernel, "output")
 @_name
 @click.argument("cell", metavar="CELL|last")
 @click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Only one of the two; else both, as they came.")
@@ -490,98 +478,85 @@ _LAST = "last"
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
 @_which
 def print_output(
-    invocation: Invocation,
-    kernel: str,
-    cell: str,
-    stream: str | None,
-    offset: int,
-    limit: int | None,
-    cwd: str | None,
+    invocation: Invocation, name: str, cell: str, stream: str | None, offset: int, limit: int | None, cwd: str | None
 ) -> None:
-    """Print what a cell printed: all of it, also what an answer had cut; byte for byte on a pipe."""
+    """Print all that a cell printed, also what an answer had cut; byte for byte on a pipe.
+
+    $ pxctl kernel output default last
+    $ pxctl kernel output default 78482cbaa9dada8c --stream stderr
+    $ pxctl kernel output default last --offset 65536 --limit 4096
+    """
     from pxctl.follow import pages, print_pages
 
-    invocation.action = f"read the output of {kernel}"
+    invocation.action = f"read the output of {name}"
     client = invocation.client()
-    found = kernel_id(client, kernel, cwd=cwd)
-    cell = _last_cell(client, found) if cell == _LAST else cell
-    target = route("kernel", found, f"cells/{quote(cell)}/output")
-    found_pages = pages(client, target, [("stream", stream)], offset, limit)
-    place = {"schema": "px.cell-output/1", "kernel": found, "cell": cell}
-    print_pages(invocation, found_pages, offset, place)
+    found = _id(client, name, cwd)
+    if cell == "last":
+        cells = client.get(route("kernel", found, "cells")).document.get("cells", [])
+        if not cells:
+            unit = f"kernel:{found}"
+            raise Failure("it ran nothing yet", kind="unknown_unit", exit_code=UNKNOWN_UNIT, unit=unit)
+        cell = str(cells[-1].get("id"))
+    found_pages = pages(client, route("kernel", found, f"cells/{quote(cell)}/output"), stream, offset, limit)
+    print_pages(invocation, found_pages, offset, {"schema": "px.cell-output/1", "kernel": found, "cell": cell})
 
 
-def _last_cell(client: Client, kernel: str) -> str:
-    cells = client.get(route("kernel", kernel, "cells")).document.get("cells", [])
-    if not cells:
-        raise Failure("it ran nothing yet", kind="unknown_unit", exit_code=UNKNOWN_UNIT, unit=f"kernel:{kernel}")
-    return str(cells[-1].get("id"))
-
-
-_EXPORT_SECONDS = 300.0
-
-
-@declare(
-    "export",
-    effect="modifying: writes the file that -o names, and nothing else",
-    examples=["pxctl kernel export default -o session.ipynb", "pxctl kernel export default > session.ipynb"],
-)
+@declare(kernel, "export")
 @_name
 @click.option(
-    "-o", "--output", "target", metavar="FILE", type=click.Path(dir_okay=False), help="Where to; else to stdout."
+    "-o",
+    "--output",
+    "target",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to; else stdout.",
 )
 @_which
-def export_kernel(invocation: Invocation, kernel: str, target: str | None, cwd: str | None) -> None:
-    """Write what a session ran, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too."""
-    from pxctl.answers import write_whole
+def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: str | None) -> None:
+    """Write a session's history, with its outputs, as a notebook (nbformat 4.5). A stopped session has one, too.
 
-    invocation.action = f"export {kernel}"
+    Effect: modifying: writes the file that -o names, and nothing else
+    $ pxctl kernel export default -o session.ipynb
+    $ pxctl kernel export default > session.ipynb
+    """
+    from pxctl.cells import write_whole
+
+    invocation.action = f"export {name}"
     client = invocation.client()
-    found = kernel_id(client, kernel, cwd=cwd)
-    with client.open(
-        "GET", route("kernel", found, "notebook"), fields={"Accept": "*/*"}, timeout=_EXPORT_SECONDS
-    ) as exchange:
+    place, fields = route("kernel", _id(client, name, cwd), "notebook"), {"Accept": "*/*"}
+    with client.open("GET", place, fields=fields, timeout=_EXPORT_SECONDS) as exchange:
         if target is None:
             for chunk in exchange.chunks():
-                invocation.write(chunk)
-            invocation.write("\n")
+                output.write(chunk)
+            output.write("\n")
             return
-        size = write_whole(target, exchange.chunks())
+        count = write_whole(target, exchange.chunks())
     if invocation.json:
-        invocation.document(
-            {"schema": "px.saved/1", "path": target, "size_bytes": size, "content_type": "application/x-ipynb+json"}
-        )
+        facts = {"path": str(target), "size_bytes": count, "content_type": "application/x-ipynb+json"}
+        invocation.print_json({"schema": "px.saved/1", **facts})
     else:
-        invocation.notice(f"saved {target} ({output.size(size)})")
+        invocation.notice(f"saved {target} ({size(count)})")
 
 
-_specs_COLUMNS = [
-    Column("NAME", minimum=10),
-    Column("LANGUAGE", rank=1),
-    Column("DISPLAY NAME", rank=2, minimum=12),
-    Column("COMMAND", rank=3, minimum=16),
+_SPEC_COLUMNS = [
+    Column("NAME", "name", minimum=10),
+    Column("LANGUAGE", "language", 1),
+    Column("DISPLAY NAME", "display_name", 2, minimum=12),
+    Column("COMMAND", lambda spec: " ".join(map(str, spec.get("argv") or [])), 3, minimum=16),
 ]
 
 
-@declare("specs", effect=READS, examples=["pxctl kernel specs", "pxctl kernel specs --json"])
+@declare(kernel, "specs")
 def list_specs(invocation: Invocation) -> None:
-    """List the kernelspecs that the daemon finds; --json is Jupyter's own document."""
+    """List the kernelspecs that the daemon finds; --json is Jupyter's own document.
+
+    $ pxctl kernel specs
+    $ pxctl kernel specs --json
+    """
     invocation.action = "list the kernelspecs"
     answer = invocation.client().get("/api/kernelspecs")
-    found = answer.document.get("kernelspecs") or {}
-    if invocation.told(answer, (name for name in found)):
-        return
-    rows = []
-    for name, entry in found.items():
-        spec = entry.get("spec") or {}
-        is_default = " (default)" if name == answer.document.get("default") else ""
-        command_line = " ".join(map(str, spec.get("argv") or []))
-        rows.append(
-            [
-                Cell(f"{name}{is_default}"),
-                Cell(str(spec.get("language") or "")),
-                Cell(str(spec.get("display_name") or "")),
-                Cell(command_line),
-            ]
-        )
-    print_table(invocation, _specs_COLUMNS, rows)
+    found, default = answer.document.get("kernelspecs") or {}, answer.document.get("default")
+    if not invocation.print_result(answer, found):
+        names = {name: f"{name} (default)" if name == default else name for name in found}
+        rows = [{**(entry.get("spec") or {}), "name": names[name]} for name, entry in found.items()]
+        invocation.print_table(_SPEC_COLUMNS, rows)

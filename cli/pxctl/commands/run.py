@@ -1,67 +1,75 @@
-"""`pxctl run`: run a tool and print its answer."""
+"""`pxctl run`: run a tool; its answer is printed, made pretty, streamed item by item, or saved.
+
+On a pipe the bytes go out as they came, with a newline at the end of JSON; a terminal never gets binary; a file is
+there whole or not at all.
+"""
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import json
+import os
+from pathlib import Path
 
 import click
 
-from pxctl import output, terminal
-from pxctl.answers import print_answer, print_items, save_answer
-from pxctl.app import SECONDS, declare
-from pxctl.client import Client, bare_name, query, route
+from pxctl import output
+from pxctl.app import declare, no_autostart_option, root, timeout_option
+from pxctl.cells import write_whole
+from pxctl.client import (
+    PROBLEM_PREFIX,
+    USAGE,
+    Client,
+    Failure,
+    bare_name,
+    query,
+    raise_problem,
+    route,
+    split_lines,
+    usage,
+)
 from pxctl.coerce import CannotRead, build_input, read_json
 from pxctl.completion import assignments, tool_names
-from pxctl.failure import USAGE, Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
     from pxctl.app import Invocation
     from pxctl.client import Exchange
-    from pxctl.terminal import Spinner
-
 
 _SLACK_SECONDS = 15.0
 """How much longer than the run's own limit the daemon may take to say that it passed."""
-_ASK_SECONDS = 0.5
+_HELD_BYTES = 8 * 1024 * 1024
+"""A JSON answer up to this size is printed only once it is complete; a longer one goes out as it comes."""
 _COLD = {"cold", "starting", "failed"}
-_STREAMS = "text/event-stream, application/x-ndjson;q=0.9, */*;q=0.1"
+_SSE = "text/event-stream"
+_JSON_LINES = {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"}
+_STREAMS = f"{_SSE}, application/x-ndjson;q=0.9, */*;q=0.1"
+_OTHER_KINDS = {"pipe": "pxctl pipe run {}", "kernel": "pxctl exec --kernel {}"}
 
 
-@declare(
-    "run",
-    effect="modifying: starts the tool when it is cold, and the daemon when it is not there",
-    examples=[
-        "pxctl run compound-interest principal=1000 annual_rate=0.05 years=10",
-        "pxctl run lorenz-ode-solver rho=28 --stream",
-        "pxctl run lorenz-ode-solver plot=true -o lorenz.png",
-        "pxctl run my-tool 'xs:=[1, 2, 3]' options.depth=2",
-        "pxctl run my-tool --input @request.json --timeout 30",
-        "echo '{\"rho\": 28}' | pxctl run lorenz-ode-solver --input -",
-    ],
-)
+@declare(root, "run")
 @click.argument("tool", metavar="TOOL", shell_complete=tool_names)
 @click.argument("values", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=assignments)
 @click.option("--input", "given", metavar="JSON|@FILE|-", help="The input; KEY=VALUE is put over it.")
 @click.option("--stream", is_flag=True, help="Print the items as they come, one a line.")
-@click.option("--timeout", type=SECONDS, metavar="S", help="Give up after S seconds (exit 7).")
+@timeout_option("Give up after S seconds (exit 7).")
 @click.option(
     "--keep-alive", type=float, metavar="S", help="Keep it warm for S seconds after; 0 not at all, -1 for ever."
 )
-@click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
+@no_autostart_option
 @click.option(
     "-o",
     "--output",
     "file",
     metavar="FILE",
-    type=click.Path(dir_okay=False),
+    type=click.Path(dir_okay=False, path_type=Path),
     help="Save the answer, or the image in it.",
 )
-def command(
+def run_tool(
     invocation: Invocation,
     tool: str,
     values: tuple[str, ...],
@@ -70,32 +78,52 @@ def command(
     timeout: float | None,
     keep_alive: float | None,
     no_autostart: bool,
-    file: str | None,
+    file: Path | None,
 ) -> None:
     """Run a tool and print its JSON answer as it came (indented on a terminal).
 
     Values are coerced by the tool's input schema: n=5, xs=1,2,3, a.b=1; KEY:=JSON takes JSON as it stands.
     KEY=@FILE gives a file. Ctrl-C cancels the run.
+
+    Effect: modifying: starts the tool when it is cold, and the daemon when it is not there
+    $ pxctl run compound-interest principal=1000 annual_rate=0.05 years=10
+    $ pxctl run lorenz-ode-solver rho=28 --stream
+    $ pxctl run lorenz-ode-solver plot=true -o lorenz.png
+    $ pxctl run my-tool 'xs:=[1, 2, 3]' options.depth=2
+    $ pxctl run my-tool --input @request.json --timeout 30
+    $ echo '{"rho": 28}' | pxctl run lorenz-ode-solver --input -
     """
+    kind, _, rest = tool.partition(":")
+    if kind in _OTHER_KINDS and rest:
+        raise usage(f"{tool} is a {kind}, no tool", _OTHER_KINDS[kind].format(rest))
     name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"
+    if file is not None and not os.access(file.parent, os.W_OK):
+        # Found out before the run: its answer would be lost.
+        raise Failure(
+            f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {file.parent}"
+        )
     client = invocation.waking_client(autostart=not no_autostart)
+    verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
+    target = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
+    fields = {"Content-Type": "application/json", "Accept": accept}
+    limit = None if timeout is None else timeout + _SLACK_SECONDS
     try:
         body, state = _body(client, name, values, given)
-        target = query(
-            route("tool", name, "stream" if stream else "run"), [("timeout", timeout), ("keep_alive", keep_alive)]
-        )
-        fields = {"Content-Type": "application/json", "Accept": _STREAMS if stream else "*/*"}
-        limit = None if timeout is None else timeout + _SLACK_SECONDS
         with (
-            _spinner(invocation, name, state) as spinner,
+            invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name, state)) as spinner,
             client.open("POST", target, body=body, fields=fields, timeout=limit) as exchange,
         ):
-            _deliver(invocation, exchange, spinner, file, stream=stream)
+            if file is not None:
+                _save(invocation, exchange, file, spinner)
+            elif stream:
+                _print_items(invocation, exchange, spinner)
+            else:
+                _print_answer(invocation, exchange, spinner)
     except KeyboardInterrupt:
         raise Failure("cancelled", kind="cancelled", unit=f"tool:{name}") from None
     except CannotRead as error:
-        raise Failure(str(error), kind="usage", hint="pxctl run --help", exit_code=USAGE) from error
+        raise usage(str(error), "pxctl run --help") from error
 
 
 def _body(client: Client, name: str, values: tuple[str, ...], given: str | None) -> tuple[bytes, str | None]:
@@ -103,7 +131,10 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
 
     The schema is fetched only when there is something to coerce; an input alone goes out byte for byte.
     """
-    raw = _read_input(given)
+    try:
+        raw = None if given is None else output.read_argument(given)
+    except OSError as error:
+        raise CannotRead(f"cannot read {str(given)[1:]}: {error.strerror}") from error
     base = {} if raw is None else read_json(raw, "--input")
     if not values:
         return raw or b"{}", None
@@ -112,53 +143,148 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape"), str(document.get("state"))
 
 
-def _read_input(given: str | None) -> bytes | None:
-    if given is None:
-        return None
-    if given == "-":
-        return terminal.read_input()
-    if not given.startswith("@"):
-        return given.encode("utf-8", "surrogateescape")
-    try:
-        with open(given[1:], "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise CannotRead(f"cannot read {given[1:]}: {error.strerror}") from error
-
-
-def _spinner(invocation: Invocation, name: str, state: str | None) -> Spinner:
-    return invocation.spinner(f"tool:{name}", _phase(invocation.socket_path, name, state))
-
-
 def _phase(socket_path: str, name: str, first: str | None) -> Callable[[], str]:
     """Return what says "starting (cold)…" until the tool is up, then "running…"; it asks no more once it is up."""
-    known: list[Any] = [first]
+    state: Any = first
 
     def phase() -> str:
-        if known[0] is None or known[0] in _COLD:
+        nonlocal state
+        if state is None or state in _COLD:
             with contextlib.suppress(Failure):
-                known[0] = Client(socket_path).get(route("tool", name), timeout=_ASK_SECONDS).document.get("state")
-        return "starting (cold)…" if known[0] in _COLD else "running…"
+                state = Client(socket_path).get(route("tool", name), timeout=0.5).document.get("state")
+        return "starting (cold)…" if state in _COLD else "running…"
 
     return phase
 
 
-def _deliver(invocation: Invocation, exchange: Exchange, spinner: Spinner, file: str | None, *, stream: bool) -> None:
-    if file is None:
-        (print_items if stream else print_answer)(invocation, exchange, spinner.stop)
+def _is_json(content_type: str) -> bool:
+    return content_type == "application/json" or content_type.endswith("+json")
+
+
+def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
+    content_type = exchange.head.content_type
+    is_text = content_type.startswith("text/") or content_type in {*_JSON_LINES, "application/xml"}
+    if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
+        what = f"the tool answered with {content_type or 'bytes of no known type'}, which is not for a terminal"
+        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE", exit_code=USAGE)
+    chunks, held = exchange.chunks(), b""
+    for chunk in chunks if _is_json(content_type) else ():
+        held += chunk
+        if len(held) > _HELD_BYTES:
+            break
+    else:
+        if held and invocation.out_is_terminal:
+            held = _pretty(held)
+    spinner.stop()
+    output.write(held)
+    for chunk in chunks:
+        output.write(chunk)
+        held = chunk
+    if _is_json(content_type) and held and not held.endswith(b"\n"):
+        output.write("\n")
+
+
+def _pretty(raw: bytes) -> bytes:
+    """Return JSON indented for people; what is not JSON in spite of its type stays as it is, without control codes."""
+    try:
+        text = json.dumps(json.loads(raw), ensure_ascii=False, indent=2)
+    except (ValueError, RecursionError):
+        text = "\n".join(output.clean(line) for line in raw.decode("utf-8", "replace").splitlines())
+    return (text + "\n").encode("utf-8", "backslashreplace")
+
+
+def _print_items(invocation: Invocation, exchange: Exchange, spinner: output.Spinner) -> None:
+    """Print the items of a stream, one a line, each as it comes. An item that is a problem ends the run with it."""
+    content_type = exchange.head.content_type
+    if content_type == _SSE:
+        items = split_events(exchange.chunks())
+    elif content_type in _JSON_LINES:
+        items = (("", line) for line in split_lines(exchange.chunks()) if line.strip())
+    else:
+        _print_answer(invocation, exchange, spinner)
         return
-    saved = save_answer(exchange, file)
+    for name, payload in items:
+        if name in {"error", "problem"} or PROBLEM_PREFIX.encode() in payload[:200]:
+            # Whatever else such an item holds is the tool's own business.
+            with contextlib.suppress(ValueError):
+                members = json.loads(payload)
+                raise_problem(members if isinstance(members, dict) else {})
+        spinner.stop()
+        output.write(payload + b"\n")
+
+
+def split_events(chunks: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and payload of the events of a `text/event-stream`; events without payload are dropped."""
+    name, payload = "message", list[bytes]()
+    for line in split_lines(chunks):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if not line:
+            if payload:
+                yield name, b"\n".join(payload)
+            name, payload = "message", []
+        elif field == b"data":
+            payload.append(value)
+        elif field == b"event":
+            name = value.decode("utf-8", "replace")
+    if payload:
+        yield name, b"\n".join(payload)
+
+
+# -- saved ------------------------------------------------------------------------------------------------------------
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+)
+
+
+def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: output.Spinner) -> None:
+    """Save an answer: an image inside JSON as the image, anything else as it came."""
+    content_type, pointer = exchange.head.content_type, None
+    chunks: Iterable[bytes] = exchange.chunks()
+    if _is_json(content_type):
+        raw = exchange.read()
+        chunks = [raw]
+        with contextlib.suppress(ValueError, RecursionError):
+            if found := _embedded(json.loads(raw), ""):
+                pointer, content_type, content = found
+                chunks = [content]
+    size = write_whole(file, chunks)
     spinner.stop()
     if invocation.json:
-        invocation.document(
-            {
-                "schema": "px.saved/1",
-                "path": saved.path,
-                "size_bytes": saved.size,
-                "content_type": saved.content_type,
-                "pointer": saved.pointer,
-            }
-        )
-        return
-    origin = f", from {saved.pointer}" if saved.pointer is not None else ""
-    invocation.notice(f"saved {saved.path} ({output.size(saved.size)}, {saved.content_type or 'no type'}{origin})")
+        facts = {"path": str(file), "size_bytes": size, "content_type": content_type, "pointer": pointer}
+        invocation.print_json({"schema": "px.saved/1", **facts})
+    else:
+        origin = f", from {pointer}" if pointer is not None else ""
+        invocation.notice(f"saved {file} ({output.size(size)}, {content_type or 'no type'}{origin})")
+
+
+def _embedded(value: Any, pointer: str) -> tuple[str, str, bytes] | None:
+    """Return (JSON pointer, media type, bytes) of the first file that JSON holds as base64; None: there is none."""
+    pairs: Iterable[tuple[object, Any]] = ()
+    match value:
+        case str():
+            return None if (decoded := _decode(value)) is None else (pointer, *decoded)
+        case dict():
+            pairs = ((str(key).replace("~", "~0").replace("/", "~1"), inner) for key, inner in value.items())
+        case list():
+            pairs = enumerate(value)
+    return next((found for key, inner in pairs if (found := _embedded(inner, f"{pointer}/{key}")) is not None), None)
+
+
+def _decode(text: str) -> tuple[str, bytes] | None:
+    """Read `data:TYPE;base64,…` (RFC 2397), or bare base64 that begins as a known kind of file does."""
+    head, comma, rest = text.partition(",")
+    is_url = text.startswith("data:") and bool(comma) and head.endswith(";base64")
+    try:
+        start = b"" if is_url or len(text) < 16 else binascii.a2b_base64(text[:16].encode("ascii"), strict_mode=True)
+        kind = next((kind for magic, kind in _MAGIC if start.startswith(magic)), None)
+        kind = (head.removeprefix("data:").removesuffix(";base64") or "text/plain") if is_url else kind
+        if kind is None:
+            return None
+        return kind, binascii.a2b_base64((rest if is_url else text).encode("ascii"), strict_mode=True)
+    except ValueError:
+        return None

@@ -1,4 +1,8 @@
-"""`pxctl status`, `start`, `stop`, `restart`, `pin`, `unpin`, `wait`: units of every kind."""
+"""`pxctl status`, `start`, `stop`, `restart`, `pin`, `logs`, `events`, `why`, `wait`: units of every kind.
+
+Several units in one call: what one of them answers never hides what another answered. The exit code is that of the
+first failure in the order in which they were named. Ctrl-C ends the waiting, never what was asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,275 +10,604 @@ import time
 
 import click
 
-from pxctl import output, terminal
-from pxctl.app import READS, SECONDS, declare
-from pxctl.batch import steer
-from pxctl.client import expand, query, route
+from pxctl import output
+from pxctl.app import declare, report, root, timeout_option
+from pxctl.client import (
+    FAILED,
+    INACTIVE,
+    OK,
+    TIMED_OUT,
+    Failure,
+    Interrupted,
+    Problem,
+    Silent,
+    Unreachable,
+    expand,
+    query,
+    quote,
+    route,
+    usage,
+)
 from pxctl.completion import tool_names, unit_names
-from pxctl.failure import INACTIVE, OK, Interrupted, Unreachable
-from pxctl.output import BY_STATE, Cell, Column, cut, table_lines
+from pxctl.output import Column, ago, duration, size, state_column
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from pxctl.app import Invocation
     from pxctl.client import Answer, Client
 
+    Document = dict[str, Any]
+
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
+_DOWN = {None, "cold", "stopped", "failed"}
+GOING = {"start": "starting", "stop": "stopping", "restart": "restarting"}
+_SLACK_SECONDS = 15.0
+"""How much longer than its own limit the daemon may take to answer."""
+
+_units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
+_tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
+_execution_or_unit = click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
+
+
+# -- status -----------------------------------------------------------------------------------------------------------
+
+
+def _reason(unit: Document) -> str:
+    """Return why a unit is as it is; of a pipe what runs, else how the last one ended where that was badly."""
+    if error := unit.get("config_error"):
+        return f"broken: {error.get('detail') if isinstance(error, dict) else error}"
+    if unit.get("kind") != "pipe":
+        return str(unit.get("reason") or "")
+    if unit.get("running") is not None:
+        return f"execution {unit['running']}"
+    if unit.get("last_status") not in {"failed", "timed_out"}:
+        return ""
+    failures = unit.get("consecutive_failures") or 0
+    often = f", {failures} in a row" if failures > 1 else ""
+    return f"last run {str(unit['last_status']).replace('_', ' ')}{often}"
+
+
+def _is_bad(unit: Document) -> bool:
+    is_pipe = unit.get("kind") == "pipe" and unit.get("running") is None
+    return bool(unit.get("config_error") or (is_pipe and _reason(unit)) or unit.get("state") == "failed")
+
 
 _COLUMNS = [
-    Column("UNIT", minimum=12),
-    Column("STATE", rank=1),
-    Column("PID", rank=4, right=True),
-    Column("UPTIME", rank=6, right=True),
-    Column("MEMORY", rank=3, right=True),
-    Column("CPU", rank=7, right=True),
-    Column("LAST USED / NEXT RUN", rank=8),
-    Column("PIN", rank=5),
-    Column("REASON", rank=2, minimum=12),
+    Column("UNIT", lambda unit: unit.get("unit") or unit.get("name") or "?", minimum=12),
+    state_column(),
+    Column("PID", lambda unit: unit.get("pid") or "", 6, right=True),
+    Column("UPTIME", lambda unit: duration(unit.get("uptime_seconds")), 7, right=True),
+    Column("MEMORY", lambda unit: size(unit.get("rss_bytes")), 4, right=True),
+    Column("CPU", lambda unit: output.percent(unit.get("cpu_percent")), 8, right=True),
+    Column("LAST USED / NEXT RUN", lambda unit: ago(unit.get("next_run") or unit.get("last_used")), 3),
+    Column("PIN", lambda unit: "pinned" if unit.get("pinned") else "", 5),
+    Column("REASON", _reason, 2, minimum=12, style=lambda unit: "red" if _is_bad(unit) else None),
 ]
 
 
-@declare(
-    "status",
-    effect=READS,
-    examples=[
-        "pxctl status",
-        "pxctl status lorenz-ode-solver    # exits 3 unless it is up",
-        "pxctl status 'tool:web*' --json",
-        "pxctl status --watch --interval 5",
-    ],
-)
+@declare(root, "status")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
 @click.option("--watch", is_flag=True, help="Show it again and again; with --json one line of NDJSON each time.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between looks."
 )
 def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, interval: float) -> int:
-    """Show units with state, pid, uptime, memory, CPU, last use or next run, and reason.
+    """Show everything that is held: state, pid, memory, last use or next run, reason.
 
     With UNIT: only those; exits 3 when one of them is not up, 4 when there is none of that name.
+
+    $ pxctl status
+    $ pxctl status lorenz-ode-solver    # exits 3 unless it is up
+    $ pxctl status 'tool:web*' --json
+    $ pxctl status --watch --interval 5
     """
     invocation.action = "read the status"
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target, interval)
     answer = invocation.client().get(target)
-    _show(invocation, answer)
-    if units and any(unit.get("state") not in _UP for unit in answer.document.get("units", [])):
-        return INACTIVE
-    return OK
+    _print_status(invocation, answer)
+    is_up = all(unit.get("state") in _UP for unit in answer.document.get("units", []))
+    return OK if is_up or not units else INACTIVE
 
 
-def _show(invocation: Invocation, answer: Answer) -> None:
+def _print_status(invocation: Invocation, answer: Answer) -> None:
     units = answer.document.get("units", [])
-    if invocation.told(answer, (unit.get("unit") for unit in units)):
-        return
-    invocation.say_all(_lines(invocation, answer.document))
-    if not units:
-        invocation.notice("no units yet; add a tool: pxctl tools add example:compound-interest")
+    if not invocation.print_result(answer, (unit.get("unit") for unit in units)):
+        invocation.print(*_status_lines(invocation, answer.document))
+        if not units:
+            invocation.notice("no units yet; add a tool: pxctl tools add example:compound-interest")
 
 
-def _lines(invocation: Invocation, document: dict[str, Any]) -> list[str]:
-    paint = invocation.paint
-    rows = [_row(unit, invocation.now()) for unit in document.get("units", [])]
-    lines = table_lines(invocation, _COLUMNS, rows) if rows else []
+def _status_lines(invocation: Invocation, document: Document) -> list[str]:
+    units, daemon = document.get("units", []), document.get("daemon") or {}
+    lines = invocation.table_lines(_COLUMNS, units) if units else []
     if invocation.out_is_terminal:
-        summary = _daemon_line(document.get("daemon") or {})
-        lines.append(paint(cut(summary, invocation.width or len(summary)), "dim"))
+        keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
+        words = f"pxd {daemon.get('version', '?')}, keeper {keeper.get('pid', '?')}, control {control.get('pid', '?')}"
+        words += f", control restarted {control['restarts']}x" if control.get("restarts") else ""
+        lines.append(invocation.paint(output.cut(words, invocation.width or len(words)), "dim"))
     return lines
 
 
-def _daemon_line(daemon: dict[str, Any]) -> str:
-    keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
-    restarts = control.get("restarts")
-    pieces = [
-        f"pxd {daemon.get('version', '?')}",
-        f"keeper {keeper.get('pid', '?')}",
-        f"control {control.get('pid', '?')}",
-    ]
-    if restarts:
-        pieces.append(f"control restarted {restarts}x")
-    return ", ".join(pieces)
-
-
-def _row(unit: dict[str, Any], now: float) -> list[Cell]:
-    state = str(unit.get("state") or "?")
-    return [
-        Cell(str(unit.get("unit") or unit.get("name") or "?")),
-        Cell(state, BY_STATE.get(state)),
-        Cell(str(unit["pid"]) if unit.get("pid") else ""),
-        Cell(_or_blank(output.duration(unit.get("uptime_seconds")))),
-        Cell(_or_blank(output.size(unit.get("rss_bytes")))),
-        Cell(_or_blank(output.percent(unit.get("cpu_percent")))),
-        Cell(_or_blank(output.ago(unit.get("next_run") or unit.get("last_used"), now))),
-        Cell("pinned" if unit.get("pinned") else ""),
-        Cell(*_reason(unit)),
-    ]
-
-
-def _or_blank(text: str) -> str:
-    return "" if text == output.ABSENT else text
-
-
-def _reason(unit: dict[str, Any]) -> tuple[str, str | None]:
-    if error := unit.get("config_error"):
-        detail = error.get("detail") if isinstance(error, dict) else error
-        return f"broken: {detail}", "red"
-    if unit.get("kind") == "pipe":
-        return _last_of(unit)
-    reason = str(unit.get("reason") or "")
-    return reason, "red" if unit.get("state") == "failed" else None
-
-
-def _last_of(pipe: dict[str, Any]) -> tuple[str, str | None]:
-    """Return what is to be known of a pipe: what runs, else how the last one ended where that was badly."""
-    if pipe.get("running") is not None:
-        return f"execution {pipe['running']}", None
-    if pipe.get("last_status") not in {"failed", "timed_out"}:
-        return "", None
-    failures = pipe.get("consecutive_failures") or 0
-    often = f", {failures} in a row" if failures > 1 else ""
-    return f"last run {str(pipe['last_status']).replace('_', ' ')}{often}", "red"
-
-
 def _watch(invocation: Invocation, target: str, interval: float) -> int:
-    """Look again and again until Ctrl-C; a daemon that is away for a while is no reason to end."""
+    """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
     drawn = 0
     try:
         while True:
-            drawn = _look(invocation, target, drawn)
+            try:
+                answer = invocation.client().get(target)
+            except (Unreachable, Interrupted) as failure:
+                lines = [f"pxd is away: {failure.detail}"]
+                if invocation.json or not invocation.can_redraw:
+                    invocation.notice(*lines)
+                    lines = []
+            else:
+                lines = _status_lines(invocation, answer.document)
+                if invocation.json:
+                    output.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
+                elif invocation.quiet or not invocation.can_redraw:
+                    _print_status(invocation, answer)
+            if invocation.can_redraw and not (invocation.json or invocation.quiet):
+                room = max(1, output.height() - 1)
+                if len(lines) > room:
+                    lines = [*lines[: room - 1], f"… {output.counted(len(lines) - room + 1, 'more line')}"]
+                up = f"\x1b[{drawn}A" if drawn else ""
+                output.write(up + "\r" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+                drawn = len(lines)
             time.sleep(interval)
     except KeyboardInterrupt:
         return OK
 
 
-def _look(invocation: Invocation, target: str, drawn: int) -> int:
-    """Draw once over the `drawn` lines of the last time; return how many lines it took."""
-    try:
-        answer = invocation.client().get(target)
-    except (Unreachable, Interrupted) as failure:
-        return _redraw(invocation, [f"pxd is away: {failure.detail}"], drawn)
+# -- several units at once --------------------------------------------------------------------------------------------
+
+
+class Outcome:
+    """What became of one unit: the daemon's document, or a failure."""
+
+    __slots__ = ("document", "failure", "unit")
+
+    def __init__(self, unit: str, document: Document | None = None, failure: Failure | None = None) -> None:
+        self.unit = unit
+        self.document = document
+        self.failure = failure
+
+
+def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]) -> list[Outcome]:
+    """Do to each unit what is over at once; failures are kept, not raised."""
+    outcomes = []
+    for unit in units:
+        try:
+            outcomes.append(Outcome(unit, step(unit)))
+        except Failure as failure:
+            failure.action = f"{verb} {unit}"
+            outcomes.append(Outcome(unit, failure=failure))
+        except KeyboardInterrupt:
+            invocation.warn(f"\npxctl: detached; what was asked of {unit} goes on")
+            raise Silent(FAILED) from None
+    return outcomes
+
+
+def print_outcomes(
+    invocation: Invocation,
+    outcomes: Sequence[Outcome],
+    merged: Callable[[list[Document]], Document],
+    show: Callable[[str, Document], None],
+) -> int:
+    """Print what became of each, under `--json` in one document; raise the failure of a single one."""
+    failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    if failures and len(outcomes) == 1:
+        raise failures[0]
     if invocation.json:
-        invocation.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
-        return 0
-    if invocation.quiet or not invocation.out_is_terminal:
-        _show(invocation, answer)
-        return 0
-    return _redraw(invocation, _lines(invocation, answer.document), drawn)
+        more = {"failures": [failure.document() for failure in failures]} if failures else {}
+        found = [outcome.document for outcome in outcomes if outcome.document is not None]
+        invocation.print_json({**merged(found), **more})
+    else:
+        for outcome in outcomes:
+            if outcome.document is not None:
+                show(outcome.unit, outcome.document)
+        for failure in failures:
+            report(invocation, failure)
+    return failures[0].exit_code if failures else OK
 
 
-def _redraw(invocation: Invocation, lines: list[str], drawn: int) -> int:
-    if not invocation.out_is_terminal or invocation.json:
-        for line in lines:
-            invocation.notice(line)
-        return 0
-    lines = lines[: max(1, terminal.height() - 1)]
-    up = f"\x1b[{drawn}A" if drawn else ""
-    invocation.write(up + "\r" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
-    return len(lines)
+def steer(
+    invocation: Invocation, client: Client, verb: str, names: Sequence[str], timeout: float | None, *, no_wait: bool
+) -> int:
+    """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
+
+    def merged(documents: list[Document]) -> Document:
+        members = ("units", "survivors") if verb == "stop" else ("units",)
+        lists = {member: [one for document in documents for one in document.get(member, [])] for member in members}
+        return {"schema": f"px.{verb}/1", **lists}
+
+    def show(unit: str, document: Document) -> None:
+        found = next((one for one in document["units"] if one.get("unit") == unit), (document["units"] or [{}])[0])
+        words = str(found.get("state") or GOING[verb]) + (f" (pid {found['pid']})" if found.get("pid") else "")
+        if no_wait:
+            words = GOING[verb]
+        elif verb == "stop" and found.get("state") in _DOWN:
+            words = "stopped"
+        elif found.get("execution") is not None:
+            words = f"{found.get('state')} (execution {found['execution']})"
+        invocation.print(unit if invocation.quiet else f"{unit} {words}")
+
+    outcomes = request(invocation, client, verb, names, timeout, no_wait=no_wait)
+    return print_outcomes(invocation, outcomes, merged, show)
 
 
-def _timeout(help_text: str) -> Callable[[Any], Any]:
-    return click.option("--timeout", type=SECONDS, metavar="S", help=help_text)
+def request(
+    invocation: Invocation,
+    client: Client,
+    verb: str,
+    names: Sequence[str],
+    timeout: float | None = None,
+    *,
+    no_wait: bool = False,
+) -> list[Outcome]:
+    """Ask the daemon for it; return what became of each unit, in its order. Ctrl-C says what goes on."""
+    parameters: list[tuple[str, object]] = [("unit", name) for name in names]
+    target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
+    limit = None if timeout is None else 2 * timeout + _SLACK_SECONDS
+    try:
+        with invocation.spinner(", ".join(names), f"{GOING[verb]}…"):
+            results = client.ask("POST", target, timeout=limit).document.get("results", [])
+    except KeyboardInterrupt:
+        invocation.warn(f"\npxctl: detached; {', '.join(names)} goes on {GOING[verb]}")
+        raise Silent(FAILED) from None
+    return [_outcome(verb, result, timeout) for result in results]
 
 
-_units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
-_tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
+def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
+    """Return what became of a unit, with `units` in its document, whatever its kind answers."""
+    unit, answer, problem = str(result.get("unit")), result.get("answer") or {}, result.get("problem")
+    failure: Failure | None = None if problem is None else Problem(int(problem.get("status") or 500), problem)
+    is_pipe = unit.startswith("pipe:")
+    if is_pipe and verb == "start" and answer.get("status") == "failed":
+        from pxctl.commands.pipe import failure_of
+
+        failure = failure_of(answer)
+    if failure is not None:
+        if failure.kind == "timed_out" and timeout is not None and verb != "start":
+            what, goal = ("something of it is left", " --for stopped") if verb == "stop" else ("it is not ready", "")
+            failure.detail, failure.hint = f"{what} after {timeout:g} s; the {verb} goes on", f"pxctl wait {unit}{goal}"
+        failure.action = f"{verb} {unit}"
+        return Outcome(unit, failure=failure)
+    if is_pipe and verb == "start":
+        found = {"unit": unit, "state": answer.get("status"), "pid": answer.get("pid"), "execution": answer.get("id")}
+        return Outcome(unit, {"units": [found]})
+    if is_pipe:
+        executions = answer.get("executions", [])
+        found = {"unit": unit, "state": "stopped", "pid": None, "cancelled": [one.get("id") for one in executions]}
+        return Outcome(unit, {"units": [found], "survivors": [], "executions": executions})
+    return Outcome(unit, answer if "units" in answer else {"units": [{**answer, "unit": unit}]})
 
 
-@declare(
-    "start",
-    effect="modifying: starts the unit's process and keeps it warm",
-    examples=[
-        "pxctl start lorenz-ode-solver",
-        "pxctl start 'tool:*' --timeout 60",
-        "pxctl start lorenz-ode-solver --no-wait",
-        "pxctl start pipe:disk-digest",
-    ],
-)
+def _steer(invocation: Invocation, verb: str, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
+    invocation.action = f"{verb} {', '.join(units)}"
+    return steer(invocation, invocation.client(), verb, units, timeout, no_wait=no_wait)
+
+
+@declare(root, "start")
 @_units
-@_timeout("Give up waiting after S seconds (exit 7).")
+@timeout_option()
 @click.option("--no-wait", is_flag=True, help="Return once the start is under way.")
 def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    """Warm up units; returns when they are ready. A pipe is run in the background: returns when it is queued.
+    """Warm up units; returns when they are ready.
 
-    Ctrl-C ends the waiting only: the start goes on.
+    A pipe is run in the background: returns when it is queued. Ctrl-C ends the waiting only: the start goes on.
+
+    Effect: modifying: starts the unit's process and keeps it warm
+    $ pxctl start lorenz-ode-solver
+    $ pxctl start 'tool:*' --timeout 60
+    $ pxctl start lorenz-ode-solver --no-wait
+    $ pxctl start pipe:disk-digest
     """
-    return _steer(invocation, "start", units, timeout, no_wait=no_wait)
+    return _steer(invocation, "start", units, timeout, no_wait)
 
 
-@declare(
-    "stop",
-    effect="modifying: ends the unit's whole process tree (TERM, its grace, KILL)",
-    examples=["pxctl stop lorenz-ode-solver", "pxctl stop 'tool:*'", "pxctl stop lorenz-ode-solver --no-wait"],
-)
+@declare(root, "stop")
 @_units
-@_timeout("Give up waiting after S seconds (exit 7).")
+@timeout_option()
 @click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
 def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    """Stop units; returns when nothing of them is left.
+    """Stop units, and name what survived; returns when nothing of them is left.
 
-    Of a pipe, what runs and waits is cancelled, and always waited for.
-    What is left in spite of that is named, and the exit code is 8. Stopping what does not run is fine.
-    Ctrl-C ends the waiting only: the stop goes on.
+    Of a pipe, what runs and waits is cancelled, and always waited for. What is left in spite of that is named, and the
+    exit code is 8. Stopping what does not run is fine. Ctrl-C ends the waiting only: the stop goes on.
+
+    Effect: modifying: ends the unit's whole process tree (TERM, its grace, KILL)
+    $ pxctl stop lorenz-ode-solver
+    $ pxctl stop 'tool:*'
+    $ pxctl stop lorenz-ode-solver --no-wait
     """
-    return _steer(invocation, "stop", units, timeout, no_wait=no_wait)
+    return _steer(invocation, "stop", units, timeout, no_wait)
 
 
-@declare(
-    "restart",
-    effect="modifying: replaces the unit's instance by a new one",
-    examples=["pxctl restart lorenz-ode-solver", "pxctl restart 'tool:web*' --timeout 60"],
-)
+@declare(root, "restart")
 @_units
-@_timeout("Limit of the stop, and of the start (exit 7).")
+@timeout_option("Limit of the stop, and of the start (exit 7).")
 @click.option("--no-wait", is_flag=True, help="Return once the new start is under way.")
 def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    """Stop units and start them anew; returns when they are ready."""
-    return _steer(invocation, "restart", units, timeout, no_wait=no_wait)
+    """Stop units and start them anew; returns when they are ready.
+
+    Effect: modifying: replaces the unit's instance by a new one
+    $ pxctl restart lorenz-ode-solver
+    $ pxctl restart 'tool:web*' --timeout 60
+    """
+    return _steer(invocation, "restart", units, timeout, no_wait)
 
 
-def _steer(invocation: Invocation, verb: str, units: tuple[str, ...], timeout: float | None, *, no_wait: bool) -> int:
-    invocation.action = f"{verb} {', '.join(units)}"
-    return steer(invocation, invocation.client(), verb, units, timeout, wait=not no_wait)
-
-
-@declare(
-    "pin",
-    effect="modifying: a pin lasts until `pxctl unpin`, also over restarts of everything",
-    examples=["pxctl pin lorenz-ode-solver", "pxctl pin --forever lorenz-ode-solver text-stats"],
-)
+@declare(root, "pin")
 @_tools
 @click.option("--forever", is_flag=True, help="Exempt from its time to live, too.")
 def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> None:
-    """Exempt tools from being evicted for room; their time to live still applies unless --forever."""
-    _pins(invocation, "pin", tools, lambda client, name: client.ask("PUT", query(name, [("forever", forever)])))
+    """Exempt tools from eviction for room; their time to live still applies unless --forever.
+
+    Effect: modifying: a pin lasts until `pxctl unpin`, also over restarts of everything
+    $ pxctl pin lorenz-ode-solver
+    $ pxctl pin --forever lorenz-ode-solver text-stats
+    """
+    _change_pins(invocation, "pin", tools, lambda client, name: client.ask("PUT", query(name, [("forever", forever)])))
 
 
-@declare(
-    "unpin",
-    effect="modifying: the tool may be evicted again",
-    examples=["pxctl unpin lorenz-ode-solver", "pxctl unpin 'web*'"],
-)
+@declare(root, "unpin")
 @_tools
 def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> None:
-    """Take pins away; a tool that is not pinned is fine."""
-    _pins(invocation, "unpin", tools, lambda client, name: client.ask("DELETE", name))
+    """Take pins away; a tool that is not pinned is fine.
+
+    Effect: modifying: the tool may be evicted again
+    $ pxctl unpin lorenz-ode-solver
+    $ pxctl unpin 'web*'
+    """
+    _change_pins(invocation, "unpin", tools, lambda client, name: client.ask("DELETE", name))
 
 
-def _pins(invocation: Invocation, verb: str, tools: tuple[str, ...], change: Callable[[Client, str], Answer]) -> None:
+def _change_pins(
+    invocation: Invocation, verb: str, tools: tuple[str, ...], change: Callable[[Client, str], Answer]
+) -> None:
     names = [tool if ":" in tool else f"tool:{tool}" for tool in tools]
     invocation.action = f"{verb} {', '.join(names)}"
-    client = invocation.client()
-    documents = []
+    client, documents = invocation.client(), []
     for unit in expand(client, names):
         invocation.action = f"{verb} {unit}"
         documents.append(change(client, route("tool", unit, "pin")).document)
-    told = documents[0] if len(documents) == 1 else {"schema": "px.pins/1", "pins": documents}
-    if not invocation.told(told, (document.get("unit") for document in documents)):
-        for document in documents:
-            words = "pinned" + (" for ever" if document.get("forever") else "")
-            invocation.say(f"{document.get('unit')} {words if document.get('pinned') else 'not pinned'}")
+    result = documents[0] if len(documents) == 1 else {"schema": "px.pins/1", "pins": documents}
+    if not invocation.print_result(result, (document.get("unit") for document in documents)):
+        for one in documents:
+            words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
+            invocation.print(f"{one.get('unit')} {words}")
+
+
+# -- logs, events, why ------------------------------------------------------------------------------------------------
+
+
+@declare(root, "logs")
+@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
+@click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
+@click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
+@click.option("--stdout", is_flag=True, help="Only what came on stdout.")
+@click.option("--stderr", is_flag=True, help="Only what came on stderr.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
+def show_logs(
+    invocation: Invocation,
+    unit: str,
+    follow: bool,
+    lines: int | None,
+    since: str | None,
+    stdout: bool,
+    stderr: bool,
+    timestamps: bool,
+) -> int:
+    """Show a unit's output as it came; with --json a line of NDJSON for each piece.
+
+    Where output was lost, a note on stderr says how much.
+
+    $ pxctl logs lorenz-ode-solver
+    $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
+    $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
+    $ pxctl logs lorenz-ode-solver --since 2026-01-31T12:00:00Z --json
+    """
+    from pxctl.follow import bytes_of, events_of, since_when
+
+    invocation.action = f"read the logs of {unit}"
+    if stdout and stderr:
+        raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
+    stream, first = "stdout" if stdout else "stderr" if stderr else None, since_when(since)
+    cursor: int | None = None
+    begins_line = True
+
+    def target() -> str:
+        """Return the request; after a loss it begins where the last piece ended."""
+        place: list[tuple[str, object]] = [("since", first), ("lines", lines)]
+        place = place if cursor is None else [("cursor", cursor)]
+        form = [("stream", stream), ("encoding", None if invocation.json else "base64")]
+        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, *form])
+
+    try:
+        for line, piece in events_of(invocation, target, follow=follow):
+            if invocation.json:
+                output.write(line + b"\n")
+            elif "gap_bytes" in piece:
+                invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
+            elif not timestamps:
+                output.write(bytes_of(piece))
+            else:
+                begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
+            following = piece.get("next_position")
+            cursor = following if isinstance(following, int) else cursor
+    except KeyboardInterrupt:
+        return OK
+    return OK
+
+
+def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
+    """Write output with the time before each line; return whether the next piece begins one."""
+    stamp = f"{piece.get('time') or ''} ".encode()
+    *whole, rest = content.split(b"\n")  # only a newline ends a line, so that a progress bar stays in its own
+    for part in [*(line + b"\n" for line in whole), *([rest] if rest else [])]:
+        output.write(stamp + part if begins_line else part)
+        begins_line = part.endswith(b"\n")
+    return begins_line
+
+
+@declare(root, "events")
+@click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
+@click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
+@click.option(
+    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
+)
+@click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
+def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:
+    """Show what happened: one line an event, with --json one NDJSON document an event.
+
+    $ pxctl events -n 20
+    $ pxctl events -f --unit lorenz-ode-solver
+    $ pxctl events --json | jq 'select(.reason == "memory_limit")'
+    """
+    from pxctl.follow import events_of
+
+    invocation.action = "read the events"
+    last = after
+
+    def target() -> str:
+        count = limit if last == after else None
+        return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
+
+    try:
+        for line, event in events_of(invocation, target, follow=follow):
+            number = event.get("id")
+            if invocation.json:
+                output.write(line + b"\n")
+            elif invocation.quiet:
+                invocation.print(*([] if number is None else [number]))
+            elif event.get("event") == "gap":
+                invocation.warn(f"pxctl: {event.get('missed')} events were missed here")
+            else:
+                invocation.print(event_line(invocation, event))
+            last = number if isinstance(number, int) else last
+    except KeyboardInterrupt:
+        return OK
+    return OK
+
+
+def event_line(invocation: Invocation, event: Document) -> str:
+    """Return one event on one line: time, unit, what, why, then its further facts."""
+    known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
+    facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
+    reason = event.get("reason")
+    time_ = invocation.moment(event.get("time")) if event.get("time") else None
+    pieces = [time_, event.get("unit") or "pxd", event.get("event"), reason and f"({reason})", " ".join(facts)]
+    return output.clean("  ".join(str(piece) for piece in pieces if piece))
+
+
+@declare(root, "why")
+@_execution_or_unit
+def explain(invocation: Invocation, unit: str) -> None:
+    """Explain a unit's or an execution's state: what led to it, its last words, what to do.
+
+    $ pxctl why lorenz-ode-solver
+    $ pxctl why tool:lorenz-ode-solver --json
+    $ pxctl why 12
+    """
+    client = invocation.client()
+    invocation.action = f"explain {unit}"
+    answer: Answer | Document
+    if unit.isdecimal():
+        from pxctl.commands.pipe import explain_execution
+
+        invocation.action = f"explain execution {unit}"
+        answer = document = explain_execution(invocation, client, unit)
+    else:
+        answer = client.get(f"/api/units/{quote(unit)}/why")
+        document = answer.document
+    if invocation.print_result(answer, [document.get("unit")]):
+        return
+    reason = f" ({document['reason']})" if document.get("reason") else ""
+    number = f" execution {document['execution']}" if document.get("execution") is not None else ""
+    invocation.print(invocation.paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold"))
+    if document.get("summary"):
+        invocation.print(document["summary"])
+    if chain := [event for event in document.get("chain") or [] if isinstance(event, dict)]:
+        invocation.print("", "What happened, oldest first:")
+        invocation.print(*(f"  {event_line(invocation, event)}" for event in chain))
+    if tail := str(document.get("stderr_tail") or "").rstrip():
+        invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
+    if document.get("next_step"):
+        invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")
+
+
+# -- wait -------------------------------------------------------------------------------------------------------------
+
+
+@declare(root, "wait")
+@_execution_or_unit
+@click.option(
+    "--for",
+    "wanted",
+    type=click.Choice(["ready", "stopped", "done"]),
+    help="What to wait for; else ready, of a pipe done.",
+)
+@timeout_option("Give up after S seconds (exit 7).")
+def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
+    """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
+
+    An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
+    cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
+
+    $ pxctl wait lorenz-ode-solver
+    $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
+    $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
+    $ pxctl wait 12                     # an execution
+    """
+    from pxctl.commands import pipe
+
+    is_execution = unit.isdecimal()
+    invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
+    client, newest = invocation.client(), None
+    try:
+        with invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"):
+            if is_execution:
+                document = pipe.await_execution(client, pipe.find_execution(client, unit), timeout)
+            else:
+                is_done = wanted == "done" or (wanted is None and unit.startswith("pipe:"))
+                document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
+                name = str(document.get("unit"))
+                if name.startswith("pipe:"):
+                    if wanted is None and not is_done:  # a bare name that means a pipe
+                        document, is_done = _await_unit(client, name, "done", timeout), True
+                    newest = pipe.newest_of(client, name.removeprefix("pipe:"))
+    except KeyboardInterrupt:
+        invocation.warn(f"\npxctl: no longer waiting; {unit} goes on as it is")
+        raise Silent(FAILED) from None
+    if is_execution:
+        if not invocation.print_result(document, [document.get("id")]):
+            invocation.print(f"pipe:{document.get('pipe_name')} {pipe.sentence(document)}")
+        return pipe.exit_code_of(document)
+    result = document if newest is None else {**document, "execution": newest}
+    if not invocation.print_result(result, [document.get("unit")]):
+        reason = f" ({document['reason']})" if document.get("reason") else ""
+        last = f"; {pipe.sentence(newest)}" if newest is not None else ""
+        invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
+    if is_done and newest is not None:
+        return pipe.exit_code_of(newest)
+    return OK if document.get("ok") else FAILED
+
+
+def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
+    from pxctl.follow import ask_until
+
+    def target(seconds: float) -> str:
+        return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
+
+    def too_late(failure: Failure) -> Failure:
+        name = failure.unit or (unit if ":" in unit else f"tool:{unit}")
+        detail, hint = f"it is not {goal} after {timeout:g} s", f"pxctl why {name}"
+        return Failure(detail, kind="timed_out", hint=hint, exit_code=TIMED_OUT, unit=name, status=504)
+
+    return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)
