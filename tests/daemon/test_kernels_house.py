@@ -99,14 +99,3 @@ def test_a_dump_tells_of_kernels(running: House) -> None:
         "queued": 0,
         "running": None,
     }
-
-
-def test_a_token_file_that_cannot_be_read_takes_the_gateway_and_not_the_daemon(home: House) -> None:
-    (home.home / "pxd.toml").write_text('[kernels]\ngateway_token_file = "nope"\n')
-    home.start()
-    degraded = home.get("/api/daemon")["degraded"]
-    assert [(each["part"], "nope" in each["detail"]) for each in degraded] == [("kernels.gateway", True)]
-    assert text(execute(home, "print(1)")) == "1\n"
-    (home.home / "pxd.toml").write_text("")
-    home.request("POST", "/api/daemon/reload")
-    assert home.get("/api/daemon")["degraded"] == []

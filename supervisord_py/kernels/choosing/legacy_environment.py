@@ -65,7 +65,7 @@ _RULES: Mapping[str, tuple[str, Callable[[str], str | bool | None], str]] = {
     "PI_PYTHON_GATEWAY_TOKEN": ("gateway_token", _text, "a token"),
     "PI_PYTHON_SKIP_CHECK": ("skip_check", _switch, "1 or 0"),
     "PI_PYTHON_IPC_TRACE": ("trace", _switch, "1 or 0"),
-    "PI_DEBUG_STARTUP": ("debug_startup", _switch, "1 or 0"),
+    "PI_DEBUG_STARTUP": ("trace", _switch, "1 or 0"),
 }
 """Variable → key, how it is read (None for a word that it does not know), and the words that it knows.
 

@@ -63,7 +63,7 @@ def read_bounded(file: Path, limit_bytes: int) -> FileRead:
     if not stat.S_ISREG(found.st_mode):
         raise DeclarationError(ConfigProblem("is not a regular file", "put a text file in its place", str(file)))
     if len(raw) > limit_bytes:
-        hint = "put long texts into files beside it, or raise pipes.file_bytes_max"
+        hint = "put long texts into files beside it"
         raise DeclarationError(ConfigProblem(f"is larger than {limit_bytes} bytes", hint, str(file)))
     return FileRead(raw, fingerprint_of(found, raw))
 

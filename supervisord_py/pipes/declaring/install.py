@@ -193,7 +193,7 @@ async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
         body += chunk
         if len(body) > limit_bytes:
             detail = f"{url} is larger than {limit_bytes} bytes"
-            raise TooLargeError(detail, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
+            raise TooLargeError(detail, limit_bytes=limit_bytes)
     return bytes(body)
 
 

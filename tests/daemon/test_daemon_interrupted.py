@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from supervisord_py.api.context import CutOff
-from supervisord_py.daemon import cut_off
+from supervisord_py.daemon import interrupted
 from supervisord_py.ledger import instances, unit_state
 from supervisord_py.ledger.event_rows import EventJournal
 from supervisord_py.ledger.instances import Ending, Spawned, Starting
@@ -48,17 +48,18 @@ class Start:
         self.at[0] = NOW + 1
         caps = Caps(1, NOW, "boot", "cgroup", "cgroup", restarts, swept)
         with structlog.testing.capture_logs() as logs:
-            losses = await cut_off.close(self.ledger, self.events, caps, held)
+            losses = await interrupted.close(self.ledger, self.events, caps, held)
         return losses, logs
 
     async def told(self) -> list[tuple[str, str | None]]:
         await self.ledger.flush()
         return [(each.event, each.reason) for each in await self.events.history() if each.time > NOW]
 
-    async def remember(self, losses: cut_off.Losses) -> Chronicle:
+    async def remember(self, losses: interrupted.Losses) -> Chronicle:
         self.chronicle = Chronicle(self.ledger, self.events)
         await self.chronicle.open()
-        await cut_off.remember(self.ledger, self, losses)  # type: ignore[arg-type]  # it has what is used of a launcher
+        launcher: Any = self  # it has what is used of a launcher
+        await interrupted.remember(self.ledger, launcher, launcher, losses)
         return self.chronicle
 
     def instance_of(self, name: str) -> object | None:
