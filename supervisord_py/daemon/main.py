@@ -11,11 +11,11 @@ import json
 import os
 import resource
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+import msgspec
 
 from supervisord_py import __version__
 from supervisord_py.errors import EXIT_OK, PxError
@@ -113,7 +113,7 @@ def _start(flags: Flags) -> NoReturn:
         os.set_inheritable(fd, True)
     keep_valid(paths.run_dir, loaded)
     document = boot.boot_document(
-        replace(paths, socket=Path(listening.getsockname())),
+        msgspec.structs.replace(paths, socket=Path(listening.getsockname())),
         loaded.settings,
         flags,
         lock_fd=lock_fd,

@@ -135,9 +135,10 @@ def test_a_stopped_keeper_is_no_dead_keeper(running: House) -> None:
 def test_reload_by_signal_keeps_the_last_good_settings_and_says_so(running: House) -> None:
     assert running.process is not None
     settings = running.home / "pxd.toml"
-    settings.write_text("[tools]\nqueue_max = 7\n")
+    settings.write_text('[tools]\nqueue_max = 7\n[kernels]\nexpose = "bash"\n')
     running.process.send_signal(signal.SIGHUP)
     until(lambda: setting(running, "tools.queue_max") == (7, f"{settings}:2"), "the new setting is in force")
+    assert running.get("/api/capabilities")["expose"] == "bash"
     settings.write_text("[tools]\nqueue_mux = 7\n")
     running.process.send_signal(signal.SIGHUP)
     until(lambda: running.get("/api/health")["degraded"], "the mistake is shown")
