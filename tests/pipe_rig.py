@@ -21,7 +21,7 @@ from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, Ru
 from supervisord_py.pipes.running import watching
 from supervisord_py.pipes.scheduler import Clocks, Resumes
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -89,7 +89,7 @@ class PipeRig:
     def __init__(self, folder: Path, keeper: RealKeeper) -> None:
         self.folder = folder
         self.keeper = keeper
-        self.placement: LocalPlacement
+        self.placement: KeeperClient
         self.ledger: Ledger
         self.events: EventStream
         self.room: Pipes
@@ -115,7 +115,7 @@ class PipeRig:
     async def connect(self) -> None:
         """Be the next control plane of the keeper."""
         channel = await asyncio.to_thread(self.keeper.channel)
-        self.placement = await LocalPlacement.connect(
+        self.placement = await KeeperClient.connect(
             channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
         )
 

@@ -7,7 +7,7 @@ from supervisord_py.kernels.config import SessionLimits
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Phase, Refusal, StartCause, WaitsFor
 from supervisord_py.kernels.sessions.session_set import SessionSet
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 QUEUE_MAX = 3
 IDLE_SECONDS = 100.0

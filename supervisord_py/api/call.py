@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.api.idempotency import Copy
     from supervisord_py.api.parameters import Arguments
     from supervisord_py.kernels.session import SessionView
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
     from supervisord_py.tools.catalog import Entry
     from supervisord_py.tools.service import ToolState
 

@@ -23,7 +23,7 @@ from supervisord_py.tools.sync import lacks_bytecode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from supervisord_py.process.spec import Caps
+    from supervisord_py.process.model import Caps
 
 MEBIBYTE = 1024 * 1024
 _DISK_FAIL = 100 * MEBIBYTE

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.room import Pipes
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
     from supervisord_py.tools.service import Tools
@@ -175,7 +175,7 @@ class ApiContext:
     tools: ToolsConfig
     ledger: Ledger
     events: EventStream
-    placement: Placement
+    placement: KeeperClient
     control: DaemonControl
     config: ApiConfig
     interrupted: tuple[CutOff, ...] = ()

@@ -20,7 +20,7 @@ from supervisord_py.api.negotiation import NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
 from supervisord_py.api.times import parse_since, rfc3339
-from supervisord_py.process.output import Chunk, Cursor, Gap, Output, OutputReader, Stream
+from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ async def unit_logs(call: Call) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
     unit = call.unit()
     wish = _wish(call)
-    reader = OutputReader.of(call.context.placement.log_dir, unit)
+    reader = LogReader.of(call.context.placement.log_dir, unit)
     stored = await asyncio.to_thread(_look, reader, wish)
     media = choose(call.wanted, (RAW, NDJSON, SSE))
     response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
@@ -92,7 +92,7 @@ def _position(text: str) -> int:
     return int(text)
 
 
-def _look(reader: OutputReader, wish: _Wish) -> _Stored:
+def _look(reader: LogReader, wish: _Wish) -> _Stored:
     end = reader.end()
     if wish.cursor is not None:
         begin = wish.cursor
@@ -105,7 +105,7 @@ def _look(reader: OutputReader, wish: _Wish) -> _Stored:
     return _Stored(begin, max(begin, end), items)
 
 
-async def _stored(call: Call, reader: OutputReader, stored: _Stored, wish: _Wish) -> AsyncIterator[Output]:
+async def _stored(call: Call, reader: LogReader, stored: _Stored, wish: _Wish) -> AsyncIterator[Output]:
     """Yield what is stored, read a bounded piece at a time, and not a byte beyond its end."""
     items: tuple[Output, ...] = stored.items or ()
     cursor, at_end = Cursor(stored.begin), stored.items is not None

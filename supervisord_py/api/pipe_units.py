@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.pipes.views import PipeView
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ KERNEL_MEANINGS: dict[Reason, Meaning] = {
         "raise kernels.soft_memory_mb or kernels.hard_memory_mb",
     ),
     Reason.OOM_KILL: Meaning("the kernel killed it because memory ran out", "lower kernels.hard_memory_mb"),
-    Reason.CPU_LIMIT: Meaning("it used more CPU time than kernels.cpu_seconds", "raise kernels.cpu_seconds"),
+    Reason.CPU_LIMIT: Meaning("it used more CPU time than its limit", "look for setrlimit in its cells"),
     Reason.READINESS_TIMEOUT: Meaning("it did not answer in time after its start", _LOGS),
     Reason.EARLY_EXIT: Meaning("it ended before it answered", _LOGS),
     Reason.SPAWN_FAILED: Meaning("it could not be started at all", "pxctl kernel start --explain {name}"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from supervisord_py.api.call import Call
-    from supervisord_py.process.spec import TreeStat
+    from supervisord_py.process.model import TreeStat
     from supervisord_py.tools.catalog import Entry
     from supervisord_py.tools.service import ToolState
 

@@ -16,7 +16,7 @@ from supervisord_py.api.streams import ndjson_line, open_stream
 from supervisord_py.api.tools import full_tool_document, tool_name
 from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError
 from supervisord_py.process import program
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 from supervisord_py.tools.debug import diagnose
 from supervisord_py.tools.install import EXAMPLE, RemovalScope, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.sync import Builder

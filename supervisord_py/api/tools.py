@@ -14,7 +14,7 @@ from supervisord_py.api.status import config_error, unit_documents
 from supervisord_py.api.streams import first_of, ndjson_line, open_stream
 from supervisord_py.api.times import rfc3339
 from supervisord_py.errors import BadRequestError, TimedOutError, UnknownUnitError
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 from supervisord_py.tools.proxy import forward
 
 if TYPE_CHECKING:

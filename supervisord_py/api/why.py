@@ -10,8 +10,8 @@ from supervisord_py.api.reasons import meaning_of
 from supervisord_py.api.status import config_error
 from supervisord_py.api.times import rfc3339
 from supervisord_py.ledger import events, instances
-from supervisord_py.process.output import OutputReader, Stream
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.logs import LogReader, Stream
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def _is_up(state: UnitState | None) -> bool:
 async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> str:
     if instance is None or instance.log_position is None:
         return ""
-    reader = OutputReader.of(call.context.placement.log_dir, unit)
+    reader = LogReader.of(call.context.placement.log_dir, unit)
 
     def tail(begin: int, log_end: int | None) -> bytes:
         end = reader.end() if log_end is None else log_end

@@ -1,18 +1,37 @@
 """The control plane's process: `python -m supervisord_py.daemon.control`, started by the keeper, never by a user.
 
-This file only shortens the way to the first answer: while a control plane is replaced, clients wait. What it does is in
-brain.py.
+Descriptors: 3 is the channel to the keeper, 4 the control socket, 5 the lock. Exit: 0 ended as asked · 1 something of
+ours broke (the keeper starts another one) · 78 bad settings. When the keeper is lost this process becomes the sweep
+that leaves nothing of its children alive, still holding the lock.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import gc
+import os
+import select
 import signal
+import socket
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import argparse
+    import asyncio
+    from collections.abc import Mapping
+    from typing import NoReturn
+
+    from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.control_plane import Options, Shutdown
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.settings import Loaded
+
+QUIET_SECONDS = 10.0
+"""The same complaint of the loop is not logged again for this long; how often it came is said with the next one."""
 
 
 def main() -> int:
@@ -27,11 +46,148 @@ def main() -> int:
     gc.disable()
     # structlog loads rich wherever it is installed, for tracebacks that we print plainly: a fifth of the start.
     sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None means 'not there' to the import system
-    from supervisord_py.daemon.brain import run
+    from supervisord_py.daemon import boot, control_plane  # noqa: F401  # the latter is what takes long
+    from supervisord_py.daemon.logging import configure_log
+    from supervisord_py.daemon.settings import SettingsError
+    from supervisord_py.errors import EXIT_FAILED, PxError
 
     gc.freeze()
     gc.enable()
-    return run(sys.argv[1:], started_at)
+    parser = boot.flag_parser("pxd-control")
+    for name in ("--channel-fd", "--listen-fd", "--lock-fd"):
+        parser.add_argument(name, type=int, required=True)
+    given = parser.parse_args()
+    for fd in (given.channel_fd, given.listen_fd, given.lock_fd):
+        os.set_inheritable(fd, False)
+    os.umask(0o077)
+    configure_log("info")
+    import structlog
+
+    log = structlog.get_logger(__name__)
+    try:
+        return _run(given, boot.flags_of(given), started_at)
+    except PxError as error:
+        log.error("control_failed", kind=error.kind, detail=error.detail, hint=error.hint)
+        return error.exit_code if isinstance(error, SettingsError) else EXIT_FAILED
+    except Exception:
+        log.exception("control_crashed")
+        return EXIT_FAILED
+
+
+def _run(given: argparse.Namespace, flags: Flags, started_at: float) -> int:
+    import asyncio
+
+    import structlog
+
+    from supervisord_py.daemon.control_plane import Options, Shutdown
+    from supervisord_py.daemon.logging import set_level
+    from supervisord_py.daemon.sockets import adopt_socket
+
+    log = structlog.get_logger(__name__)
+    paths = flags.paths()
+    loaded = _settings(flags, paths)
+    set_level(loaded.settings.daemon.log_level)
+    for warning in loaded.warnings:
+        log.warning("settings_odd", detail=warning)
+    # A duplicate of our end. Nobody closes it but the kernel, with the process: to the keeper, the end of the channel
+    # means that we must be killed.
+    guard = os.dup(given.channel_fd)
+    options = Options(
+        flags=flags,
+        paths=paths,
+        loaded=loaded,
+        channel=socket.socket(fileno=given.channel_fd),
+        listening=adopt_socket(given.listen_fd),
+        started_at=started_at,
+    )
+
+    def sweep_if_lost() -> None:
+        # Nobody holds the other end: a keeper that is only slow, or broke the protocol, still does.
+        poll = select.poll()
+        poll.register(guard, 0)
+        if any(what & select.POLLHUP for _, what in poll.poll(0)):
+            _sweep(options, given.lock_fd)
+
+    async def live() -> Shutdown:
+        asyncio.get_running_loop().set_exception_handler(LoopTrouble())
+        try:
+            return await _live(options)
+        finally:
+            sweep_if_lost()
+
+    ended = asyncio.run(live())
+    log.info("control_ended", wish=ended.name.lower())
+    return 0 if ended is not Shutdown.KEEPER_LOST else 1
+
+
+def _settings(flags: Flags, paths: Paths) -> Loaded:
+    """Return what pxd or a reload validated; where this version does not understand that, validate anew.
+
+    Raises:
+        SettingsError: There is nothing, and the settings are broken.
+    """
+    from supervisord_py.daemon.settings import recall_valid
+
+    if (kept := recall_valid(paths.run_dir)) is not None:
+        return kept
+    from supervisord_py.daemon.settings_reader import read_settings  # pydantic, after an upgrade in place
+
+    return read_settings(flags.sources(paths))
+
+
+async def _live(options: Options) -> Shutdown:
+    import asyncio
+
+    from supervisord_py.daemon.control_plane import ControlPlane, Shutdown
+
+    plane = await ControlPlane.start(options)
+    loop = asyncio.get_running_loop()
+    # TERM to this process alone means 'be replaced'; orders for the daemon as a whole come from the keeper.
+    loop.add_signal_handler(signal.SIGTERM, plane.requests.make, Shutdown.REPLACE)
+    loop.add_signal_handler(signal.SIGHUP, plane.reload_soon)
+    loop.add_signal_handler(signal.SIGUSR1, plane.dump)
+    try:
+        await plane.serve()
+        return await plane.shutdown()
+    except BaseException:
+        await plane.abort()
+        raise
+
+
+def _sweep(options: Options, lock_fd: int) -> NoReturn:
+    """Kill by mark, group and record what the dead keeper held; the lock goes with us: nobody starts meanwhile."""
+    import structlog
+
+    from supervisord_py.daemon import boot
+
+    os.set_inheritable(lock_fd, True)
+    document = boot.boot_document(
+        options.paths, options.loaded.settings, options.flags, lock_fd=lock_fd, listen_fd=None, socket_owned=False
+    )
+    argv = boot.keeper_argv(document, "--sweep")
+    structlog.get_logger(__name__).warning("sweeping", daemon_id=document["daemon_id"])
+    os.execv(argv[0], argv)  # noqa: S606 - to become the sweep, without a shell, is the point
+
+
+class LoopTrouble:
+    """The loop's exception handler: an accept without descriptors, say, complains in bursts."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
+        """Log a complaint of the loop, unless the same one was logged a moment ago."""
+        import structlog
+
+        message, error = str(context.get("message", "")), context.get("exception")
+        key = f"{message.splitlines()[0] if message else ''} {type(error).__name__}"
+        told_at, unsaid = self._told.get(key, (float("-inf"), 0))
+        if loop.time() - told_at < QUIET_SECONDS:
+            self._told[key] = (told_at, unsaid + 1)
+            return
+        self._told[key] = (loop.time(), 0)
+        log = structlog.get_logger(__name__)
+        log.error("loop_trouble", detail=message, error=repr(error) if error else None, unsaid=unsaid)
 
 
 if __name__ == "__main__":

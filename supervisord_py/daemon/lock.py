@@ -11,8 +11,7 @@ import errno
 import fcntl
 import os
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.errors import ConflictError
 
@@ -26,8 +25,7 @@ _POLL_SECONDS = 0.05
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who wrote the lock file last. `start_time` is in clock ticks since boot, 0 where the platform has none."""
 
     pid: int

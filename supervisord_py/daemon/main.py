@@ -11,11 +11,11 @@ import json
 import os
 import resource
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+import msgspec
 
 from supervisord_py import __version__
 from supervisord_py.errors import EXIT_OK, PxError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import socket
 
     from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.settings import Loaded
 
 OPEN_FILES = 16_384
 """Wanted soft limit of open files: each child costs the keeper a handful, and shells give 1024 (macOS: 256)."""
@@ -90,12 +92,14 @@ def main(
 def _start(flags: Flags) -> NoReturn:
     from supervisord_py.daemon import boot, lock, sockets
     from supervisord_py.daemon.paths import check_socket_length, make_places
+    from supervisord_py.daemon.settings import keep_valid
 
+    _settle_environment()
     paths = flags.paths()
     inherited = _inherited()
     if inherited is None:
         check_socket_length(paths.socket)
-    loaded = flags.load(paths)
+    loaded = _load(flags, paths)
     os.umask(0o077)
     make_places(paths)
     lock_fd = lock.take_lock(paths.lock_file)
@@ -107,12 +111,41 @@ def _start(flags: Flags) -> NoReturn:
         lock.sign_lock(fd)
     for fd in (lock_fd, state_fd, listening.fileno()):
         os.set_inheritable(fd, True)
-    held = boot.Held(listen_fd=listening.fileno(), lock_fd=lock_fd, socket_owned=inherited is None)
-    document = boot.boot_document(replace(paths, socket=Path(listening.getsockname())), loaded.settings, flags, held)
-    _settle_environment()
+    keep_valid(paths.run_dir, loaded)
+    document = boot.boot_document(
+        msgspec.structs.replace(paths, socket=Path(listening.getsockname())),
+        loaded.settings,
+        flags,
+        lock_fd=lock_fd,
+        listen_fd=listening.fileno(),
+        socket_owned=inherited is None,
+    )
     _raise_open_files()
-    argv = boot.keeper_argv(boot.boot_fd(document))
+    argv = boot.keeper_argv(document)
     os.execv(argv[0], argv)  # noqa: S606 - to become the keeper, without a shell, is the point
+
+
+def _load(flags: Flags, paths: Paths) -> Loaded:
+    """Return the settings: those that an earlier start validated, if nothing of them has changed since.
+
+    Raises:
+        SettingsError: They are broken.
+    """
+    from supervisord_py.daemon.paths import guard_directory
+    from supervisord_py.daemon.settings import recall_valid
+
+    if os.path.lexists(paths.run_dir):
+        guard_directory(paths.run_dir)  # what lies there is ours
+        kept = recall_valid(paths.run_dir)
+        if kept is not None and kept.stamp == flags.sources(paths).stamp():
+            return kept
+    return _validate(flags, paths)
+
+
+def _validate(flags: Flags, paths: Paths) -> Loaded:
+    from supervisord_py.daemon.settings_reader import read_settings  # pydantic: a third of a second
+
+    return read_settings(flags.sources(paths))
 
 
 def _inherited() -> socket.socket | None:
@@ -129,7 +162,7 @@ def _settle_environment() -> None:
     """Make places in the environment absolute: the control plane reads it again, perhaps from elsewhere."""
     for name in ("PX_HOME", "PX_SOCKET"):
         if value := os.environ.get(name):
-            os.environ[name] = os.path.abspath(os.path.expanduser(value))
+            os.environ[name] = str(Path(value).expanduser().absolute())
 
 
 def _raise_open_files() -> None:
@@ -142,11 +175,11 @@ def _raise_open_files() -> None:
 
 def _check(flags: Flags, *, as_json: bool) -> int:
     """Say what is wrong with the settings; returns the exit code."""
-    from supervisord_py.daemon.sources import SettingsError
+    from supervisord_py.daemon.settings import SettingsError
 
     paths = flags.paths()
     try:
-        loaded = flags.load(paths)
+        loaded = _validate(flags, paths)
     except SettingsError as error:
         if not as_json:
             raise
@@ -163,15 +196,12 @@ def _check(flags: Flags, *, as_json: bool) -> int:
 
 
 def _show(flags: Flags, *, as_json: bool) -> None:
-    from supervisord_py.daemon.schema import shown
-
-    loaded = flags.load(flags.paths())
+    rows = list(_validate(flags, flags.paths()).rows())
     if as_json:
-        rows = [{"key": each.key, "value": shown(each.value), "origin": str(each.origin)} for each in loaded.effective]
-        _print_json("config", settings=rows)
+        _print_json("config", settings=[{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
         return
-    for each in loaded.effective:
-        click.echo(f"{each.key} = {json.dumps(shown(each.value))}  # {each.origin}")
+    for key, value, origin in rows:
+        click.echo(f"{key} = {json.dumps(value)}  # {origin}")
 
 
 def _print_unit(kind: str, flags: Flags) -> None:

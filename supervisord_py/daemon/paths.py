@@ -12,10 +12,11 @@ import os
 import stat
 import sys
 import warnings
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from supervisord_py.errors import EXIT_BAD_SETTINGS, EXIT_USAGE, BadRequestError, ConfigError, ForbiddenError
 
@@ -53,8 +54,7 @@ class ContradictionError(BadRequestError):
     exit_code = EXIT_USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(msgspec.Struct, frozen=True):
     """Absolute paths of one daemon.
 
     Attributes:
@@ -96,8 +96,7 @@ class Paths:
     lock_file: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(NamedTuple):
     """The four places from which all paths follow."""
 
     config: Path

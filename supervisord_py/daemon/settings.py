@@ -1,224 +1,163 @@
-"""Validates settings and says of each value whence it came.
+"""Settings in force: where they are read from, how they are kept between processes, what is wrong with them.
 
-Defaults < pxd.toml < conf.d/*.toml in the order of their names < PX_<SECTION>__<KEY> < `--set`. A setting read is a
-setting validated (DESIGN §4.9): each source is checked by itself, so that a mistake is reported where it stands, also
-when a stronger source hides it; and all mistakes are reported at once.
+`pxd` reads and validates them (settings_reader.py, which needs pydantic) and leaves them in the runtime directory, with
+a stamp of everything they were read from. The control plane takes that file: its start costs no validation, and a
+pxd.toml that is broken meanwhile ends no children. A reload has a program validate them anew, unless the stamp holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
-import json
 import os
-import re
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import SecretStr, ValidationError
+import msgspec
 
-from supervisord_py.daemon.schema import HIDDEN, KEYS, SECRETS, Settings
-from supervisord_py.daemon.sources import (
-    Layer,
-    Origin,
-    OriginKind,
-    Problem,
-    SettingsError,
-    Sources,
-    merge,
-    nearest,
-    read_sources,
-)
+from supervisord_py import __version__
+from supervisord_py.config.settings import DEFAULTS, KEYS, Settings, shown_value, value_of
+from supervisord_py.errors import EXIT_BAD_SETTINGS, ConfigError
+from supervisord_py.kernels.exposure import LEGACY_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from pydantic_core import ErrorDetails
-
-    from supervisord_py.daemon.schema import KernelsSection, PipesSection
-    from supervisord_py.daemon.sources import Key
+PREFIX = "PX_"
+NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE", "PX_UNIT", "PX_CONTROL"})
+"""Variables that other parts read: places (CONTRACT §1), the client's switch, the marks of children."""
 
 VALID_NAME = "settings.valid.json"
-_CHOICE = re.compile(r"'([^']*)'")
-"""A choice in pydantic's words for all of them: `'a', 'b' or 'c'`."""
-_SHOWN = 60
-"""Characters of a wrong value that an error quotes."""
+PROBLEMS_NAME = "settings.problems.json"
+DEFAULT_ORIGIN = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two settings of one section that bound each other, with what is said of each; `{}` is the other one.
+class SettingsError(ConfigError):
+    """Settings are wrong: `problems` has every mistake of every source, as JSON objects.
+
+    `exit_code` is the word of `pxd` to whoever started it; the problem document speaks to the client, whose codes end
+    at 9 (CONTRACT §3), and names the client's next step.
+    """
+
+    exit_code = EXIT_BAD_SETTINGS
+
+    def __init__(self, problems: Sequence[dict[str, Any]]) -> None:
+        super().__init__(
+            "\n".join(_sentence(problem) for problem in problems),
+            hint="`pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
+            problems=list(problems),
+        )
+
+    def problem(self) -> dict[str, Any]:
+        """Return the problem document: to a client it is a broken file like every other."""
+        return {**super().problem(), "hint": "pxctl config check", "exit_code": ConfigError.exit_code}
+
+
+def _sentence(problem: dict[str, Any]) -> str:
+    meant = f"; did you mean {problem['nearest']}?" if problem["nearest"] else ""
+    return f"{problem['origin']}: {problem['message']}{meant}"
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """Whence settings are read.
 
     Attributes:
-        factor: So many times `low` must fit into `high`.
+        config_file: `pxd.toml`.
+        conf_dir: Folder of drop-ins.
+        named: True when the user named the file (`--config`): then it must exist.
+        environ: The environment.
+        flags: Texts `section.key=value` of `--set`, in their order.
     """
 
-    section: str
-    low: str
-    high: str
-    low_words: str = "must not be above {}"
-    high_words: str = "must not be below {}"
-    factor: int = 1
+    config_file: Path
+    conf_dir: Path
+    named: bool
+    environ: Mapping[str, str]
+    flags: tuple[str, ...] = ()
 
-    def holds(self, low: float, high: float) -> bool:
-        """Say whether values of the two agree."""
-        return low * self.factor <= high
+    def files(self) -> list[Path]:
+        """Return the files to read, weakest first."""
+        dropins = sorted(path for path in self.conf_dir.glob("*.toml") if not path.name.startswith("."))
+        first = self.named or os.path.lexists(self.config_file)
+        return [self.config_file, *dropins] if first else dropins
 
-
-_PAIRS = (
-    _Pair("daemon", "backoff_initial_seconds", "backoff_max_seconds"),
-    _Pair("logs", "segment_bytes", "total_bytes", "must fit twice into {}", "must hold at least two segments of {}", 2),
-    _Pair("kernels", "timeout_min_seconds", "timeout_seconds"),
-    _Pair("kernels", "timeout_seconds", "timeout_max_seconds"),
-    _Pair("kernels", "ladder_nudge_seconds", "ladder_again_seconds"),
-    _Pair("kernels", "ladder_again_seconds", "ladder_terminate_seconds"),
-    _Pair("kernels", "ladder_terminate_seconds", "ladder_kill_seconds"),
-    _Pair("kernels", "output_head_bytes", "output_preview_bytes"),
-    _Pair("kernels", "output_cell_bytes", "output_total_bytes"),
-    _Pair("kernels", "soft_memory_mb", "hard_memory_mb"),
-)
-_OFF = {"kernels.hard_memory_mb"}
-"""Of these 0 means none: it bounds nothing."""
+    def stamp(self) -> str:
+        """Return a text that changes with whatever settings are read from, and tells nothing of it."""
+        variables = sorted(
+            (name, text)
+            for name, text in self.environ.items()
+            if name in LEGACY_NAMES or (name.startswith(PREFIX) and name not in NOT_SETTINGS)
+        )
+        parts = [__version__, self.named, self.flags, variables, [_looks(path) for path in self.files()]]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """One dotted key with its value in force and its origin."""
+def _looks(path: Path) -> tuple[str, ...]:
+    try:
+        seen = path.stat()
+    except OSError as error:
+        return str(path), str(error.errno)
+    return str(path), f"{seen.st_dev}:{seen.st_ino}:{seen.st_size}:{seen.st_mtime_ns}:{seen.st_ctime_ns}"
 
-    key: str
-    value: Any
-    origin: Origin
 
+class Loaded(msgspec.Struct, frozen=True):
+    """Valid settings: where each key that somebody set stands, what is odd but harmless, and the stamp of it all."""
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Valid settings, every key with its origin, and what is odd but harmless."""
-
-    settings: Settings
-    effective: tuple[Effective, ...]
+    settings: Settings = DEFAULTS
+    origins: dict[str, str] = {}
     warnings: tuple[str, ...] = ()
+    stamp: str = ""
 
+    def rows(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield (dotted key, value as it may be shown, origin) of every setting."""
+        for section, name in KEYS:
+            value = shown_value(section, name, value_of(self.settings, section, name))
+            yield f"{section}.{name}", value, self.origin(f"{section}.{name}")
 
-def load_settings(sources: Sources) -> Loaded:
-    """Read and validate all sources.
-
-    Raises:
-        SettingsError: With every mistake of every source.
-    """
-    reading = read_sources(sources)
-    problems = reading.problems + [each for layer in reading.layers for each in layer_problems(layer)]
-    if problems:
-        raise SettingsError(sorted(problems, key=lambda problem: problem.origin.kind.value))
-    merged = merge(reading.layers)
-    settings = Settings.model_validate(merged.tree)
-    if disagreements := list(contradictions(settings, merged.origins)):
-        raise SettingsError(disagreements)
-    return Loaded(settings, _effective(settings, merged.origins, Origin()), tuple(reading.warnings))
-
-
-def _effective(settings: Settings, origins: Mapping[Key, Origin], otherwise: Origin) -> tuple[Effective, ...]:
-    return tuple(
-        Effective(".".join(key), getattr(getattr(settings, key[0]), key[1]), origins.get(key, otherwise))
-        for key in KEYS
-    )
+    def origin(self, key: str) -> str:
+        """Say where a key was set."""
+        return self.origins.get(key, DEFAULT_ORIGIN)
 
 
 def keep_valid(folder: Path, loaded: Loaded) -> None:
-    """Write down settings that are in force, for a control plane that starts again while pxd.toml is broken.
+    """Leave settings for the control planes to come. Secrets are among them: the file is ours alone.
 
-    A crash at such a moment must not end the children. Secrets are among them: the file is ours alone. A disk that
-    refuses costs only this.
+    Raises:
+        OSError: The disk refuses.
     """
     fresh = folder / f"{VALID_NAME}.{os.getpid()}"
-    with contextlib.suppress(OSError):
+    try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump(loaded.settings.model_dump(), file, default=SecretStr.get_secret_value)
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(loaded))
         fresh.replace(folder / VALID_NAME)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink()
+        raise
 
 
 def recall_valid(folder: Path) -> Loaded | None:
-    """Return what `keep_valid` wrote, or None when there is nothing that this version understands."""
+    """Return what `keep_valid` left, or None when there is nothing that this version understands."""
     try:
-        settings = Settings.model_validate_json((folder / VALID_NAME).read_bytes())
-    except (OSError, ValueError):
+        return msgspec.json.decode((folder / VALID_NAME).read_bytes(), type=Loaded)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return Loaded(settings, _effective(settings, {}, Origin(OriginKind.FILE, str(folder / VALID_NAME))))
 
 
-def layer_problems(layer: Layer) -> list[Problem]:
-    """Validate one layer by itself. Pure."""
-    try:
-        Settings.model_validate(layer.tree)
-    except ValidationError as error:
-        problems = [_problem(layer, details) for details in error.errors(include_url=False)]
-        return sorted(problems, key=lambda problem: problem.origin.line or 0)
-    return []
+def changed_keys(old: Settings, new: Settings) -> tuple[str, ...]:
+    """Return the keys whose values differ."""
+    return tuple(".".join(key) for key in KEYS if value_of(old, *key) != value_of(new, *key))
 
 
-def contradictions(settings: Settings, origins: Mapping[Key, Origin]) -> Iterator[Problem]:
-    """Yield what is wrong only in combination, or beyond types and bounds. Pure."""
-
-    def blame(section: str, name: str, message: str) -> Problem:
-        return Problem(origins.get((section, name), Origin()), f"{section}.{name}", f"{section}.{name} {message}")
-
-    for pair in _PAIRS:
-        if problem := _out_of_order(pair, settings, origins):
-            yield problem
-    if settings.api.listen is not None and (reason := _listen_problem(settings.api.listen)):
-        yield blame("api", "listen", reason)
-    for name, message in _kernel_contradictions(settings.kernels):
-        yield blame("kernels", name, message)
-    for name, message in _pipe_contradictions(settings.pipes):
-        yield blame("pipes", name, message)
-
-
-def _out_of_order(pair: _Pair, settings: Settings, origins: Mapping[Key, Origin]) -> Problem | None:
-    """Return what is wrong with a pair. The setting that somebody wrote is blamed, the one that was written last."""
-    section = getattr(settings, pair.section)
-    low, high = getattr(section, pair.low), getattr(section, pair.high)
-    if pair.holds(low, high) or (high == 0 and f"{pair.section}.{pair.high}" in _OFF):
+def restart_needed(key: str) -> str | None:
+    """Return the command that puts a changed setting in force, or None when a reload does."""
+    section = key.split(".", 1)[0]
+    if key == "daemon.log_level" or (section in {"tools", "kernels", "pipes"} and key != "tools.max_body_bytes"):
         return None
-    of_low, of_high = (origins.get((pair.section, name), Origin()) for name in (pair.low, pair.high))
-    if of_low.kind.value > of_high.kind.value:
-        name, origin, words = pair.low, of_low, pair.low_words
-        other = f"{pair.section}.{pair.high} ({high:.15g}, {of_high})"
-    else:
-        name, origin, words = pair.high, of_high, pair.high_words
-        other = f"{pair.section}.{pair.low} ({low:.15g}, {of_low})"
-    key = f"{pair.section}.{name}"
-    return Problem(origin, key, f"{key} {words.format(other)}")
-
-
-def _kernel_contradictions(kernels: KernelsSection) -> Iterator[tuple[str, str]]:
-    """Yield (name, what is wrong with it) of `[kernels]`."""
-    if kernels.backend == "gateway-external" and not kernels.gateway_url:
-        yield "backend", "is gateway-external, but kernels.gateway_url says no address"
-    if kernels.gateway_url and not kernels.gateway_url.lower().startswith(("http://", "https://")):
-        yield "gateway_url", "must begin with http:// or https://"
-
-
-def _pipe_contradictions(pipes: PipesSection) -> Iterator[tuple[str, str]]:
-    """Yield (name, what is wrong with it) of `[pipes]`."""
-    if pipes.timezone is not None and (reason := _zone_problem(pipes.timezone)):
-        yield "timezone", reason
-    for pattern in pipes.redact:
-        try:
-            re.compile(pattern.encode())
-        except (re.error, UnicodeEncodeError) as error:
-            yield "redact", f"has {pattern!r}, which is no regular expression: {error}"
-
-
-def _zone_problem(name: str) -> str | None:
-    # Names and files of zones: 3 ms that a start without this setting does not pay.
-    from supervisord_py.pipes.schedule import ScheduleError, checked_zone
-
-    try:
-        checked_zone(name)
-    except ScheduleError as error:
-        return f"has {name!r}: {error.detail}; {error.hint}"
-    return None
+    # The keeper was told at its birth.
+    return "pxctl daemon restart --all" if section in {"daemon", "logs"} else "pxctl daemon restart"
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -238,58 +177,3 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not address.is_loopback:
         raise ValueError(f"has {bare}, which is no loopback address; use 127.0.0.1 and a tunnel from outside")
     return str(address), int(port)
-
-
-def _listen_problem(text: str) -> str | None:
-    try:
-        parse_listen(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _problem(layer: Layer, details: ErrorDetails) -> Problem:
-    path = tuple(str(part) for part in details["loc"])
-    key = ".".join(path)
-    origin = layer.origin(path)
-    if details["type"] == "extra_forbidden":
-        return Problem(origin, key, f"unknown {_noun(path)} {key}", _meant(path))
-    expected = details["msg"].removeprefix("Input should be ")
-    if details["type"] == "model_type":
-        expected = f"a table: [{key}]"
-    message = f"{key}: expected {expected}, got {_quoted(path, details['input'])}"
-    return Problem(origin, key, message, _choice_meant(details))
-
-
-def _choice_meant(details: ErrorDetails) -> str | None:
-    """Return the choice that a wrong word is nearest to; None where no choice was to be made, or none is near."""
-    if details["type"] != "literal_error" or not isinstance(details["input"], str):
-        return None
-    return nearest(details["input"].lower(), _CHOICE.findall(details["ctx"]["expected"]))
-
-
-def _quoted(path: tuple[str, ...], value: Any) -> str:
-    """Return a wrong value as an error may show it: cut, and not at all where a secret was meant."""
-    if path[:2] in SECRETS:
-        return HIDDEN
-    quoted = repr(value)
-    return quoted if len(quoted) <= _SHOWN else quoted[: _SHOWN - 1] + "…"
-
-
-def _noun(path: tuple[str, ...]) -> str:
-    return "section" if len(path) == 1 and path[0] not in _NAMES else "setting"
-
-
-_NAMES = {name for _, name in KEYS}
-_SECTIONS = {section for section, _ in KEYS}
-
-
-def _meant(path: tuple[str, ...]) -> str | None:
-    """Guess: the same name in another section, else a like one in its own, else a section."""
-    section, name = (path[0], path[-1]) if len(path) > 1 else ("", path[0])
-    for home, key in KEYS:
-        if key == name:
-            return f"{home}.{name}"
-    if close := nearest(name, {key for home, key in KEYS if home == section}):
-        return f"{section}.{close}"
-    return None if section else nearest(name, _SECTIONS)

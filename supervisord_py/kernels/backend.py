@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from supervisord_py.kernels.cell import CellError, CellStatus
-    from supervisord_py.process.spec import Child, ExitRecord, ResourceLimit
+    from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import KernelBackend
     from supervisord_py.kernels.bash.backend import ShellChild
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import ExitRecord
 
 _MODULES = {
     BackendName.DIRECT: "supervisord_py.kernels.direct",
@@ -47,7 +47,7 @@ class Backends:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         config: KernelsConfig,
         watch: ShellWatch,
         make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,

@@ -16,12 +16,12 @@ from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest
     from supervisord_py.kernels.kernel_client import Request
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.model import ExitRecord
 
     Died = asyncio.Future[ExitRecord | None]
 

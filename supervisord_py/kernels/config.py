@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from supervisord_py.config.settings import KERNELS_ENV, KERNELS_ENV_DENY, KERNELS_ENV_PREFIXES
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.session import BackendName
 
@@ -13,32 +14,14 @@ if TYPE_CHECKING:
 
 MIB = 1024 * 1024
 
-ENV_ALLOW = tuple(
-    """
-    PATH HOME USER LOGNAME SHELL LANG LC_ALL LC_CTYPE LC_MESSAGES TERM TERM_PROGRAM TERM_PROGRAM_VERSION TMPDIR TEMP TMP
-    XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME XDG_RUNTIME_DIR SSH_AUTH_SOCK SSH_AGENT_PID CONDA_PREFIX
-    CONDA_DEFAULT_ENV VIRTUAL_ENV PYTHONPATH TZ TZDIR SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
-    http_proxy https_proxy no_proxy all_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY LD_LIBRARY_PATH
-    DYLD_LIBRARY_PATH CUDA_VISIBLE_DEVICES CUDA_HOME OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS
-    IPYKERNEL_CELL_NAME
-    """.split()  # noqa: SIM905  # a page of names reads better so
-)
-ENV_ALLOW_PREFIXES = ("LC_", "XDG_", "PI_")
-ENV_DENY = tuple(
-    """
-    OPENAI_API_KEY ANTHROPIC_API_KEY GOOGLE_API_KEY GEMINI_API_KEY OPENROUTER_API_KEY PERPLEXITY_API_KEY
-    PERPLEXITY_COOKIES EXA_API_KEY AZURE_OPENAI_API_KEY MISTRAL_API_KEY PI_PYTHON_GATEWAY_TOKEN
-    """.split()  # noqa: SIM905
-)
-
 
 @dataclass(frozen=True, slots=True)
 class EnvRules:
     """What of the daemon's environment reaches a kernel. Deny beats prefix and allow; our own tokens never pass."""
 
-    allow: tuple[str, ...] = ENV_ALLOW
-    allow_prefixes: tuple[str, ...] = ENV_ALLOW_PREFIXES
-    deny: tuple[str, ...] = ENV_DENY
+    allow: tuple[str, ...] = KERNELS_ENV
+    allow_prefixes: tuple[str, ...] = KERNELS_ENV_PREFIXES
+    deny: tuple[str, ...] = KERNELS_ENV_DENY
 
 
 @dataclass(frozen=True, slots=True)

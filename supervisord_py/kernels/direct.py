@@ -24,7 +24,7 @@ from supervisord_py.kernels.cell_files import reply_of
 from supervisord_py.kernels.direct_start import KernelStart, open_client
 from supervisord_py.kernels.recording import Recording
 from supervisord_py.kernels.spare_pool import SparePool
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.connection_file import Connection
     from supervisord_py.kernels.kernel_client import KernelClient, Message, Request
     from supervisord_py.kernels.spare_pool import Activity
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ExitRecord
 
     OnSpawned = Callable[[Started], Awaitable[None]]
 
@@ -57,7 +57,7 @@ _log = structlog.get_logger(__name__)
 class DirectBackend:
     """`KernelBackend` over the placement."""
 
-    def __init__(self, placement: Placement, config: KernelsConfig) -> None:
+    def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
         self.spares = SparePool(placement, config)
@@ -160,7 +160,7 @@ class DirectKernel:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         launch: Launch,
         started: Started,
         client: KernelClient,

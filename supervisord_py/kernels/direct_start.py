@@ -13,8 +13,8 @@ from supervisord_py.kernels.backend import Started, StartMethod
 from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail
 from supervisord_py.kernels.launch_command import command
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.output import OutputReader, Stream
-from supervisord_py.process.spec import ChildSpec, Reason
+from supervisord_py.process.logs import LogReader, Stream
+from supervisord_py.process.model import ChildSpec, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.connection_file import Connection
     from supervisord_py.kernels.kernel_client import KernelClient
     from supervisord_py.kernels.spare_pool import SparePool
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ExitRecord
 
     OnSpawned = Callable[[Started], Awaitable[None]]
 
@@ -52,7 +52,7 @@ class KernelStart:
     was cancelled, too. The exit record stays with the placement: to release it is for whoever wrote the end down.
     """
 
-    def __init__(self, placement: Placement, spares: SparePool, config: KernelsConfig, launch: Launch) -> None:
+    def __init__(self, placement: KeeperClient, spares: SparePool, config: KernelsConfig, launch: Launch) -> None:
         self._placement = placement
         self._spares = spares
         self._config = config
@@ -146,7 +146,7 @@ class KernelStart:
 
         def read() -> str:
             try:
-                reader = OutputReader.of(self._placement.log_dir, self._unit)
+                reader = LogReader.of(self._placement.log_dir, self._unit)
                 end = reader.end() if record is None else record.log_end
                 return decode_tail(reader.tail_bytes(start, end, Stream.STDERR, TAIL_BYTES), TAIL_BYTES)
             except OSError:

@@ -100,7 +100,7 @@ _VARIABLES: Mapping[str, tuple[str, Mapping[str, str | bool] | None, str]] = {
     "PI_PYTHON_GATEWAY_TOKEN": ("kernels.gateway_token", None, "a token"),
     "PI_PYTHON_SKIP_CHECK": ("kernels.skip_check", _SWITCH, "1 or 0"),
     "PI_PYTHON_IPC_TRACE": ("kernels.trace", _SWITCH, "1 or 0"),
-    "PI_DEBUG_STARTUP": ("kernels.debug_startup", _SWITCH, "1 or 0"),
+    "PI_DEBUG_STARTUP": ("kernels.trace", _SWITCH, "1 or 0"),
 }
 """Variable → key, the words it knows (None: any text), and how they are told. The first for a key counts."""
 LEGACY_NAMES = frozenset(_VARIABLES)

@@ -29,7 +29,7 @@ from supervisord_py.kernels.backend import Started
 from supervisord_py.kernels.gateway_cell import RemoteKernel
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_kernel import EARLY_MESSAGES, MARK, GatewayKernel
-from supervisord_py.process.spec import Child, Identity
+from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.gateway_cell import RemoteKernel
     from supervisord_py.kernels.gateway_client import GatewayClient
     from supervisord_py.kernels.websocket_frames import Message
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.model import ExitRecord
 
 SILENT_SECONDS = 10.0
 """After a reply, silence of the server after which the rest of the output counts as lost."""

@@ -31,8 +31,8 @@ from supervisord_py.kernels.installs import run
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
 from supervisord_py.kernels.start_failure import early_exit
-from supervisord_py.process.output import OutputReader
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.logs import LogReader
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.gateway_kernel import GatewayKernel
     from supervisord_py.kernels.gateway_server import Running
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
 
 END_MARKED = Path(__file__).with_name("end_marked.py")
 LOOKS = 10
@@ -70,7 +70,7 @@ class GatewayLocal(RemoteKernels):
     """A `KernelBackend` over the shared gateway."""
 
     def __init__(
-        self, placement: Placement, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
+        self, placement: KeeperClient, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
     ) -> None:
         daemon = placement.new_key().partition(".")[0]
         super().__init__(config, daemon, "local")
@@ -90,7 +90,7 @@ class GatewayLocal(RemoteKernels):
             StartFailedError, ReadinessTimeoutError: The gateway or the kernel did not come up.
         """
         gateway = await self._gateway(launch, deadline)
-        from_here = await asyncio.to_thread(lambda: OutputReader.of(self._placement.log_dir, UNIT).end())
+        from_here = await asyncio.to_thread(lambda: LogReader.of(self._placement.log_dir, UNIT).end())
         try:
             return await self._start_in(gateway, launch, deadline, on_spawned)
         except EndedEarlyError:

@@ -28,17 +28,17 @@ from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, S
 from supervisord_py.kernels.gateway import write_private
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.kernel_endings import decode_tail
-from supervisord_py.process import identity
-from supervisord_py.process.output import OutputReader
-from supervisord_py.process.spec import ChildSpec, Identity, Liveness
+from supervisord_py.process import host
+from supervisord_py.process.logs import LogReader
+from supervisord_py.process.model import ChildSpec, Identity, Liveness
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ExitRecord
 
 UNIT = "kernel:gateway"
 SPECS = "kernelspecs"
@@ -79,7 +79,7 @@ class GatewayRecord(msgspec.Struct, frozen=True):
     @property
     def is_there(self) -> bool:
         """Whether this very process lives."""
-        return identity.liveness(Identity(self.pid, self.start_time, self.boot_id)) is not Liveness.DEAD
+        return host.liveness(Identity(self.pid, self.start_time, self.boot_id)) is not Liveness.DEAD
 
     def token(self) -> str | None:
         """Return the token; None when its file is gone, or may be read by others. File I/O."""
@@ -118,7 +118,7 @@ class SharedGateway:
     """Finds or starts the gateway. `python` chooses the interpreter that runs it; `daemon` is the id of this one."""
 
     def __init__(
-        self, placement: Placement, config: KernelsConfig, daemon: str, python: Callable[[Launch], str]
+        self, placement: KeeperClient, config: KernelsConfig, daemon: str, python: Callable[[Launch], str]
     ) -> None:
         self.config = config
         self._placement = placement
@@ -355,10 +355,10 @@ class SharedGateway:
         return StartFailedError(detail, hint=hint, unit=UNIT, **facts)
 
 
-def log_tail(placement: Placement, start: int, end: int | None = None) -> str:
+def log_tail(placement: KeeperClient, start: int, end: int | None = None) -> str:
     """Return the end of what was said between two positions of the gateway's log. Blocking."""
     try:
-        reader = OutputReader.of(placement.log_dir, UNIT)
+        reader = LogReader.of(placement.log_dir, UNIT)
         raw = reader.tail_bytes(start, reader.end() if end is None else end, None, _TAIL_BYTES)
     except OSError:
         return ""

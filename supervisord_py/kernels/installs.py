@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisord_py.errors import ShuttingDownError, StartFailedError
-from supervisord_py.process.output import Chunk, OutputReader, Stream
-from supervisord_py.process.spec import ChildSpec
+from supervisord_py.process.logs import Chunk, LogReader, Stream
+from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import ExitRecord
 
 UNITS = "kernel-env:"
 """How the units of programs begin that are run to choose or install."""
@@ -63,7 +63,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 async def run(
-    placement: Placement,
+    placement: KeeperClient,
     argv: Sequence[str],
     *,
     unit: str,
@@ -86,7 +86,7 @@ async def run(
         async with asyncio.timeout(timeout):
             child = await placement.spawn(key, ChildSpec(unit, tuple(argv), cwd, env))
             exited = ended = asyncio.ensure_future(placement.wait(key))
-            reader, position, drained = OutputReader.of(placement.log_dir, unit), child.log_position, False
+            reader, position, drained = LogReader.of(placement.log_dir, unit), child.log_position, False
             while True:
                 batch = await asyncio.to_thread(reader.read, position)
                 position = batch.cursor  # type: ignore[assignment]
@@ -114,14 +114,14 @@ async def run(
         await asyncio.shield(_stop(placement, key))
 
 
-async def _stop(placement: Placement, key: str) -> None:
+async def _stop(placement: KeeperClient, key: str) -> None:
     """Stop whatever lives of a program; one whose tree cannot be stopped is not released."""
     report = await placement.stop(key, grace_seconds=1.0, reason="cancelled")
     if not report.survivors:
         await placement.release(key)
 
 
-async def stop_left_over(placement: Placement) -> None:
+async def stop_left_over(placement: KeeperClient) -> None:
     """Stop what an earlier control plane left running; its results are nobody's."""
     await asyncio.gather(*(_stop(placement, child.key) for child in await placement.list(UNITS)))
 
@@ -215,7 +215,7 @@ class InstallFailedError(StartFailedError):
 class Installs:
     """All installs of one control plane."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: KeeperClient) -> None:
         self._placement = placement
         self._running: dict[Path, asyncio.Task[None]] = {}
 

@@ -25,7 +25,7 @@ from supervisord_py.kernels.interpreters import Stamps, Trouble, stamps
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
@@ -85,7 +85,7 @@ def read_report(path: str, text: str, overlays: str) -> Interpreter | Trouble:
 class InterpreterProbe:
     """Asks and remembers; one for a control plane."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: KeeperClient) -> None:
         self._placement = placement
         self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.cell import CellError
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.model import ExitRecord
 
 TAIL_LINES = 12
 _FATAL = "Fatal Python error"

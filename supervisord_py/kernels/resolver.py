@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
     from supervisord_py.kernels.interpreters import Stamps
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 KEEP_SECONDS = 5.0
 """How long the same question gets the same answer, if nothing it looked at has changed."""
@@ -55,7 +55,7 @@ class InterpreterResolver:
     """
 
     def __init__(
-        self, placement: Placement, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
+        self, placement: KeeperClient, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
     ) -> None:
         self._placement = placement
         self._environ = deactivated(environ)

@@ -32,7 +32,7 @@ from supervisord_py.kernels.room_requests import InterruptReport, Owner, StartRe
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.process import clock
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 RUNG_SECONDS = 5.0
 """How long an interrupt waits for the rung that it asked for."""
@@ -75,7 +75,7 @@ class Kernels:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         ledger: Ledger,
         config: KernelsConfig,
         events: EventStream,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
 
 JUPYTER_NAMESPACE = uuid.UUID("6d0f3f64-0d6e-5d8b-9d5a-3c1b6f8f2f10")
 

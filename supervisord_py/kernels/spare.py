@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.inside.spare import stamped
 from supervisord_py.kernels.launch_command import LAUNCHER
-from supervisord_py.process.messages import marked
-from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason
+from supervisord_py.process.keeper_client import marked
+from supervisord_py.process.model import ChildSpec, GrantedFd, Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.spare_rules import Recipe
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
 
 KIND = "kernel-spare"
 FD = 3
@@ -45,7 +45,7 @@ class UnfitError(Exception):
 class Spare:
     """One process."""
 
-    def __init__(self, placement: Placement, recipe: Recipe) -> None:
+    def __init__(self, placement: KeeperClient, recipe: Recipe) -> None:
         self._placement = placement
         self.recipe = recipe
         self.key = placement.new_key()

@@ -16,16 +16,16 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import SpareView
 from supervisord_py.kernels.spare import Spare, UnfitError, unit_of
 from supervisord_py.kernels.spare_rules import Bounds, Make, Shelf, recipe_of
-from supervisord_py.process.descriptors import check_room
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.host import check_room
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
 
 _log = structlog.get_logger(__name__)
 _TROUBLE = (UnfitError, PxError, OSError, TimeoutError, ValueError, KeyError, TypeError)
@@ -62,7 +62,7 @@ class Activity:
 class SparePool:
     """Made where the loop runs; end it with `close`."""
 
-    def __init__(self, placement: Placement, config: KernelsConfig) -> None:
+    def __init__(self, placement: KeeperClient, config: KernelsConfig) -> None:
         self._placement = placement
         self._config = config
         self.activity = Activity()

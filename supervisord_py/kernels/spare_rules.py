@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.backend import Launch
-    from supervisord_py.process.spec import ResourceLimit
+    from supervisord_py.process.model import ResourceLimit
 
 AT_START = frozenset(
     """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.kernel_endings import how_it_ended, last_lines
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Launch

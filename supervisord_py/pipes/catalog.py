@@ -76,7 +76,7 @@ def read_pipe(folder: Path, *, limit_bytes: int, default_agent: str = DEFAULT_AG
             errno.ENOENT: f"write a {PIPE_FILE}, or mend the link that leads nowhere",
             errno.EACCES: f"let its owner read it: chmod u+rX {folder} {file}",
             errno.ELOOP: "mend the link, which leads in a circle",
-            errno.EFBIG: "put long texts into files beside it, or raise pipes.file_bytes_max",
+            errno.EFBIG: "put long texts into files beside it",
         }
         words = words if words.startswith("is ") else f"cannot be read: {words}"
         return BrokenPipe(folder.name, folder, Problem(message=words, file=str(file), hint=hints.get(number or 0)))

@@ -5,33 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from supervisord_py.config.settings import PIPES_ENV
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 MIB = 1024 * 1024
-ENV_ALLOW = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "TZ",
-    "TMPDIR",
-    "TERM",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "NODE_EXTRA_CA_CERTS",
-)
-"""Variables that reach agents, beside the keys that their adapter and preset name; a last * is a prefix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +134,7 @@ class PipesConfig:
     api_host: str = "127.0.0.1"
     api_token_file: str | None = None
     default_timezone: str | None = None
-    env_allow: tuple[str, ...] = ENV_ALLOW
+    env_allow: tuple[str, ...] = PIPES_ENV
     slots: SlotLimits = field(default_factory=SlotLimits)
     retries: RetryLimits = field(default_factory=RetryLimits)
     output: OutputLimits = field(default_factory=OutputLimits)

@@ -174,7 +174,7 @@ async def fetch(address: str, limit_bytes: int) -> bytes:
                         body += chunk
                         if len(body) > limit_bytes:
                             said = f"{url} is larger than {limit_bytes} bytes"
-                            raise TooLargeError(said, limit_bytes=limit_bytes, setting="pipes.file_bytes_max")
+                            raise TooLargeError(said, limit_bytes=limit_bytes)
                     return bytes(body)
     except TimeoutError:
         detail = f"{address} did not answer within {TIMEOUT_SECONDS:g} s"

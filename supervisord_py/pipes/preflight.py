@@ -21,7 +21,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.pipes.adapters import CannotRunError, Version, fill_arguments, in_range, parse_version
 from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.outcome import classify
-from supervisord_py.process.spec import ChildSpec, GrantedFd, ResourceLimit
+from supervisord_py.process.model import ChildSpec, GrantedFd, ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.pipes.adapters import AgentSpec, Values
     from supervisord_py.pipes.launch import LaunchSpec
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 VERSION_SECONDS = 30.0  # `pi --version` was seen to take nine seconds on a busy machine
 FIRST_WAIT_SECONDS = 0.2
@@ -70,7 +70,7 @@ Run = Callable[..., Awaitable[Completed]]
 class Programs:
     """Runs small programs as children of the keeper. What they print is in memory alone, never in a log."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: KeeperClient) -> None:
         self._placement = placement
 
     async def open(self) -> None:

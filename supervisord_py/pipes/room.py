@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.scheduler import Clocks
     from supervisord_py.pipes.views import EventClaims, FollowItem, NextReport, OutputPage, PipeView, QueueView
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
 _MOST_NEXT = 50
@@ -56,7 +56,7 @@ class Pipes:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         ledger: Ledger,
         events: EventStream,
         config: PipesConfig,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from supervisord_py.ledger.events import EventJournal
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
 
 RECENT_MAX = 2048
 QUEUE_MAX = 2048

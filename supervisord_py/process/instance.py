@@ -15,12 +15,12 @@ import msgspec
 
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow, ended
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.errors import PxError
     from supervisord_py.ledger.table import Operation
-    from supervisord_py.process.spec import Child, ExitRecord, StopReport
+    from supervisord_py.process.model import Child, ExitRecord, StopReport
 
 
 class Phase(StrEnum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.process.spec import ExitRecord, Verdict
+    from supervisord_py.process.model import ExitRecord, Verdict
 
 _CPU_SLACK_SECONDS = 1.0
 """RLIMIT_CPU is whole seconds, and the kernel rounds: getrlimit(2)."""

@@ -30,7 +30,7 @@ import msgspec
 
 from supervisord_py.process.backoff import Backoff, BackoffPolicy
 from supervisord_py.process.instance import Phase
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

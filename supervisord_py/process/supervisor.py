@@ -22,10 +22,10 @@ import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, StartFailedError
 from supervisord_py.ledger.instances import INSTANCES, became_ready
-from supervisord_py.process.descriptors import SHORT, check_room, shortage
+from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import Instance, Phase, ended_row, read_note, reason_of, spawned_row, starting_row
-from supervisord_py.process.output import OutputReader, Stream
-from supervisord_py.process.spec import Reason, StopReport
+from supervisord_py.process.logs import LogReader, Stream
+from supervisord_py.process.model import Reason, StopReport
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.table import Operation
     from supervisord_py.process.events import EventStream
     from supervisord_py.process.instance import Note
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ChildSpec, ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ChildSpec, ExitRecord
 
 TRY_AGAIN_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
@@ -76,7 +76,7 @@ class Driver(Protocol[Kind_contra]):
 class Supervisor:
     """The one owner of rows, notes, events and ends of instances. `open` it where the loop runs."""
 
-    def __init__(self, placement: Placement, ledger: Ledger, events: EventStream) -> None:
+    def __init__(self, placement: KeeperClient, ledger: Ledger, events: EventStream) -> None:
         self.placement = placement
         self._ledger = ledger
         self._events = events
@@ -301,7 +301,7 @@ class Supervisor:
 
     def _read_tail(self, unit: str, start: int, end: int | None, since: float | None) -> bytes:
         try:
-            reader = OutputReader.of(self.placement.log_dir, unit)
+            reader = LogReader.of(self.placement.log_dir, unit)
             start = start if since is None else max(start, reader.since(since))
             return reader.tail_bytes(start, reader.end() if end is None else end, Stream.STDERR, TAIL_BYTES)
         except OSError:

@@ -5,44 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from supervisord_py.config.settings import TOOLS_ENV
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-DEFAULT_ENV_ALLOW = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "TZ",
-    "TZDIR",
-    "TMPDIR",
-    "TEMP",
-    "TMP",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "all_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "ALL_PROXY",
-    "LD_LIBRARY_PATH",
-    "DYLD_LIBRARY_PATH",
-    "XDG_CACHE_HOME",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-)
-"""Names (a trailing `*` is a prefix) that pass from the daemon's environment to a tool. PYTHON* variables do not: they
-would aim the daemon's interpreter settings at the tool's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +33,7 @@ class ToolDefaults:
     stop_timeout_seconds: float = 5.0
     concurrency: int = 16
     python: str | None = None
-    env_allow: tuple[str, ...] = DEFAULT_ENV_ALLOW
+    env_allow: tuple[str, ...] = TOOLS_ENV
 
 
 @dataclass(frozen=True, slots=True)

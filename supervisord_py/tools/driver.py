@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.errors import PxError, StartFailedError
 from supervisord_py.process.instance import End, Instance
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.spec import ChildSpec, GrantedFd, Reason, ResourceLimit
+from supervisord_py.process.model import ChildSpec, GrantedFd, Reason, ResourceLimit
 from supervisord_py.tools import failures
 from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
 from supervisord_py.tools.manifest import ListenMode, ToolSpec
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.process.instance import Note
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child
     from supervisord_py.process.supervisor import Supervisor
     from supervisord_py.tools.catalog import Catalog
     from supervisord_py.tools.config import ToolsConfig
@@ -308,7 +308,7 @@ class Listeners:
     nobody else can take it, and requests wait in its backlog instead of being refused. Only an instance accepts.
     """
 
-    def __init__(self, placement: Placement, backlog: int, prefix: str) -> None:
+    def __init__(self, placement: KeeperClient, backlog: int, prefix: str) -> None:
         self._placement = placement
         self._backlog = backlog
         self._prefix = prefix

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dotenv.variables import parse_variables
 
+from supervisord_py.config.settings import TOOLS_ENV
 from supervisord_py.errors import StartFailedError
 from supervisord_py.process.child_environment import DEFAULT_PATH, MARKS, Environment, passed, read_dotenv
-from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
 from supervisord_py.tools.manifest import DOTENV, VENV
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def build_environment(
     spec: ToolSpec,
     source: Mapping[str, str],
     *,
-    allow: Sequence[str] = DEFAULT_ENV_ALLOW,
+    allow: Sequence[str] = TOOLS_ENV,
     artefacts_root: Path | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> BuiltEnvironment:

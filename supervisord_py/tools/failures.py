@@ -26,8 +26,8 @@ from supervisord_py.errors import (
     UnknownUnitError,
 )
 from supervisord_py.process.instance import End
+from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import Refusal
-from supervisord_py.process.spec import Reason
 from supervisord_py.tools.manifest import ListenMode
 
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from supervisord_py.errors import (
     TooLargeError,
     ToolFailedError,
 )
-from supervisord_py.process.descriptors import SHORT
-from supervisord_py.process.identity import liveness
-from supervisord_py.process.spec import Liveness, Reason
+from supervisord_py.process.host import SHORT, liveness
+from supervisord_py.process.model import Liveness, Reason
 from supervisord_py.tools import failures
 from supervisord_py.tools.pixie import pixie_call
 from supervisord_py.tools.schema import check_input

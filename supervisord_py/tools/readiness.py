@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.model import ExitRecord
 
 FIRST_DELAY = 0.002
 DELAY_GROWTH = 1.3

@@ -28,8 +28,8 @@ from supervisord_py.errors import (
 from supervisord_py.ledger.instances import PINS, RUNS, UNIT_STATES, PinRow, RunRow, UnitStateRow
 from supervisord_py.process import clock
 from supervisord_py.process.instance import Phase, reason_of
+from supervisord_py.process.model import Reason, StopReport
 from supervisord_py.process.pool import Bounds, Fail, Grant, Pin, Pool, Refuse, Request, Rules, Start, Stop
-from supervisord_py.process.spec import Reason, StopReport
 from supervisord_py.process.supervisor import Supervisor
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolDriver, ToolInstance
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.pool import Action
     from supervisord_py.tools.catalog import Catalog, Entry
     from supervisord_py.tools.config import PoolLimits, ToolsConfig
@@ -141,7 +141,7 @@ class Tools:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         ledger: Ledger,
         catalog: Catalog,
         config: ToolsConfig,

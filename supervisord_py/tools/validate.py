@@ -23,7 +23,7 @@ import msgspec
 
 from supervisord_py.config.documents import DocumentError, Problem, read_document
 from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 from supervisord_py.process.supervisor import stop_report
 from supervisord_py.tools import failures
 from supervisord_py.tools.driver import ToolInstance

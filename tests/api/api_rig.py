@@ -31,7 +31,7 @@ from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.spec import Caps, Reason, StopReport, TreeStat
+from supervisord_py.process.model import Caps, Reason, StopReport, TreeStat
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 

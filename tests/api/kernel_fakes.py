@@ -13,7 +13,7 @@ from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.room_requests import InterruptReport, Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState, SessionView
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

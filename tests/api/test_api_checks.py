@@ -13,7 +13,7 @@ import pytest
 from supervisord_py.api import checks
 from supervisord_py.api.checks import Verdict
 from supervisord_py.api.reasons import MEANINGS
-from supervisord_py.process.spec import Caps, Reason
+from supervisord_py.process.model import Caps, Reason
 
 if TYPE_CHECKING:
     from pathlib import Path

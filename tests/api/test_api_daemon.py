@@ -21,7 +21,7 @@ from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.pipes.execution import Status
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 
 async def test_the_daemon_object(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from api.api_rig import DEADLINE, Rig, until
 from supervisord_py.api.events import _frame
 from supervisord_py.api.negotiation import NDJSON, SSE
 from supervisord_py.process.events import EventGap
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     import aiohttp

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from api.api_rig import DEADLINE, STDERR, Output, Rig, until
 from supervisord_py.api.logs import Frames
 from supervisord_py.api.negotiation import NDJSON, RAW, SSE
-from supervisord_py.process.output import Chunk, Gap, Stream
+from supervisord_py.process.logs import Chunk, Gap, Stream
 
 if TYPE_CHECKING:
     import aiohttp

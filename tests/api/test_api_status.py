@@ -14,7 +14,7 @@ from supervisord_py.api.status import resident_bytes
 from supervisord_py.errors import KeeperLostError
 from supervisord_py.ledger.events import Event
 from supervisord_py.process.events import EventGap
-from supervisord_py.process.spec import Reason, TreeStat
+from supervisord_py.process.model import Reason, TreeStat
 
 
 def unit_of(document: dict[str, Any], unit: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from supervisord_py.kernels.cell import Step
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger.kernels import KernelCellRow
-from supervisord_py.process.spec import TreeStat
+from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from supervisord_py.api.names import resolve, resolve_one
 from supervisord_py.api.reasons import KERNEL_MEANINGS, meaning_of
 from supervisord_py.errors import AmbiguousNameError
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.spec import Reason, TreeStat
+from supervisord_py.process.model import Reason, TreeStat
 
 if TYPE_CHECKING:
     from api.api_rig import Rig

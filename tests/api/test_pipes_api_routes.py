@@ -10,7 +10,7 @@ from api.pipe_fakes import execution
 from supervisord_py.errors import ConflictError
 from supervisord_py.pipes.execution import ErrorType, Plan, Status
 from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, PublishedEvent, RunRequest
-from supervisord_py.process.spec import TreeStat
+from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
     from api.api_rig import Rig

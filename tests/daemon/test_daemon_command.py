@@ -65,12 +65,21 @@ def test_starting_loads_neither_server_nor_log(home: Path) -> None:
     )
     # A measured process loads what the measuring needs.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PX_", "COV"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**kept, "PX_HOME": str(home)}, capture_output=True, text=True, check=True
-    )
-    loaded = set(done.stdout.split())
-    assert "supervisord_py.daemon.lock" in loaded
-    assert not {"aiohttp", "structlog", "asyncio", "sqlite3", "psutil"} & loaded
+
+    def modules(code: str) -> set[str]:
+        argv, environ = [sys.executable, "-c", code], {**kept, "PX_HOME": str(home)}
+        return set(subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout.split())
+
+    loaded = modules(code)
+    assert {"supervisord_py.daemon.lock", "pydantic"} <= loaded
+    assert not {"aiohttp", "structlog", "sqlite3", "psutil"} & loaded
+    again = modules(code)
+    assert not {"pydantic", "asyncio"} & again, "settings that did not change are not validated again"
+    (home / "pxd.toml").write_text("[tools]\nqueue_max = 3\n")
+    assert "pydantic" in modules(code)
+    control_plane = modules("import sys, supervisord_py.daemon.control_plane; print(*sys.modules)")
+    assert "supervisord_py.daemon.settings" in control_plane
+    assert "pydantic" not in control_plane
 
 
 def test_good_settings(home: Path) -> None:
@@ -85,13 +94,13 @@ def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: 
     (home / "pxd.toml").write_text("# c\n[tools]\nwarm_keep_mxa = 3\n")
     (home / "conf.d").mkdir()
     (home / "conf.d" / "a.toml").write_text("[tools]\nqueue_max = 'x'\n")
-    done = pxd(home, *words, PX_TOOLS__CONCURENCY="3")
+    done = pxd(home, *words, PX_TOOLS__WARM_KEEP_MX="3")
     assert done.returncode == 78
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         f"pxd: {home}/pxd.toml:3: unknown setting tools.warm_keep_mxa; did you mean tools.warm_keep_max?",
         f"pxd: {home}/conf.d/a.toml:2: tools.queue_max: expected a valid integer, got 'x'",
-        "pxd: env PX_TOOLS__CONCURENCY: unknown setting tools.concurency; did you mean PX_TOOLS__CONCURRENCY?",
+        "pxd: env PX_TOOLS__WARM_KEEP_MX: unknown setting tools.warm_keep_mx; did you mean PX_TOOLS__WARM_KEEP_MAX?",
         "hint: `pxd --check-config` checks again; `pxd --show-config` shows every key with its value and origin",
     ]
     assert not (home / "run").exists()
@@ -99,10 +108,10 @@ def test_bad_settings_exit_78_with_file_line_key_and_nearest(home: Path, words: 
 
 def test_every_setting_is_shown_with_its_origin(home: Path) -> None:
     (home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 3\n")
-    shown = pxd(home, "--show-config", "--set", "tools.queue_max=7", PX_TOOLS__CONCURRENCY="2").stdout.splitlines()
+    shown = pxd(home, "--show-config", "--set", "tools.queue_max=7", PX_TOOLS__MAX_MEMORY_MB="2").stdout.splitlines()
     assert f"tools.warm_keep_max = 3  # {home}/pxd.toml:2" in shown
     assert "tools.queue_max = 7  # flag --set tools.queue_max" in shown
-    assert "tools.concurrency = 2  # env PX_TOOLS__CONCURRENCY" in shown
+    assert "tools.max_memory_mb = 2  # env PX_TOOLS__MAX_MEMORY_MB" in shown
     assert "tools.python = null  # default" in shown
     document = json.loads(pxd(home, "--show-config", "--json").stdout)
     assert document["schema"] == "px.config/1"

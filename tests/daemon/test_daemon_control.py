@@ -111,16 +111,6 @@ def test_a_keeper_that_speaks_otherwise_is_not_swept_after(stage: Stage) -> None
     assert "sweeping" not in said
 
 
-def test_odd_variables_are_told_in_the_log(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.paths.conf_dir.mkdir()
-    monkeypatch.setenv("PY_COLORS", "0")
-    stage.ours.close()
-    stage.begin("--set", "daemon.log_level=warning")
-    code, said = stage.end()
-    assert code == 0
-    assert "sweeping" in said
-
-
 def test_a_ledger_that_cannot_be_opened_is_told(stage: Stage) -> None:
     stage.paths.ledger_file.mkdir()
     stage.begin()

@@ -97,11 +97,11 @@ def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, 
     (short_tmp / "sitecustomize.py").write_text(
         "import os\n"
         f"if os.path.exists({str(fault)!r}):\n"
-        "    from supervisord_py.daemon import steering\n"
+        "    from supervisord_py.daemon import control_plane\n"
         "    async def broken(*_):\n"
         "        raise RuntimeError('a task broke')\n"
-        "    steering.FIRST_PRUNE_SECONDS = 0.0\n"
-        "    steering.retention.prune = broken\n"
+        "    control_plane.FIRST_PRUNE_SECONDS = 0.0\n"
+        "    control_plane.retention.prune = broken\n"
     )
     house = House(home.home, {"PYTHONPATH": str(short_tmp)})
     fault.touch()
@@ -135,9 +135,10 @@ def test_a_stopped_keeper_is_no_dead_keeper(running: House) -> None:
 def test_reload_by_signal_keeps_the_last_good_settings_and_says_so(running: House) -> None:
     assert running.process is not None
     settings = running.home / "pxd.toml"
-    settings.write_text("[tools]\nqueue_max = 7\n")
+    settings.write_text('[tools]\nqueue_max = 7\n[kernels]\nexpose = "bash"\n')
     running.process.send_signal(signal.SIGHUP)
     until(lambda: setting(running, "tools.queue_max") == (7, f"{settings}:2"), "the new setting is in force")
+    assert running.get("/api/capabilities")["expose"] == "bash"
     settings.write_text("[tools]\nqueue_mux = 7\n")
     running.process.send_signal(signal.SIGHUP)
     until(lambda: running.get("/api/health")["degraded"], "the mistake is shown")
@@ -166,7 +167,7 @@ def test_a_crash_while_the_settings_are_broken_does_not_end_the_daemon(running: 
     os.kill(control, signal.SIGKILL)
     until(lambda: not alive(control), "it is dead")
     assert running.status("echo")["pid"] == tool
-    (degraded,) = running.get("/api/health")["degraded"]
+    (degraded,) = until(lambda: running.get("/api/health")["degraded"], "what is broken is told")
     assert "those that worked last are in force" in degraded["detail"]
 
 

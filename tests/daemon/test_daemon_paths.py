@@ -20,36 +20,31 @@ def xdg(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> Path:
     return short_tmp
 
 
-def test_the_platforms_places(xdg: Path) -> None:
-    paths = resolve_paths({})
-    assert paths.config_file == xdg / "c/pxd/pxd.toml"
-    assert paths.conf_dir == xdg / "c/pxd/conf.d"
-    assert paths.tools_dir == xdg / "d/pxd/tools"
-    assert paths.pipes_dir == xdg / "d/pxd/pipes"
-    assert paths.ledger_file == xdg / "s/pxd/pxd.db"
-    assert paths.log_dir == xdg / "s/pxd/logs"
-    assert paths.socket == xdg / "r/pxd/pxd.sock"
-    assert paths.lock_file == xdg / "r/pxd/pxd.lock"
+CONFIG, TOOLS, PIPES, LEDGER, LOGS, SOCKET, LOCK = (
+    "config_file", "tools_dir", "pipes_dir", "ledger_file", "log_dir", "socket", "lock_file",
+)  # fmt: skip
+PLACES: list[tuple[dict[str, str], Scope, dict[str, str]]] = [
+    ({}, Scope.USER, {
+        CONFIG: "c/pxd/pxd.toml", "conf_dir": "c/pxd/conf.d", TOOLS: "d/pxd/tools", PIPES: "d/pxd/pipes",
+        LEDGER: "s/pxd/pxd.db", LOGS: "s/pxd/logs", SOCKET: "r/pxd/pxd.sock", LOCK: "r/pxd/pxd.lock",
+    }),
+    ({"PX_HOME": "/h"}, Scope.USER, {
+        CONFIG: "/h/pxd.toml", "conf_dir": "/h/conf.d", TOOLS: "/h/tools", PIPES: "/h/pipes",
+        LEDGER: "/h/state/pxd.db", LOGS: "/h/state/logs", SOCKET: "/h/run/pxd.sock", LOCK: "/h/run/pxd.lock",
+    }),
+    ({}, Scope.SYSTEM, {
+        CONFIG: "/etc/pxd/pxd.toml", TOOLS: "/var/lib/pxd/tools", PIPES: "/var/lib/pxd/pipes",
+        LEDGER: "/var/lib/pxd/state/pxd.db", SOCKET: "/run/pxd/pxd.sock",
+    }),
+]  # fmt: skip
 
 
-def test_px_home() -> None:
-    paths = resolve_paths({"PX_HOME": "/h"})
-    assert paths.config_file == Path("/h/pxd.toml")
-    assert paths.tools_dir == Path("/h/tools")
-    assert paths.pipes_dir == Path("/h/pipes")
-    assert paths.ledger_file == Path("/h/state/pxd.db")
-    assert paths.log_dir == Path("/h/state/logs")
-    assert paths.socket == Path("/h/run/pxd.sock")
-    assert paths.lock_file == Path("/h/run/pxd.lock")
-
-
-def test_system() -> None:
-    paths = resolve_paths({}, scope=Scope.SYSTEM)
-    assert paths.config_file == Path("/etc/pxd/pxd.toml")
-    assert paths.tools_dir == Path("/var/lib/pxd/tools")
-    assert paths.pipes_dir == Path("/var/lib/pxd/pipes")
-    assert paths.ledger_file == Path("/var/lib/pxd/state/pxd.db")
-    assert paths.socket == Path("/run/pxd/pxd.sock")
+@pytest.mark.parametrize(("environ", "scope", "places"), PLACES)
+def test_the_places_of_the_platform_of_px_home_and_of_the_system(
+    xdg: Path, environ: dict[str, str], scope: Scope, places: dict[str, str]
+) -> None:
+    paths = resolve_paths(environ, scope=scope)
+    assert {name: getattr(paths, name) for name in places} == {name: xdg / place for name, place in places.items()}
 
 
 def test_px_home_and_system_contradict_each_other() -> None:

@@ -71,7 +71,7 @@ def test_a_path_that_cannot_be(short_tmp: Path) -> None:
     with pytest.raises(PlaceError, match="No such file or directory"):
         bind_socket(short_tmp / "none/s")
     (short_tmp / "file").touch()
-    with pytest.raises(PlaceError, match="cannot look at"):
+    with pytest.raises(PlaceError, match="cannot bind"):
         bind_socket(short_tmp / "file/s")
     with pytest.raises(PlaceError, match="at most") as caught:
         bind_socket(short_tmp / ("x" * 120))

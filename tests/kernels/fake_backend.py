@@ -15,7 +15,7 @@ from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.process.spec import ExitRecord, Identity
+from supervisord_py.process.model import ExitRecord, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.session import BackendName
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
 
 def no_descriptors() -> StartFailedError:

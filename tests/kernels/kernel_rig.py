@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import ExecuteRequest, Launch
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
-from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -47,7 +47,7 @@ class KernelRig:
     def __init__(self, folder: Path, keeper: RealKeeper) -> None:
         self.folder = folder
         self.keeper = keeper
-        self.placement: LocalPlacement
+        self.placement: KeeperClient
         self.config = KernelsConfig(
             run_dir=folder / "run",
             cells_dir=folder / "cells",
@@ -59,15 +59,15 @@ class KernelRig:
         self.spawned: list[Started] = []
         self._handles: list[KernelHandle] = []
 
-    async def connect(self) -> LocalPlacement:
+    async def connect(self) -> KeeperClient:
         """Be the next control plane."""
         channel = await asyncio.to_thread(self.keeper.channel)
-        self.placement = await LocalPlacement.connect(
+        self.placement = await KeeperClient.connect(
             channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir
         )
         return self.placement
 
-    async def replace(self) -> LocalPlacement:
+    async def replace(self) -> KeeperClient:
         """Die as a control plane, and be the next one: what the keeper holds lives on."""
         for handle in self._handles:
             await handle.close()

@@ -15,7 +15,7 @@ from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.inside.self_report import MARK
 from supervisord_py.kernels.installs import Installers
 from supervisord_py.kernels.resolver import InterpreterResolver
-from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.keeper_client import KeeperClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pytest
 
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.process.spec import Child, ChildSpec
+    from supervisord_py.process.model import Child, ChildSpec
 
 PATIENCE = 60.0
 TAG = "fake-tag"
@@ -80,7 +80,7 @@ async def eventually(condition: Callable[[], Any], what: str = "the condition") 
 class CountingPlacement:
     """Counts what is spawned; everything else is the real placement's."""
 
-    def __init__(self, placement: LocalPlacement) -> None:
+    def __init__(self, placement: KeeperClient) -> None:
         self._placement = placement
         self.spawned: list[str] = []
 
@@ -119,7 +119,7 @@ class ResolverHouse:
     async def open(self) -> ResolverHouse:
         """Connect to the keeper."""
         channel = await asyncio.to_thread(self.keeper.channel)
-        local = await LocalPlacement.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
+        local = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
         self.placement = CountingPlacement(local)
         for tool in ("mkdir", "cp", "sleep"):
             (self.bin / tool).symlink_to(f"/bin/{tool}" if os.path.exists(f"/bin/{tool}") else f"/usr/bin/{tool}")

@@ -23,7 +23,7 @@ from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.config import OutputLimits
 from supervisord_py.kernels.render import show
-from supervisord_py.process.spec import ExitRecord, Identity, Reason, ResourceLimit, StopReport, Survivor, Verdict
+from supervisord_py.process.model import ExitRecord, Identity, Reason, ResourceLimit, StopReport, Survivor, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

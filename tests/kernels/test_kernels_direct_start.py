@@ -15,7 +15,7 @@ from process.real_keeper import alive
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels import connection_file as place
 from supervisord_py.kernels.direct import DirectBackend, sweep_stale
-from supervisord_py.process.output import OutputReader, Stream
+from supervisord_py.process.logs import LogReader, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -99,7 +99,7 @@ async def test_a_program_that_never_answers_is_ended_with_all_that_it_started(ri
     def is_up() -> bool:
         if not pids.exists() or not pids.read_text().endswith("\n"):
             return False
-        log = OutputReader.of(rig.placement.log_dir, f"kernel:{launch.session_id}")
+        log = LogReader.of(rig.placement.log_dir, f"kernel:{launch.session_id}")
         return b"waiting\n" in log.tail_bytes(0, log.end(), Stream.STDERR, 100)
 
     error = await failing(rig, launch, seconds=0.5, until=is_up)

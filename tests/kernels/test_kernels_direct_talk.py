@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.model import ExitRecord
 
 OK = {"status": "ok", "execution_count": 1}
 

@@ -22,7 +22,7 @@ from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.kernel_client import Message
 from supervisord_py.kernels.kernel_endings import KernelEnd
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
 

@@ -83,7 +83,6 @@ def test_every_variable_of_the_original_is_a_setting() -> None:
         "kernels.gateway_token": "t",
         "kernels.skip_check": True,
         "kernels.trace": True,
-        "kernels.debug_startup": False,
     }
 
 

@@ -13,14 +13,14 @@ from supervisord_py.kernels import gateway
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway_client import GatewayClient
 from supervisord_py.kernels.gateway_local import GatewayLocal
-from supervisord_py.process import identity
+from supervisord_py.process import host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from kernels.gateway_house import House
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
     Require = Callable[[object, str], None]
 
@@ -143,4 +143,4 @@ async def test_what_is_not_held_is_not_taken_over(short_tmp: Path, require: Requ
 
 
 def _lives(pid: int) -> bool:
-    return identity.start_time(pid) is not None
+    return host.start_time(pid) is not None

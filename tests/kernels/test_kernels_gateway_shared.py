@@ -30,8 +30,8 @@ from supervisord_py.kernels.end_marked import marked
 from supervisord_py.kernels.gateway import remaining
 from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.kernels.gateway_server import GatewayRecord
-from supervisord_py.process import identity
-from supervisord_py.process.spec import ChildSpec, ResourceLimit
+from supervisord_py.process import host
+from supervisord_py.process.model import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -78,7 +78,7 @@ async def gateways_of(rig: KernelRig) -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    return identity.start_time(pid) is not None
+    return host.start_time(pid) is not None
 
 
 # -- what was wrong with the first design ------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_d3_each_session_has_the_interpreter_of_its_project(short_tmp: Pat
 async def test_d9_the_token_goes_to_nobody_but_the_gateways_own_process(short_tmp: Path) -> None:
     """A record whose port another process listens on is stale; that process is asked nothing."""
     async with local_house(short_tmp) as house, fake_server() as squatter:
-        who = identity.identity_of(house.rig.keeper.process.pid)
+        who = host.identity_of(house.rig.keeper.process.pid)
         assert who is not None
         token = house.rig.config.gateway.dir / "token-other.one"
         write_record(

@@ -22,7 +22,7 @@ from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.inside import self_report
 from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
-from supervisord_py.process.spec import ChildSpec
+from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from policy_world import IDLE_SECONDS, QUEUE_MAX, WINDOW_SECONDS, Life, PolicyWorld
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from random import Random

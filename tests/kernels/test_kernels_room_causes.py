@@ -9,7 +9,7 @@ import pytest
 from kernels.fake_backend import FakeBackend
 from kernels.room_house import eventually, room_house
 from supervisord_py.kernels.lives import kernel_chronicle
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

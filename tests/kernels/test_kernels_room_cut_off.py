@@ -18,7 +18,7 @@ from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.ledger.kernels import KernelCellRow, KernelSessionRow
 from supervisord_py.ledger.store import Ledger
-from supervisord_py.process.spec import ExitRecord, Identity, Reason
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.hosting import session_register
 from supervisord_py.kernels.room_requests import Owner, StartRequest
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -35,7 +35,7 @@ from supervisord_py.kernels.config import LadderTimes, SessionLimits
 from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.room_requests import Owner, StartRequest
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

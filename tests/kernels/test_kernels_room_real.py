@@ -18,7 +18,7 @@ from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
 from supervisord_py.kernels.hosting import kernel_lives
 from supervisord_py.kernels.lives import kernel_tags
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -15,7 +15,7 @@ from supervisord_py.kernels import resolution, resolver
 from supervisord_py.kernels.cell import KernelStarting, Notice
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

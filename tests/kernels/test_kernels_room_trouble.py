@@ -20,7 +20,7 @@ from supervisord_py.kernels.choice import ChooseRequest
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,7 +87,7 @@ async def test_a_start_without_room_for_descriptors_is_refused_before_it_begins(
     house: RoomHouse, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await house.run("ok", session="idle")
-    monkeypatch.setattr("supervisord_py.process.descriptors.descriptors_left", lambda: 3)
+    monkeypatch.setattr("supervisord_py.process.host.descriptors_left", lambda: 3)
     with pytest.raises(StartFailedError, match="only 3 file descriptors"):
         await house.run("ok")
     assert len(backend.starts) == 1

@@ -20,7 +20,7 @@ from supervisord_py.kernels.lives import kernel_tags
 from supervisord_py.kernels.lives.cell_run import CellEnd
 from supervisord_py.kernels.lives.kernel_tags import KernelTag
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
+from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
 WHERE = Stopped(1, 3, "load")
 STEP = (Step("sigint", 0.0),)

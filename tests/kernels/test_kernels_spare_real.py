@@ -23,8 +23,8 @@ from supervisord_py.kernels import spare
 from supervisord_py.kernels.backend import SpareView, StartMethod
 from supervisord_py.kernels.direct import DirectBackend
 from supervisord_py.kernels.hosting import spares
-from supervisord_py.process.output import OutputReader
-from supervisord_py.process.spec import ResourceLimit
+from supervisord_py.process.logs import LogReader
+from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -165,7 +165,7 @@ async def test_a_start_that_fails_says_why_as_ever(short_tmp: Path) -> None:
             await rig.start(backend, launch)
         (spawned,) = rig.spawned
         assert spawned.method is StartMethod.SPARE
-        reader = OutputReader.of(rig.placement.log_dir, "kernel:b-000000")
+        reader = LogReader.of(rig.placement.log_dir, "kernel:b-000000")
         assert b"px-launch" in b"".join(getattr(it, "data", b"") for it in reader.read(0).items)
         assert await rig.placement.attach(launch.instance) is not None, "its end is for whoever writes it down"
 

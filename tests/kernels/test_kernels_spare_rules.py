@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.spare_rules import Bounds, Make, Recipe, Retire, Shelf, acts_at_start, recipe_of
-from supervisord_py.process.spec import ResourceLimit
+from supervisord_py.process.model import ResourceLimit
 
 ENV = {"HOME": "/home/u", "PATH": "/venv/bin:/bin", "LANG": "C.UTF-8", "PI_MODE": "x", "PYTHONHASHSEED": "7"}
 LAUNCH = Launch("s-000000", "key", "/venv/bin/python", "/work", ENV, Path("/cells"), tag="t")

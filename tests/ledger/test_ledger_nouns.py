@@ -23,7 +23,7 @@ from supervisord_py.ledger.instances import (
 from supervisord_py.ledger.retention import RetentionLimits, TableLimit
 from supervisord_py.ledger.store import Durability
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -34,8 +34,8 @@ from supervisord_py.pipes.preflight import (
     same_model,
 )
 from supervisord_py.process.child_environment import Environment
-from supervisord_py.process.local import LocalPlacement
-from supervisord_py.process.spec import ChildSpec
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -245,16 +245,16 @@ async def test_versions_are_asked_once_for_each_file(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def placement(short_tmp: Path) -> AsyncIterator[LocalPlacement]:
+async def placement(short_tmp: Path) -> AsyncIterator[KeeperClient]:
     keeper = await asyncio.to_thread(RealKeeper, short_tmp)
     channel = await asyncio.to_thread(keeper.channel)
-    made = await LocalPlacement.connect(channel, daemon_id=keeper.daemon_id, log_dir=keeper.log_dir)
+    made = await KeeperClient.connect(channel, daemon_id=keeper.daemon_id, log_dir=keeper.log_dir)
     yield made
     made.close()
     await asyncio.to_thread(keeper.close)
 
 
-async def test_programs_answer_in_memory_and_leave_nothing(placement: LocalPlacement) -> None:
+async def test_programs_answer_in_memory_and_leave_nothing(placement: KeeperClient) -> None:
     async def ran(*argv: str, cwd: str = "/", seconds: float = PATIENCE) -> Completed:
         env = {"PATH": "/usr/bin:/bin"}
         return await Programs(placement).run(argv, unit="pipe-probe:x", timeout=seconds, cwd=Path(cwd), env=env)

@@ -18,7 +18,7 @@ from supervisord_py.pipes.execution import ErrorType, Status
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.conclusion import Conclusion
 from supervisord_py.pipes.running.stopping import Stopping
-from supervisord_py.process import identity
+from supervisord_py.process import host
 
 if TYPE_CHECKING:
     from pipe_rig import PipeRig
@@ -65,7 +65,7 @@ async def test_a_row_that_runs_without_a_process_was_interrupted(short_tmp: Path
         survivor = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         try:
             stranger = await _claim_by_hand(rig, other.pid, start_time=1)
-            outlived = await _claim_by_hand(rig, survivor.pid, start_time=identity.start_time(survivor.pid) or 0)
+            outlived = await _claim_by_hand(rig, survivor.pid, start_time=host.start_time(survivor.pid) or 0)
             await rig.room.detach()
             await _forget_child(rig)
             await rig.put_down()
@@ -141,7 +141,7 @@ async def _claim_by_hand(rig: PipeRig, pid: int, *, start_time: int) -> int:
 
     row = (await pipe_executions.add(rig.ledger, build)).row
     await pipe_executions.mark_running(rig.ledger, row.id, pipe_executions.Running(2.0))
-    facts = pipe_executions.Spawned(pid, start_time, identity.boot_id(), 2.0)
+    facts = pipe_executions.Spawned(pid, start_time, host.boot_id(), 2.0)
     await pipe_executions.spawned(rig.ledger, row.id, facts)
     return row.id
 

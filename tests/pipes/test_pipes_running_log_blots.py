@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.pipes.running.log_blots import MOST_KEYS, RECORD_BYTES, CutValues, LogBlots
 from supervisord_py.pipes.secrets import LINE_BYTES
-from supervisord_py.process.output import Chunk, OutputReader, Stream
+from supervisord_py.process.logs import Chunk, LogReader, Stream
 
 SECRETS, PATTERNS = ("secret-1", 'quo"ted\nkey'), (r"\d\d-\d",)
 WORDS = st.lists(
@@ -40,7 +40,7 @@ WORDS = st.lists(
 )
 
 
-def written(folder: Path, words: list[tuple[Stream, bytes]], segment_bytes: int = 25) -> OutputReader:
+def written(folder: Path, words: list[tuple[Stream, bytes]], segment_bytes: int = 25) -> LogReader:
     log = Segments(str(folder), segment_bytes, 1 << 30)
     log.open()
     for stream, data in words:
@@ -48,10 +48,10 @@ def written(folder: Path, words: list[tuple[Stream, bytes]], segment_bytes: int 
         while at < len(data):
             at += log.append(1.0, stream, 1, data[at:])
     log.close()
-    return OutputReader(folder)
+    return LogReader(folder)
 
 
-def streams(reader: OutputReader) -> dict[Stream, bytes]:
+def streams(reader: LogReader) -> dict[Stream, bytes]:
     """Return what the log holds, by stream."""
     found, at = dict.fromkeys(Stream, b""), 0
     while True:

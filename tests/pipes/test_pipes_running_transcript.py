@@ -22,7 +22,7 @@ from supervisord_py.pipes.running import transcript as transcripts
 from supervisord_py.pipes.running.run_terms import RunTerms, decode, encode
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
-from supervisord_py.process.output import Batch, Chunk, Cursor, Gap, Stream
+from supervisord_py.process.logs import Batch, Chunk, Cursor, Gap, Stream
 
 if TYPE_CHECKING:
     import pytest

@@ -24,7 +24,7 @@ from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.grammar import parse_schedule
 from supervisord_py.pipes.scheduler import Timetable
 from supervisord_py.process.backoff import BackoffPolicy
-from supervisord_py.process.spec import StopReport, Survivor
+from supervisord_py.process.model import StopReport, Survivor
 
 if TYPE_CHECKING:
     from pathlib import Path

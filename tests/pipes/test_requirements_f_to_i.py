@@ -20,13 +20,13 @@ from supervisord_py.pipes.config import OutputLimits
 from supervisord_py.pipes.execution import ErrorType, Status, Trigger
 from supervisord_py.pipes.room_requests import OutputStream, RunRequest
 from supervisord_py.pipes.running import watching
-from supervisord_py.process.spec import ChildSpec
+from supervisord_py.process.model import ChildSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pipe_rig import PipeRig
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
 
 # -- F: files ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from supervisord_py.process.instance import Phase
+from supervisord_py.process.model import Reason
 from supervisord_py.process.pool import (
     Action,
     Bounds,
@@ -23,7 +24,6 @@ from supervisord_py.process.pool import (
     Start,
     Stop,
 )
-from supervisord_py.process.spec import Reason
 
 TOOLS = ("a", "b", "c", "d")
 QUEUE_MAX = 3

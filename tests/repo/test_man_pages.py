@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from supervisord_py.config.settings import DEFAULTS, KEYS, value_of
 from supervisord_py.daemon.main import main as pxd
-from supervisord_py.daemon.schema import KEYS, Settings
 from supervisord_py.errors import PxError
 from supervisord_py.tools.manifest import COMMON_KEYS, OWN_KEYS, PIXIE_KEYS, PLAIN_KEYS
 
@@ -93,7 +93,7 @@ def _shown(default: Any) -> str:
 def test_every_setting_is_documented_with_its_default(section: str, key: str) -> None:
     parts = re.split(r"^\.SS \[(\w+)\]$", source("man5/pxd.toml.5"), flags=re.MULTILINE)
     described = dict(zip(parts[1::2], parts[2::2], strict=True))[section]
-    default = getattr(Settings.model_fields[section].default, key)
+    default = value_of(DEFAULTS, section, key)
     if key in {"env_allow", "env_deny"}:
         for name in default:
             assert re.search(rf"^\.BR {re.escape(name)} [,.]$", described, re.MULTILINE), name

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisord_py.config.settings import TOOLS_ENV
 from supervisord_py.errors import StartFailedError
 from supervisord_py.process.child_environment import DENIED, Environment, passed, read_dotenv
-from supervisord_py.tools.config import DEFAULT_ENV_ALLOW
 from supervisord_py.tools.environment import argv_for, build_environment, find_interpreter
 from tool_folders import pixie, plain
 
@@ -39,7 +39,7 @@ def test_the_layers_in_their_order(tmp_path: Path) -> None:
     }
     assert built.warnings == ()
     assert "dotenv" not in repr(built.env)
-    assert not [name for name in DEFAULT_ENV_ALLOW if name.startswith(("PYTHON", "PX_"))]
+    assert not [name for name in TOOLS_ENV if name.startswith(("PYTHON", "PX_"))]
 
 
 NAMES = st.sampled_from(["PATH", "LC_ALL", "PX_API__TOKEN", "px_home", "SECRET", *DENIED]) | st.text(

@@ -14,11 +14,11 @@ import pytest
 from supervisord_py.errors import InterruptedRunError
 from supervisord_py.ledger import instances
 from supervisord_py.process.instance import read_note
-from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.keeper_client import KeeperClient
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
-    from supervisord_py.process.spec import StopReport
+    from supervisord_py.process.model import StopReport
     from tools.tool_house import ToolHouse
 
 
@@ -148,14 +148,14 @@ async def test_an_older_instance_does_not_tell_how_its_tool_stands(
     old = (await house.ask("shapes"))["pid"]
     await house.noted("shapes")
     await house.placement.annotate(house.state("shapes").instance, "{not ours")
-    stop, go_on = LocalPlacement.stop, asyncio.Event()
+    stop, go_on = KeeperClient.stop, asyncio.Event()
 
-    async def late(self: LocalPlacement, key: str, *, grace_seconds: float, reason: str) -> StopReport:
+    async def late(self: KeeperClient, key: str, *, grace_seconds: float, reason: str) -> StopReport:
         report = await stop(self, key, grace_seconds=grace_seconds, reason=reason)
         await go_on.wait()
         return report
 
-    monkeypatch.setattr(LocalPlacement, "stop", late)
+    monkeypatch.setattr(KeeperClient, "stop", late)
     await house.new_control_plane()
     await eventually(lambda: not alive(old))
     await house.ask("shapes")

@@ -18,13 +18,13 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.process.identity import liveness
+from supervisord_py.process.host import liveness
 from supervisord_py.tools import proxy, service, upstream
 from supervisord_py.tools.proxy import Run, RunRequest, start_run
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
-    from supervisord_py.process.spec import ExitRecord, Identity, Liveness
+    from supervisord_py.process.model import ExitRecord, Identity, Liveness
     from tools.tool_house import ToolHouse
 
 

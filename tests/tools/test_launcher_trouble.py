@@ -14,7 +14,7 @@ import pytest
 
 from supervisord_py.errors import KeeperLostError, PxError, SurvivorsError, ToolFailedError
 from supervisord_py.process import supervisor
-from supervisord_py.process.spec import StopReport, Survivor
+from supervisord_py.process.model import StopReport, Survivor
 from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:

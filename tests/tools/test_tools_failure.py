@@ -22,8 +22,8 @@ from supervisord_py.errors import (
     ToolFailedError,
 )
 from supervisord_py.process.instance import End, Note, read_note
+from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.pool import Refusal, Refuse
-from supervisord_py.process.spec import ExitRecord, Identity, Reason, Verdict
 from supervisord_py.process.supervisor import decode_tail
 from supervisord_py.tools import failures
 from supervisord_py.tools.config import PoolLimits

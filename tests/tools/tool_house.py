@@ -16,7 +16,7 @@ from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.instance import read_note
-from supervisord_py.process.local import LocalPlacement
+from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
 from supervisord_py.tools.proxy import RunRequest, start_run
@@ -82,7 +82,7 @@ class ToolHouse:
             pool=PoolLimits(**pool),
         )
         self.launcher: Tools
-        self.placement: LocalPlacement
+        self.placement: KeeperClient
         self.ledger: Ledger
         self.events: EventStream
         self.catalog = Catalog([self.tools], self.config.defaults)
@@ -107,7 +107,7 @@ class ToolHouse:
     async def _control_plane(self) -> None:
         link = await asyncio.to_thread(self.rig.connect)
         channel = link.channel.dup()
-        self.placement = await LocalPlacement.connect(
+        self.placement = await KeeperClient.connect(
             channel, daemon_id=self.rig.daemon_id, log_dir=self.rig.boot["log_dir"]
         )
         self.ledger = await Ledger.open(self.rig.dir / "state" / "pxd.db")

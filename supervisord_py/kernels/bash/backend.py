@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ExitRecord
 
 __all__ = ["BashBackend", "ShellChild", "find_shell"]
 
@@ -51,7 +51,7 @@ class BashBackend:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         config: KernelsConfig,
         *,
         on_child: Callable[[ShellChild], Awaitable[None]] = _nobody,

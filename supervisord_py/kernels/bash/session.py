@@ -13,15 +13,15 @@ from supervisord_py.errors import ConflictError, InvalidInputError, KeeperLostEr
 from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
 from supervisord_py.kernels.bash.shell_cell import CellFiles, child_spec, outcome
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.process import identity
+from supervisord_py.process import host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Child, ExitRecord, StopReport
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Child, ExitRecord, StopReport
 
     Wake = Callable[[], None]
 
@@ -69,7 +69,7 @@ class BashHandle:
     """`KernelHandle` of a session of shell cells."""
 
     def __init__(
-        self, placement: Placement, launch: Launch, shell: str, outlets: Outlets, child: Child | None = None
+        self, placement: KeeperClient, launch: Launch, shell: str, outlets: Outlets, child: Child | None = None
     ) -> None:
         self._placement = placement
         self._launch = launch
@@ -264,7 +264,7 @@ class BashHandle:
 
 def _signal_group(child: Child | None, number: signal.Signals) -> str:
     """Signal the group that the shell leads, if it is still the process that was started."""
-    if child is None or identity.start_time(child.identity.pid) != child.identity.start_time:
+    if child is None or host.start_time(child.identity.pid) != child.identity.start_time:
         return "gone"
     try:
         os.killpg(child.identity.pid, number)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
-from supervisord_py.process.spec import ChildSpec, Reason
+from supervisord_py.process.model import ChildSpec, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch, Reply
-    from supervisord_py.process.spec import ExitRecord, ResourceLimit
+    from supervisord_py.process.model import ExitRecord, ResourceLimit
 
 _LIMITS = {Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu"}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.kernel_endings import death_in_cell, how_it_ended
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from supervisord_py.kernels.lives.cell_run import CellEnd
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.process.spec import ExitRecord, Identity, Reason
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

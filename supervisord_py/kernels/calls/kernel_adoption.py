@@ -22,7 +22,7 @@ from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
 from supervisord_py.process import clock
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.session_register import SessionRegister
     from supervisord_py.kernels.lives.kernel_tags import KernelTag
     from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.model import Child, ExitRecord
 
 GATEWAY_UNIT = "kernel:gateway"
 """The shared gateway's own process: its backend looks after it."""

@@ -20,11 +20,11 @@ from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail, how_it
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.ledger.table import together
-from supervisord_py.process.descriptors import SHORT, check_room, shortage
+from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.instance import spawned_row, starting_row
 from supervisord_py.process.lifecycle import outcome
-from supervisord_py.process.output import OutputReader
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.logs import LogReader
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Started
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.hosting.kernel_pool import KernelPool
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.ledger.store import Ledger
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import ExitRecord
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import ExitRecord
 
 TRY_AGAIN_SECONDS = 5.0
 EXIT_SECONDS = 2.0
@@ -293,7 +293,7 @@ def _refused_by_the_system(life: KernelLife, error: OSError) -> StartFailedError
 class LastWords:
     """Reads the ends of kernels' logs."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: KeeperClient) -> None:
         self._placement = placement
 
     async def of(self, life: KernelLife) -> str:
@@ -317,7 +317,7 @@ class LastWords:
 
     def _read(self, unit: str, start: int, end: int | None) -> bytes:
         try:
-            reader = OutputReader.of(self._placement.log_dir, unit)
+            reader = LogReader.of(self._placement.log_dir, unit)
             return reader.tail_bytes(start, reader.end() if end is None else end, None, TAIL_BYTES)
         except OSError:
             return b""  # a full or broken disk must not hide the end itself

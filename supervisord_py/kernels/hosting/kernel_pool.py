@@ -21,7 +21,7 @@ from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCa
 from supervisord_py.kernels.sessions.session_refusals import refusal_error
 from supervisord_py.kernels.sessions.session_set import SessionSet
 from supervisord_py.process import clock
-from supervisord_py.process.descriptors import SHORT
+from supervisord_py.process.host import SHORT
 from supervisord_py.process.lifecycle import outcome
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.lives.kernel_chronicle import KernelChronicle
     from supervisord_py.kernels.resolver import InterpreterResolver
     from supervisord_py.kernels.session import BackendName
-    from supervisord_py.process.placement import Placement
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.process.model import Reason
 
 LONGEST_TIMER_SECONDS = 60.0
 """The loop's clock stands still during suspend, the set's does not: look at it again after that at the latest."""
@@ -69,7 +69,7 @@ class KernelPool:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         chronicle: KernelChronicle,
         register: SessionRegister,
         config: KernelsConfig,

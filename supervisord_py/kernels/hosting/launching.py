@@ -9,7 +9,7 @@ from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.choice import SPEC_PREFIX
 from supervisord_py.kernels.lives.kernel_tags import KernelTag
-from supervisord_py.process.spec import ResourceLimit
+from supervisord_py.process.model import ResourceLimit
 
 if TYPE_CHECKING:
     from pathlib import Path

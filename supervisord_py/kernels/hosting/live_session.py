@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.session import SessionKey
     from supervisord_py.kernels.sessions.session_events import Standing
     from supervisord_py.ledger.kernels import Newest
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
 
 
 @dataclass(slots=True, eq=False)

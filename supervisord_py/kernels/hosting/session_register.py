@@ -14,7 +14,7 @@ from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.kernels.shortened import shortened
 from supervisord_py.ledger import kernels as kernel_rows
-from supervisord_py.process.spec import ExitRecord, Identity, Reason
+from supervisord_py.process.model import ExitRecord, Identity, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.hosting.launching import resource_limits
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import SpareView

@@ -13,7 +13,7 @@ from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus, RungClimbed, Variables
 from supervisord_py.kernels.lives.ladder import Ladder, Over, Rung, Sight, Take, Wait
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

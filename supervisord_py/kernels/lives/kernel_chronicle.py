@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisord_py.ledger.instances import became_ready
 from supervisord_py.process.instance import ended_row, spawned_row, starting_row
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.kernel_endings import KernelEnd

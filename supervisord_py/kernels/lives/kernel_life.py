@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import KernelHandle, Launch
     from supervisord_py.kernels.kernel_endings import KernelEnd
     from supervisord_py.kernels.session import SessionKey
-    from supervisord_py.process.spec import Child, ExitRecord, Reason
+    from supervisord_py.process.model import Child, ExitRecord, Reason
 
 
 @dataclass(slots=True, eq=False)

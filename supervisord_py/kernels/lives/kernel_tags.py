@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.session import BackendName, SessionKey
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 VERSION = 1
 

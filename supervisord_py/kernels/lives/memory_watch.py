@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.lives.kernel_life import KernelLife
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 PERIOD_SECONDS = 1.0
 
@@ -25,7 +25,7 @@ class MemoryWatch:
     """Measures kernels; `lives` are those that are there."""
 
     def __init__(
-        self, placement: Placement, lives: Callable[[], Collection[KernelLife]], config: Callable[[], KernelsConfig]
+        self, placement: KeeperClient, lives: Callable[[], Collection[KernelLife]], config: Callable[[], KernelsConfig]
     ) -> None:
         self._placement = placement
         self._lives = lives

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.config import SessionLimits
     from supervisord_py.kernels.session import SessionState
-    from supervisord_py.process.spec import Reason
+    from supervisord_py.process.model import Reason
 
 
 class Phase(StrEnum):

@@ -26,7 +26,7 @@ from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions import session_places
 from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
 from supervisord_py.kernels.sessions.session_slot import LIVE, Slot
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.config import SessionLimits

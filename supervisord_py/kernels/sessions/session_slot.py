@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.kernels.sessions.session_events import Asked, Failure, FailureKind, Phase, Standing, StartCause
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -33,9 +33,9 @@ from supervisord_py.pipes.running.stopping import remove_private_files
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.pipes.running.watching import output_of
 from supervisord_py.pipes.scheduler import whole_ms
-from supervisord_py.process import identity
-from supervisord_py.process.output import OutputReader
-from supervisord_py.process.spec import Identity, Liveness, Reason
+from supervisord_py.process import host
+from supervisord_py.process.logs import LogReader
+from supervisord_py.process.model import Identity, Liveness, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.conclusion import Conclusion
     from supervisord_py.pipes.running.run_terms import RunTag
     from supervisord_py.pipes.running.running_house import RunningHouse
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
 PREFIX = "pipe:"
 INTERRUPTED = "interrupted by system restart"
@@ -185,7 +185,7 @@ class Adoption:
         house = self._house
         spool = Spool(house.folder(live.id), house.config.output.file_bytes)
         notes = spool.load_progress()
-        reader = OutputReader.of(house.placement.log_dir, live.execution.unit)
+        reader = LogReader.of(house.placement.log_dir, live.execution.unit)
         if notes is None:  # how far another had come is not known: the log is what rotation leaves of it
             blot_the_rest(reader, 0, veiled.secrets, veiled.patterns)
             return _as_it_lies(live.execution, spool, house.config.output.row_bytes)
@@ -213,7 +213,7 @@ def _kill_survivors(execution: Execution) -> bool:
     if execution.pid is None or execution.start_time is None or not execution.boot_id:
         return False
     who = Identity(execution.pid, execution.start_time, execution.boot_id)
-    if identity.liveness(who) is not Liveness.ALIVE:
+    if host.liveness(who) is not Liveness.ALIVE:
         return False
     try:
         # The keeper made it the leader of its own session: the group has its pid, and lives as long as it does.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.adapters import Adapters
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.pipes.presets import Presets
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 
 LOCALTIME = "/etc/localtime"
@@ -119,7 +119,7 @@ class AgentShelf:
         environ: The daemon's environment, to pick from.
     """
 
-    def __init__(self, placement: Placement, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
+    def __init__(self, placement: KeeperClient, config: Callable[[], PipesConfig], environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = dict(environ)
         """Not the mapping of the process itself, which decodes every value at every look."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.following import Following
     from supervisord_py.pipes.running.run_terms import RunTerms
-    from supervisord_py.process.spec import Child, ExitRecord
+    from supervisord_py.process.model import Child, ExitRecord
 
 
 class Bell:

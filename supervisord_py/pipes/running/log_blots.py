@@ -14,13 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from supervisord_py.pipes.secrets import LINE_BYTES, OVERLAP_BYTES, printed_forms
-from supervisord_py.process.output import Chunk, Cursor, Stream
-from supervisord_py.process.segment_files import segment_starts
+from supervisord_py.process.logs import Chunk, Cursor, Stream, segment_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from supervisord_py.process.output import OutputReader
+    from supervisord_py.process.logs import LogReader
 
 
 RECORD_BYTES = 16 * 1024
@@ -131,7 +130,7 @@ class LogBlots:
         patterns: Regular expressions, matched line by line.
     """
 
-    def __init__(self, reader: OutputReader, start: int, secrets: Sequence[str], patterns: Sequence[str]) -> None:
+    def __init__(self, reader: LogReader, start: int, secrets: Sequence[str], patterns: Sequence[str]) -> None:
         self._reader = reader
         self._cursor = Cursor(start)
         self._is_wanted = bool(secrets or patterns)
@@ -175,7 +174,7 @@ def _overwrite(path: str, offset: int, length: int) -> None:
         os.close(fd)
 
 
-def blot_the_rest(reader: OutputReader, after: int, secrets: Sequence[str], patterns: Sequence[str]) -> None:
+def blot_the_rest(reader: LogReader, after: int, secrets: Sequence[str], patterns: Sequence[str]) -> None:
     """Blot the end of a log that nobody will read on from; what lies before `after` was blotted by another.
 
     A value may begin before it: that much is looked at again. Blocking.

@@ -27,7 +27,7 @@ from supervisord_py.pipes.running.stopping import Stopping, ending_of, life_of_r
 from supervisord_py.pipes.running.transcript import Transcript, Veiled
 from supervisord_py.pipes.running.watching import Watching, output_of
 from supervisord_py.pipes.streams import Summary
-from supervisord_py.process.output import OutputReader
+from supervisord_py.process.logs import LogReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
     from supervisord_py.pipes.running.starting import Starting
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
 
 _log = structlog.get_logger(__name__)
@@ -138,7 +138,7 @@ class Performing:
         if secrets is None:
             order = order_of(house, live.execution, live.definition)
             secrets = await recall_secrets(order, await house.shelf.context())
-        reader = OutputReader.of(house.placement.log_dir, child.unit)
+        reader = LogReader.of(house.placement.log_dir, child.unit)
         spool = Spool(house.folder(live.id), house.config.output.file_bytes)
         veiled = Veiled(secrets, terms.patterns)
         blots = LogBlots(reader, child.log_position, secrets, terms.patterns)

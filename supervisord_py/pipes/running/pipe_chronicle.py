@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.spec import Child, ExitRecord, Reason
+    from supervisord_py.process.model import Child, ExitRecord, Reason
 
 
 class PipeChronicle:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.config import PipesConfig
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 
 class PipesBuild:
@@ -39,7 +39,7 @@ class PipesBuild:
 
     def __init__(
         self,
-        placement: Placement,
+        placement: KeeperClient,
         ledger: Ledger,
         events: EventStream,
         config: PipesConfig,

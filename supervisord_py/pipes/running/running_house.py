@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import Declared
     from supervisord_py.pipes.running.agent_shelf import AgentShelf
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.placement import Placement
+    from supervisord_py.process.keeper_client import KeeperClient
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class RunningHouse:
         is_ending: Nothing new is taken in.
     """
 
-    placement: Placement
+    placement: KeeperClient
     ledger: Ledger
     events: EventStream
     config: PipesConfig

@@ -28,7 +28,7 @@ from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.pipes.scheduler import whole_ms
 from supervisord_py.process.instance import spawned_row, starting_row
-from supervisord_py.process.spec import ChildSpec, ResourceLimit
+from supervisord_py.process.model import ChildSpec, ResourceLimit
 
 if TYPE_CHECKING:
     from supervisord_py.ledger.pipe_history import UsageSum
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.running.live_run import LiveRun
     from supervisord_py.pipes.running.running_house import RunningHouse
-    from supervisord_py.process.spec import Child
+    from supervisord_py.process.model import Child
 
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))

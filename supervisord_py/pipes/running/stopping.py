@@ -22,7 +22,7 @@ from supervisord_py.pipes.running.run_terms import RunTag, RunTerms
 from supervisord_py.pipes.running.spool import Spool
 from supervisord_py.process.instance import ended_row
 from supervisord_py.process.lifecycle import describe, outcome
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.running.spool import Utf8Check
 from supervisord_py.pipes.secrets import Redactor, redact
 from supervisord_py.pipes.vendor_streams import parser_for
-from supervisord_py.process.output import Chunk, Cursor, Gap, Stream
+from supervisord_py.process.logs import Chunk, Cursor, Gap, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.running.log_blots import LogBlots
     from supervisord_py.pipes.running.spool import Spool
     from supervisord_py.pipes.streams import Parsed, Summary
-    from supervisord_py.process.output import OutputReader
+    from supervisord_py.process.logs import LogReader
 
 STEP_BYTES = 256 * 1024
 NOTE_BYTES = 1024 * 1024
@@ -73,7 +73,7 @@ class Transcript:
     def __init__(
         self,
         spool: Spool,
-        reader: OutputReader,
+        reader: LogReader,
         start: int,
         parser: str,
         veiled: Veiled,

@@ -10,13 +10,13 @@ import pytest
 import structlog
 
 from supervisord_py.api.context import CutOff
-from supervisord_py.daemon import cut_off
+from supervisord_py.daemon import interrupted
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.instances import INSTANCES, UNIT_STATES, InstanceRow, UnitStateRow
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.process.events import EventStream
-from supervisord_py.process.spec import Caps, Reason
+from supervisord_py.process.model import Caps, Reason
 from supervisord_py.tools.config import ToolsConfig
 from supervisord_py.tools.service import Tools
 
@@ -58,21 +58,21 @@ class Start:
         self.at[0] = NOW + 1
         caps = Caps(1, NOW, "boot", "cgroup", "cgroup", restarts, swept)
         with structlog.testing.capture_logs() as logs:
-            losses = await cut_off.close(self.ledger, self.events, caps, held)
+            losses = await interrupted.close(self.ledger, self.events, caps, held)
         return losses, logs
 
     async def told(self) -> list[tuple[str, str | None]]:
         await self.ledger.flush()
         return [(each.event, each.reason) for each in await self.events.history() if each.time > NOW]
 
-    async def remember(self, losses: cut_off.Losses) -> Tools:
+    async def remember(self, losses: interrupted.Losses) -> Tools:
         """Return tools without a keeper or a catalog, as they remember themselves after a start."""
         config = ToolsConfig(self.ledger.path.parent, self.ledger.path.parent)
         nothing: Any = None
         tools = Tools(nothing, self.ledger, nothing, config, self.events)
         tools.instance_of = self.live.get  # type: ignore[assignment, method-assign]
         await tools.read_last_states()
-        await cut_off.remember(self.ledger, tools, losses)
+        await interrupted.remember(self.ledger, tools, nothing, losses)
         return tools
 
 

@@ -1,4 +1,4 @@
-"""What was cut off before this start: by the death of an earlier keeper, or by an end in haste.
+"""What was interrupted before this start: by the death of an earlier keeper, or by an end in haste.
 
 Rows that nobody holds any more are closed here and nowhere else; they and what the keeper swept are what was lost. All
 control planes of one keeper say it; it is published once a row.
@@ -7,14 +7,13 @@ control planes of one keeper say it; it is published once a row.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
 from supervisord_py.api.context import CutOff
 from supervisord_py.ledger import instances
-from supervisord_py.process.spec import Reason
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,32 +22,24 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.instances import InstanceRow
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
-    from supervisord_py.process.spec import Caps
+    from supervisord_py.process.model import Caps
     from supervisord_py.tools.service import Tools
 
 _log = structlog.get_logger(__name__)
 _SPARES = "kernel-spare:"
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """What ended without anybody's record.
-
-    Attributes:
-        interrupted: What was cut off before this start, for the API.
-        rows: The lives that ended so, whose units now show it.
-    """
+class Losses(NamedTuple):
+    """What ended without anybody's record: for the API, and the rows of the lives whose units now show it."""
 
     interrupted: tuple[CutOff, ...]
     rows: tuple[InstanceRow, ...]
 
 
 async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collection[str]) -> Losses:
-    """Close the rows that nobody holds any more; tell log and events of them, and return all that was cut off.
+    """Close the rows that nobody holds any more; tell log and events of them, and return all that was interrupted.
 
     Args:
-        ledger: Where the rows are.
-        events: Where it is published, once a row.
         caps: What our keeper said of itself and of what it swept.
         held: Keys that our keeper holds.
     """
@@ -58,7 +49,10 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     rows.update((row.key, row) for row in closed)
     pids = {key: pid for key, _, pid in caps.interrupted}
     found = {row.key: CutOff(row.key, row.unit, pids.get(row.key, row.pid)) for row in rows.values()}
-    found.update((key, CutOff(key, unit, pid)) for key, unit, pid in _nobodys_rows(caps) if key not in rows)
+    for key, unit, pid in caps.interrupted:
+        # A kernel that was started ahead is a loss only if it was given away, and then it has a row.
+        if key not in rows and not unit.startswith(_SPARES):
+            found[key] = CutOff(key, unit, pid)
     for row in closed:
         events.publish("interrupted", row.unit, Reason.INTERRUPTED, instance=row.key, pid=row.pid)
     if told := [found[row.key] for row in closed] if caps.control_restarts else list(found.values()):
@@ -67,33 +61,17 @@ async def close(ledger: Ledger, events: EventStream, caps: Caps, held: Collectio
     return Losses(tuple(found.values()), tuple(rows.values()))
 
 
-def _nobodys_rows(caps: Caps) -> list[tuple[str, str, int]]:
-    """Return what was swept, but for kernels that were started ahead: a loss only if given away, and then in a row."""
-    return [swept for swept in caps.interrupted if not swept[1].startswith(_SPARES)]
-
-
-async def remember(ledger: Ledger, launcher: Tools, losses: Losses) -> None:
-    """Have the tools show how their last life ended, until the next start of each."""
+async def remember(ledger: Ledger, launcher: Tools, kernels: Kernels, losses: Losses) -> None:
+    """Have tools and sessions show how their last life ended, until the next start of each."""
     for row in losses.rows:
         kind, _, name = row.unit.partition(":")
-        if kind != "tool":
+        newest = await instances.latest(ledger, row.unit)
+        if not newest or newest[0].key != row.key:
             continue
-        is_last = await _is_last(ledger, row) and launcher.instance_of(name) is None
-        if is_last and launcher.last_state(name).state != "failed":  # that says more
+        is_cold = kind == "tool" and launcher.instance_of(name) is None
+        if is_cold and launcher.last_state(name).state != "failed":  # that says more
             launcher.remember(name, state="cold", reason=row.reason, failure=None)
-
-
-async def remember_kernels(ledger: Ledger, kernels: Kernels, losses: Losses) -> None:
-    """Have the sessions show how their last kernel ended, until the next start of each."""
-    for row in losses.rows:
-        kind, _, name = row.unit.partition(":")
         session = kernels.register.get(name) if kind == "kernel" else None
-        if session is not None and session.life is None and row.reason in set(Reason) and await _is_last(ledger, row):
+        if session is not None and session.life is None and row.reason in set(Reason):
             session.reason = Reason(row.reason)
             kernels.register.write(session)
-
-
-async def _is_last(ledger: Ledger, row: InstanceRow) -> bool:
-    """Say whether no later life of the unit is known."""
-    newest = await instances.latest(ledger, row.unit)
-    return bool(newest) and newest[0].key == row.key

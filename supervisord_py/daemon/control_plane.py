@@ -1,0 +1,529 @@
+"""The composition root: starts one control plane, and ends it in the order that its end demands.
+
+Start: keeper, ledger, events, catalog, launcher, kernels, pipes, API, listeners, schedules; only then does the keeper
+hear that we are ready. End: no new work, the children (unless they stay), answers under way, the ledger; only then the
+last word to the keeper. When the keeper is lost there is no last word: whoever ran us cleans up, and the next start
+says what was interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import structlog
+
+from supervisord_py import __version__
+from supervisord_py.api.context import ApiContext, DaemonFacts, Degradation, ReloadReport, RestartScope, SettingView
+from supervisord_py.api.server import build_app, build_runner
+from supervisord_py.daemon import interrupted, rooms
+from supervisord_py.daemon.boot import daemon_id
+from supervisord_py.daemon.logging import set_level
+from supervisord_py.daemon.settings import (
+    PROBLEMS_NAME,
+    Loaded,
+    SettingsError,
+    changed_keys,
+    recall_valid,
+    restart_needed,
+)
+from supervisord_py.daemon.sockets import open_tcp, serve_on, token_file
+from supervisord_py.errors import KeeperLostError, PxError, StartFailedError
+from supervisord_py.kernels.room import Kernels
+from supervisord_py.ledger import retention
+from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.pipes.room import Pipes
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import ChildSpec
+from supervisord_py.tools.catalog import Catalog
+from supervisord_py.tools.service import Tools
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+    from aiohttp import web
+
+    from supervisord_py.daemon.boot import Flags
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.pipes.config import PipesConfig
+    from supervisord_py.process.model import ControlEvent, LogTrouble
+
+LOSS_SECONDS = 2.0
+"""How long it may take to write down that the keeper is lost; then the clean-up begins anyway."""
+READ_SECONDS = 30.0
+"""How long the program that validates changed settings may take."""
+FIRST_PRUNE_SECONDS = 60.0
+PRUNE_SECONDS = 3600.0
+_READER = "settings:read"
+
+_log = structlog.get_logger(__name__)
+
+
+class Shutdown(IntEnum):
+    """How to end, weakest first."""
+
+    NONE = 0
+    REPLACE = 1
+    """End alone; the keeper starts another control plane, the children stay."""
+    RESTART_ALL = 2
+    """Stop the children, then have the keeper become a new daemon."""
+    STOP = 3
+    """Stop the children, then the keeper."""
+    KEEPER_LOST = 4
+    """The keeper is dead: write down what was interrupted, then kill what it left."""
+
+
+class ShutdownRequests:
+    """The strongest request to end, awaitable. Signals, the API and the keeper all make them."""
+
+    def __init__(self) -> None:
+        self.strongest = Shutdown.NONE
+        self._changed = asyncio.Event()
+
+    def make(self, wanted: Shutdown) -> None:
+        """Ask for an end; on the loop's thread. A weaker request than the one that is there changes nothing."""
+        if wanted > self.strongest:
+            self.strongest = wanted
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def stronger_than(self, least: Shutdown) -> Shutdown:
+        """Wait for a request above `least` and return it."""
+        while self.strongest <= least:
+            await self._changed.wait()
+        return self.strongest
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What a control plane is made of before it lives.
+
+    Attributes:
+        flags, paths: How `pxd` was called, and where everything lies.
+        loaded: The settings to begin with.
+        channel: Our end of the keeper's channel; owned.
+        listening: The control socket; owned.
+        started_at: When this control plane began, Unix seconds by the same clock as the keeper's beginning: the
+            kernel's record of it counts from a boot time in whole seconds, and may lie before the keeper's.
+    """
+
+    flags: Flags
+    paths: Paths
+    loaded: Loaded
+    channel: socket.socket
+    listening: socket.socket
+    started_at: float
+
+
+class ControlPlane:
+    """One living control plane; also what the API may ask of the daemon itself (api's DaemonControl).
+
+    Make it with `start`.
+    """
+
+    def __init__(self, options: Options, placement: KeeperClient, ledger: Ledger, events: EventStream) -> None:
+        self.requests = ShutdownRequests()
+        self.placement = placement
+        self.ledger = ledger
+        self.events = events
+        self.loaded = options.loaded
+        self._options = options
+        self._degraded: dict[str, Degradation] = {}
+        self._tcp: tuple[str, int, str] | None = None
+        self._runner: web.AppRunner | None = None
+        self._reload_wanted = asyncio.Event()
+        self._reading = asyncio.Lock()
+        self._socket = str(options.listening.getsockname())
+        settings, paths = options.loaded.settings, options.paths
+        tools = rooms.tools_config(settings, paths)
+        own = {"PX_SOCKET": self._socket}
+        self.catalog = Catalog(rooms.tool_folders(settings, paths), tools.defaults)
+        self.launcher = Tools(placement, ledger, self.catalog, tools, events)
+        kernels = rooms.kernels_config(options.loaded, paths)
+        self.kernels = Kernels(placement, ledger, kernels, events, environ=os.environ, own=own)
+        self.pipes = Pipes(placement, ledger, events, self._pipes_config(), environ=os.environ, own=own)
+
+    @classmethod
+    async def start(cls, options: Options) -> ControlPlane:
+        """Put everything together and serve; the keeper hears `ready`.
+
+        Raises:
+            PxError: The keeper is gone, or the ledger cannot be opened.
+        """
+        paths = options.paths
+        async with AsyncExitStack() as undo:
+            placement = await KeeperClient.connect(
+                options.channel, daemon_id=daemon_id(paths.state_dir), log_dir=str(paths.log_dir)
+            )
+            ledger = await Ledger.open(paths.ledger_file)
+            undo.push_async_callback(ledger.close)
+            plane = cls(options, placement, ledger, await EventStream.open(EventJournal(ledger)))
+            undo.callback(plane.events.close)
+            await plane._open()
+            undo.pop_all()
+        return plane
+
+    async def _open(self) -> None:
+        """Look at what was interrupted, adopt, listen."""
+        placement, options = self.placement, self._options
+        placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
+        self._watch_troubles()
+        left = [child.key for child in placement.children() if child.unit == _READER]
+        for key in left:
+            await self._dispose(key)
+        held = [child.key for child in placement.children()]
+        losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
+        await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
+        await interrupted.remember(self.ledger, self.launcher, self.kernels, losses)
+        await self._listen(losses)
+        # Agents call the API: no schedule may start one before it listens, and each is told its real port.
+        self.pipes.reconfigure(self._pipes_config())
+        self.pipes.start_scheduler()
+        await placement.ready()
+        await placement.status(f"serving on {self._socket}")
+        self.events.publish("control_started", pid=os.getpid(), restarts=placement.caps.control_restarts)
+        _log.info(
+            "control_ready",
+            pid=os.getpid(),
+            keeper_pid=placement.caps.keeper_pid,
+            adopted=[child.unit for child in placement.children()],
+            kill_rung=placement.caps.kill_rung,
+            memory_rung=placement.caps.memory_rung,
+        )
+        if options.flags.sources(options.paths).stamp() != self.loaded.stamp:
+            self.reload_soon()  # changed since they were validated; a broken file is told, and harms nobody
+
+    async def _listen(self, losses: interrupted.Losses) -> None:
+        settings, paths = self.loaded.settings, self._options.paths
+        tcp, access = None, None
+        try:
+            if settings.api.listen is not None:
+                tcp, access = open_tcp(settings.api.listen, token_file(paths))
+                host, port = tcp.getsockname()[:2]
+                self._tcp = (host, port, str(token_file(paths)))
+        except PxError as error:
+            self.degrade("tcp", error.detail, error.hint or "pxctl daemon restart")
+        context = ApiContext(
+            launcher=self.launcher,
+            kernels=self.kernels,
+            pipes=self.pipes,
+            catalog=self.catalog,
+            tools=rooms.tools_config(settings, paths),
+            ledger=self.ledger,
+            events=self.events,
+            placement=self.placement,
+            control=self,
+            config=rooms.api_config(settings, paths, access),
+            interrupted=losses.interrupted,
+        )
+        self._runner = build_runner(build_app(context), shutdown_seconds=settings.api.drain_seconds)
+        await serve_on(self._runner, self._options.listening, tcp)
+
+    def _pipes_config(self) -> PipesConfig:
+        settings, paths = self.loaded.settings, self._options.paths
+        return rooms.pipes_config(settings, paths, socket=self._socket, listener=self._tcp)
+
+    # -- serving ---------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Serve until somebody asks for an end. What dies in the background ends this loudly."""
+        self.placement.on_control_event(self._told_by_keeper)
+        async with asyncio.TaskGroup() as tasks:
+            endless = (
+                tasks.create_task(self._prune(), name="prune"),
+                tasks.create_task(self._reload_for_signals(), name="reload"),
+            )
+            await self.requests.stronger_than(Shutdown.NONE)
+            for task in endless:
+                task.cancel()
+
+    def _told_by_keeper(self, event: ControlEvent) -> None:
+        match event.name:
+            case "stop":
+                self.requests.make(Shutdown.STOP)
+            case "reload":
+                self.reload_soon()
+            case "dump":
+                self.dump()
+            case other:
+                _log.warning("unknown_control_event", name=other)
+
+    def reload_soon(self) -> None:
+        """Reload because of a signal. Several in a row are one."""
+        self._reload_wanted.set()
+
+    async def _reload_for_signals(self) -> NoReturn:
+        """Reload whenever it is wanted: there is nobody to answer, so a failure goes to the log."""
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            try:
+                await self.reload()
+            except PxError as error:
+                _log.error("reload_refused", detail=error.detail, hint=error.hint)
+                self.events.publish("reload_refused", detail=error.detail)
+            # The service manager shows `reloading` until it hears READY=1 again, also after a refusal.
+            with contextlib.suppress(KeeperLostError):
+                await self.placement.ready()
+
+    async def _prune(self) -> NoReturn:
+        """Forget old rows, now and then. A ledger in trouble is left alone until the next time."""
+        await asyncio.sleep(FIRST_PRUNE_SECONDS)
+        while True:
+            try:
+                _log.debug("pruned", rows=await retention.prune(self.ledger, rooms.RETENTION, time.time()))
+            except PxError as error:
+                _log.warning("prune_failed", detail=error.detail)
+            await asyncio.sleep(PRUNE_SECONDS)
+
+    def dump(self) -> None:
+        """Write the state to the log."""
+        _log.info(
+            "state",
+            tools=[
+                {"unit": one.unit, "state": str(one.state), "pid": one.pid, "in_flight": one.in_flight}
+                for one in self.launcher.snapshot(None)
+            ],
+            kernels=[
+                {"unit": one.unit, "state": one.state, "pid": one.pid, "queued": one.queued, "running": one.running}
+                for one in self.kernels.snapshot()
+            ],
+            executions=[f"{one.name} {one.running}" for one in self.pipes.snapshot() if one.running is not None],
+            children=[f"{child.unit} {child.key} pid {child.identity.pid}" for child in self.placement.children()],
+            tasks=sorted(task.get_name() for task in asyncio.all_tasks()),
+            degraded=list(self._degraded),
+            wish=self.requests.strongest.name,
+        )
+
+    # -- what the API may ask of the daemon ------------------------------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """True from the moment an orderly stop or a restart of everything began."""
+        return self.requests.strongest >= Shutdown.RESTART_ALL
+
+    def facts(self) -> DaemonFacts:
+        """Say who this daemon is."""
+        return DaemonFacts(
+            version=__version__,
+            daemon_id=daemon_id(self._options.paths.state_dir),
+            socket=self._socket,
+            control_pid=os.getpid(),
+            control_started_at=self._options.started_at,
+            system=self._options.flags.system,
+        )
+
+    def settings(self) -> Sequence[SettingView]:
+        """Return every effective setting with its origin."""
+        return tuple(SettingView(*row) for row in self.loaded.rows())
+
+    def degradations(self) -> Sequence[Degradation]:
+        """Say what works only in part."""
+        return tuple(self._degraded.values())
+
+    def degrade(self, part: str, detail: str, repair: str) -> None:
+        """Note that `part` works only in part; a later word about the same part replaces an earlier one."""
+        self._degraded[part] = Degradation(part, detail, repair)
+        _log.error("degraded", part=part, detail=detail)
+
+    def recover(self, part: str) -> None:
+        """Note that `part` works again."""
+        if self._degraded.pop(part, None) is not None:
+            _log.info("recovered", part=part)
+
+    async def reload(self) -> ReloadReport:
+        """Read the settings again and put in force what can be; with broken ones the old stay.
+
+        Raises:
+            SettingsError: They are broken.
+        """
+        loaded = await self._read()
+        changed = changed_keys(self.loaded.settings, loaded.settings)
+        self.loaded = loaded
+        settings, paths = loaded.settings, self._options.paths
+        tools = rooms.tools_config(settings, paths)
+        self.catalog.reconfigure(rooms.tool_folders(settings, paths), tools.defaults)
+        self.launcher.reconfigure(tools)
+        self.kernels.reconfigure(rooms.kernels_config(loaded, paths))
+        self.pipes.reconfigure(self._pipes_config())
+        await self.launcher.refresh()
+        set_level(settings.daemon.log_level)
+        self.events.publish("reloaded")
+        needs = tuple(f"{key} needs `{command}`" for key in changed if (command := restart_needed(key)))
+        _log.info("reloaded", changed=changed, needs_restart=needs, warnings=loaded.warnings)
+        return ReloadReport(changed, needs, loaded.warnings)
+
+    async def restart(self, scope: RestartScope) -> None:
+        """Begin a restart. Settings that would not load again are refused now, while everything still runs.
+
+        Raises:
+            SettingsError: They are broken; nothing was begun.
+        """
+        await self._read()
+        self.requests.make(Shutdown.RESTART_ALL if scope is RestartScope.ALL else Shutdown.REPLACE)
+
+    async def stop(self) -> None:
+        """Begin the orderly stop."""
+        self.requests.make(Shutdown.STOP)
+
+    async def _read(self) -> Loaded:
+        """Return the settings as they are now; a program validates them anew if anything of them has changed.
+
+        Raises:
+            SettingsError: They are broken.
+        """
+        options = self._options
+        async with self._reading:
+            if options.flags.sources(options.paths).stamp() == self.loaded.stamp:
+                self.recover("config")
+                return self.loaded
+            try:
+                loaded = await self._validate()
+            except PxError as error:
+                said = f"the settings cannot be loaded, those that worked last are in force: {error}"
+                self.degrade("config", said, "pxctl config check")
+                raise
+            self.recover("config")
+            return loaded
+
+    async def _validate(self) -> Loaded:
+        run_dir, flags = self._options.paths.run_dir, self._options.flags
+        argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(run_dir), *flags.words())
+        problems = run_dir / PROBLEMS_NAME
+        problems.unlink(missing_ok=True)
+        key = self.placement.new_key()
+        try:
+            await self.placement.spawn(key, ChildSpec(_READER, argv, "/", dict(os.environ)))
+            async with asyncio.timeout(READ_SECONDS):
+                record = await self.placement.wait(key)
+        except TimeoutError:
+            raise StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s") from None
+        finally:
+            await asyncio.shield(self._dispose(key))
+        if record.code == SettingsError.exit_code:
+            raise SettingsError(msgspec.json.decode(problems.read_bytes()))
+        loaded = recall_valid(run_dir)
+        if record.code != 0 or loaded is None:
+            raise StartFailedError(
+                f"the program that reads the settings failed (exit code {record.code})",
+                hint=f"pxctl config check; df -h {run_dir}",
+            )
+        return loaded
+
+    async def _dispose(self, key: str) -> None:
+        report = await self.placement.stop(key, grace_seconds=1.0, reason="stopped")
+        if not report.survivors:
+            await self.placement.release(key)
+
+    def _watch_troubles(self) -> None:
+        """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""
+
+        def log_trouble(trouble: LogTrouble) -> None:
+            part = f"log of {trouble.unit}"
+            if trouble.recovered:
+                self.recover(part)
+                self.events.publish("log_recovered", trouble.unit, lost_bytes=trouble.lost_bytes)
+                return
+            self.degrade(part, f"the disk refuses output (errno {trouble.errno})", "df -h, then free some space")
+            self.events.publish("log_degraded", trouble.unit, errno=trouble.errno, lost_bytes=trouble.lost_bytes)
+
+        def ledger_degraded(why: str) -> None:
+            self.degrade("ledger", f"writes wait in memory: {why}", "df -h, then free some space")
+            self.events.publish("ledger_degraded", detail=why)
+
+        def ledger_recovered(lost_writes: int) -> None:
+            self.recover("ledger")
+            self.events.publish("ledger_recovered", lost_writes=lost_writes)
+
+        self.placement.on_log_degraded(log_trouble)
+        self.ledger.on_degraded(ledger_degraded)
+        self.ledger.on_recovered(ledger_recovered)
+        if self.ledger.degraded:
+            ledger_degraded(self.ledger.degraded)
+        if (recovery := self.ledger.recovered_from) is not None:
+            _log.error("ledger_recovered_from_damage", moved_to=recovery.moved_to, detail=recovery.detail)
+            self.events.publish("ledger_rebuilt", moved_to=str(recovery.moved_to), detail=recovery.detail)
+
+    # -- ending ----------------------------------------------------------------------------------------------------
+
+    async def shutdown(self) -> Shutdown:
+        """End as the strongest request wants it; return the one that was fulfilled.
+
+        The channel stays open until the process ends: to the keeper, its end means that we must be killed.
+        """
+        try:
+            if self.requests.strongest is Shutdown.REPLACE:
+                await self._stop_listening()
+            if self.requests.strongest is Shutdown.REPLACE:
+                await asyncio.gather(self.launcher.detach(), self.kernels.detach(), self.pipes.detach())
+                await self._close_ledger()
+                await self.placement.restart(everything=False)
+            elif self.requests.strongest is not Shutdown.KEEPER_LOST:
+                wanted = self.requests.strongest
+                await self._stop_children()
+                await self._close_ledger()
+                if wanted is Shutdown.RESTART_ALL and self.requests.strongest is wanted:
+                    await self.placement.restart(everything=True)
+                else:
+                    await self.placement.shutdown()
+        except KeeperLostError:
+            self.requests.make(Shutdown.KEEPER_LOST)
+        if self.requests.strongest is Shutdown.KEEPER_LOST:
+            await self._record_loss()
+        return self.requests.strongest
+
+    async def abort(self) -> None:
+        """Let go of the ledger after something of ours broke; the children stay with the keeper."""
+        with contextlib.suppress(PxError):
+            await self._close_ledger()
+
+    async def _stop_children(self) -> None:
+        """Stop all at the same time, each with its own grace; a keeper that dies meanwhile stops nobody.
+
+        Raises:
+            KeeperLostError: It died.
+        """
+        wanted = self.requests.strongest.name.lower()
+        self.events.publish("daemon_stopping", wish=wanted)
+        _log.info("stopping", wish=wanted)
+        rooms_closing = (self.launcher.close(), self.kernels.close(), self.pipes.close())
+        closing: asyncio.Future[Any] = asyncio.gather(*rooms_closing)
+        losing: asyncio.Future[Any] = asyncio.create_task(self.requests.stronger_than(Shutdown.STOP), name="losing")
+        await asyncio.wait({closing, losing}, return_when=asyncio.FIRST_COMPLETED)
+        lost = losing.done()
+        for each in (closing, losing):
+            each.cancel()
+        results = await asyncio.gather(closing, losing, return_exceptions=True)
+        if lost:
+            raise KeeperLostError("the keeper died during the stop")
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        await self._stop_listening()
+
+    async def _stop_listening(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _close_ledger(self) -> None:
+        self.events.close()
+        await self.ledger.close()
+
+    async def _record_loss(self) -> None:
+        """Say, quickly, that the keeper is lost: the clean-up must not wait for a disk. The next start tells it."""
+        _log.critical("keeper_lost", children=[child.unit for child in self.placement.children()])
+        try:
+            async with asyncio.timeout(LOSS_SECONDS):
+                self.events.publish("keeper_lost", children=len(self.placement.children()))
+                await self._close_ledger()
+        except (PxError, TimeoutError) as error:
+            _log.error("loss_not_recorded", error=error)

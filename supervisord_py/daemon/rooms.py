@@ -1,0 +1,157 @@
+"""Gives each room its settings, and beside them the places it works in. What is no setting has its default there.
+
+Law: the token of a gateway leaves the settings here, goes into one value that hides it, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from supervisord_py.api.context import ApiConfig, TcpAccess
+from supervisord_py.kernels.config import (
+    EnvRules,
+    GatewayConfig,
+    KernelsConfig,
+    LadderTimes,
+    ProcessLimits,
+    SessionLimits,
+)
+from supervisord_py.kernels.config import OutputLimits as CellLimits
+from supervisord_py.kernels.exposure import Expose
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.ledger.retention import RetentionLimits, TableLimit
+from supervisord_py.pipes.config import OutputLimits, PipesConfig, RetryLimits, SchedulerLimits, SlotLimits
+from supervisord_py.tools.config import PoolLimits, ToolDefaults, ToolsConfig
+
+if TYPE_CHECKING:
+    from supervisord_py.config.settings import Settings
+    from supervisord_py.daemon.paths import Paths
+    from supervisord_py.daemon.settings import Loaded
+
+T = TypeVar("T")
+MIB = 1024 * 1024
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def _of(kind: type[T], section: Any, prefix: str = "", **others: Any) -> T:
+    """Return a room's value: fields that are called as a setting, behind a prefix, are that setting."""
+    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
+    return kind(
+        **others, **{name: getattr(section, prefix + name) for name in names if hasattr(section, prefix + name)}
+    )
+
+
+def tool_folders(settings: Settings, paths: Paths) -> tuple[Path, ...]:
+    """Return the folders of tools, the first one first; relative ones are beside the settings file."""
+    more = (paths.config_file.parent / Path(text).expanduser() for text in settings.tools.paths)
+    return tuple(dict.fromkeys((paths.tools_dir, *more)))
+
+
+def tools_config(settings: Settings, paths: Paths) -> ToolsConfig:
+    """Return what the tools are told."""
+    tools = settings.tools
+    return _of(
+        ToolsConfig,
+        tools,
+        data_dir=paths.state_dir / "artefacts",
+        run_dir=paths.run_dir,
+        defaults=_of(ToolDefaults, tools),
+        pool=_of(PoolLimits, tools),
+    )
+
+
+def kernels_config(loaded: Loaded, paths: Paths) -> KernelsConfig:
+    """Return what the kernels are told."""
+    kernels = loaded.settings.kernels
+    gateway = GatewayConfig(
+        dir=paths.state_dir / "gateway",
+        url=kernels.gateway_url,
+        token=kernels.gateway_token,
+        token_setting=f"kernels.gateway_token ({loaded.origin('kernels.gateway_token')})"
+        if kernels.gateway_token is not None
+        else "kernels.gateway_token",
+    )
+    return _of(
+        KernelsConfig,
+        kernels,
+        run_dir=paths.run_dir,
+        cells_dir=paths.cells_dir,
+        data_dir=paths.kernels_dir,
+        modules_dir=paths.modules_dir,
+        gateway=gateway,
+        backend=BackendName(kernels.backend),
+        expose=Expose(kernels.expose),
+        debug_startup=kernels.trace,
+        env=_of(EnvRules, kernels, "env_"),
+        sessions=_of(SessionLimits, kernels),
+        ladder=_of(LadderTimes, kernels, "ladder_"),
+        output=_of(CellLimits, kernels, "output_"),
+        limits=_of(
+            ProcessLimits,
+            kernels,
+            soft_memory_bytes=kernels.soft_memory_mb * MIB or None,
+            hard_memory_bytes=kernels.hard_memory_mb * MIB or None,
+        ),
+    )
+
+
+def pipes_config(
+    settings: Settings, paths: Paths, *, socket: str, listener: tuple[str, int, str] | None
+) -> PipesConfig:
+    """Return what pipes are told.
+
+    Args:
+        socket: Path of the control socket.
+        listener: Address, port and token file of the loopback listener; None where there is none.
+    """
+    pipes = settings.pipes
+    host, port, token_file = listener or ("127.0.0.1", None, None)
+    return _of(
+        PipesConfig,
+        pipes,
+        pipes_dir=paths.pipes_dir,
+        examples_dir=EXAMPLES / "pipes",
+        presets_file=paths.presets_file,
+        agents_file=paths.agents_file,
+        executions_dir=paths.executions_dir,
+        socket=socket,
+        api_host=host,
+        api_port=port,
+        api_token_file=token_file,
+        timeout_seconds=min(300.0, pipes.timeout_max_seconds),
+        default_timezone=pipes.timezone,
+        slots=_of(SlotLimits, pipes, "slots_"),
+        retries=RetryLimits(max_retries=pipes.retries, initial_seconds=pipes.retry_initial_seconds),
+        output=_of(OutputLimits, pipes, file_bytes=pipes.output_file_bytes),
+        scheduler=_of(SchedulerLimits, pipes),
+    )
+
+
+def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiConfig:
+    """Return what the API is told."""
+    return ApiConfig(
+        log_dir=paths.log_dir,
+        state_dir=paths.state_dir,
+        run_dir=paths.run_dir,
+        cells_dir=paths.cells_dir,
+        tools_dir=paths.tools_dir,
+        examples_dir=EXAMPLES / "tools",
+        max_body_bytes=settings.tools.max_body_bytes,
+        stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
+        drain_seconds=settings.api.drain_seconds,
+        tcp=tcp,
+    )
+
+
+_KEEP_SECONDS = 90 * 86_400.0
+_MANY = TableLimit(100_000, _KEEP_SECONDS)
+RETENTION = RetentionLimits(
+    events=_MANY,
+    runs=_MANY,
+    instances=_MANY,
+    kernel_cells=TableLimit(20_000, _KEEP_SECONDS),
+    kernel_sessions=TableLimit(1_000, _KEEP_SECONDS),
+)
+"""How much the ledger keeps."""

@@ -1,0 +1,161 @@
+"""What the keeper and the rooms are told, how ends are asked for, and the loopback port with its token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from supervisord_py.config.settings import DEFAULTS, Settings, ToolsSettings
+from supervisord_py.daemon import boot, rooms
+from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
+from supervisord_py.daemon.paths import resolve_paths
+from supervisord_py.daemon.settings import Loaded
+from supervisord_py.daemon.sockets import open_tcp, read_or_make_token
+from supervisord_py.errors import ConfigError, ConflictError
+
+PATHS = resolve_paths({"PX_HOME": "/h"})
+MIB = 1024 * 1024
+
+
+def test_the_daemons_id_follows_the_real_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert boot.daemon_id(tmp_path / "link") == boot.daemon_id(tmp_path / "real")
+    assert boot.daemon_id(tmp_path / "other") != boot.daemon_id(tmp_path / "real")
+    assert len(boot.daemon_id(tmp_path)) == 8
+    assert int(boot.daemon_id(tmp_path), 16) >= 0
+
+
+@pytest.mark.parametrize("memfd", [True, False])
+def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor(monkeypatch: pytest.MonkeyPatch, *, memfd: bool) -> None:
+    if not memfd:
+        monkeypatch.delattr(os, "memfd_create")
+    flags = boot.Flags("c.toml", system=False, socket="s", settings=("a.b=1",))
+    told = boot.boot_document(PATHS, DEFAULTS, flags, lock_fd=8, listen_fd=7, socket_owned=True)
+    argv = boot.keeper_argv(told, "--sweep")
+    assert argv[:3] == [sys.executable, "-I", "-S"], "nothing of the user's environment"
+    assert Path(argv[3]).is_file()
+    assert argv[4:6] == ["--sweep", "--boot-fd"]
+    assert os.get_inheritable(int(argv[6]))
+    with open(int(argv[6]), "rb") as file:
+        assert json.load(file) == told
+    assert told["daemon_id"] == boot.daemon_id(PATHS.state_dir)
+    assert (told["run_dir"], told["state_dir"], told["log_dir"]) == ("/h/run", "/h/state", "/h/state/logs")
+    assert (told["listen_fd"], told["lock_fd"], told["socket_owned"]) == (7, 8, True)
+    words = ["--config", f"{Path.cwd()}/c.toml", "--socket", f"{Path.cwd()}/s", "--set", "a.b=1"]
+    assert boot.flags_of(boot.flag_parser("x").parse_args(words)).words() == words
+    fds = ["--channel-fd", "3", "--listen-fd", "4", "--lock-fd", "5"]
+    assert told["control_argv"] == [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *fds, *words]
+    assert told["pxd_argv"] == [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *words]
+    assert (told["log_segment_bytes"], told["stop_seconds"], told["watchdog_seconds"]) == (8 * MIB, 10.0, 10.0)
+
+
+def test_each_room_gets_its_section_and_its_places() -> None:
+    document = {
+        "tools": {"paths": ["/abs", "beside", "/abs"], "warm_keep_max": 9, "python": "/p"},
+        "kernels": {
+            "hard_memory_mb": 0, "soft_memory_mb": 2, "trace": True, "env_deny": ["X"], "ladder_kill_seconds": 9,
+            "max_sessions": 3, "output_cell_bytes": 5, "backend": "gateway-external", "gateway_url": "http://h",
+            "gateway_token": "s3cr3t",
+        },
+        "pipes": {"slots_manual": 7, "retries": 1, "retry_initial_seconds": 3, "timezone": "UTC",
+                  "timeout_max_seconds": 60, "output_file_bytes": 11, "keep_days": 2, "stagger_seconds": 0},
+    }  # fmt: skip
+    settings = msgspec.convert(document, Settings)
+    assert rooms.tool_folders(settings, PATHS) == (Path("/h/tools"), Path("/abs"), Path("/h/beside"))
+    tools = rooms.tools_config(settings, PATHS)
+    assert (tools.pool.warm_keep_max, tools.pool.queue_max, tools.defaults.python) == (9, 512, "/p")
+    loaded = Loaded(settings, {"kernels.gateway_token": "env T"})
+    kernels = rooms.kernels_config(loaded, PATHS)
+    assert (kernels.limits.hard_memory_bytes, kernels.limits.soft_memory_bytes) == (None, 2 * MIB)
+    assert (kernels.debug_startup, kernels.env.deny, kernels.ladder.kill_seconds) == (True, ("X",), 9)
+    assert (kernels.sessions.max_sessions, kernels.output.cell_bytes, kernels.backend) == (3, 5, "gateway-external")
+    assert (kernels.gateway.url, kernels.gateway.token) == ("http://h", "s3cr3t")
+    assert kernels.gateway.token_setting == "kernels.gateway_token (env T)"  # noqa: S105  # of none
+    assert "s3cr3t" not in repr(kernels)
+    pipes = rooms.pipes_config(settings, PATHS, socket="/s", listener=("::1", 7, "/t"))
+    assert (pipes.slots.manual, pipes.slots.event, pipes.retries.max_retries) == (7, 4, 1)
+    assert (pipes.retries.initial_seconds, pipes.default_timezone, pipes.timeout_seconds) == (3, "UTC", 60)
+    assert (pipes.output.file_bytes, pipes.output.keep_days, pipes.scheduler.stagger_seconds) == (11, 2, 0)
+    assert (pipes.api_host, pipes.api_port, pipes.api_token_file) == ("::1", 7, "/t")
+
+
+def test_the_constants_of_the_rooms_are_the_defaults_of_the_settings() -> None:
+    """A room that is made without settings behaves as one of a daemon without a pxd.toml."""
+    tools, section = rooms.tools_config(DEFAULTS, PATHS), ToolsSettings()
+    assert (tools.defaults, tools.pool) == (type(tools.defaults)(), type(tools.pool)())
+    assert tools.defaults.env_allow == section.env_allow
+    kernels = rooms.kernels_config(Loaded(), PATHS)
+    for part in (kernels.env, kernels.sessions, kernels.ladder, kernels.output, kernels.limits):
+        assert part == type(part)()
+    pipes = rooms.pipes_config(DEFAULTS, PATHS, socket="/s", listener=None)
+    for each in (pipes.slots, pipes.retries, pipes.output, pipes.scheduler):
+        assert each == type(each)()
+
+
+async def test_who_waits_for_an_end_hears_the_first_request_and_then_only_stronger_ones() -> None:
+    requests = ShutdownRequests()
+    first = asyncio.create_task(requests.stronger_than(Shutdown.NONE))
+    second = asyncio.create_task(requests.stronger_than(Shutdown.STOP))
+    await asyncio.sleep(0)
+    requests.make(Shutdown.STOP)
+    assert await first is Shutdown.STOP
+    await asyncio.sleep(0)
+    assert not second.done()
+    requests.make(Shutdown.REPLACE)
+    assert requests.strongest is Shutdown.STOP, "a weaker request is forgotten"
+    requests.make(Shutdown.KEEPER_LOST)
+    assert await second is Shutdown.KEEPER_LOST
+    assert await requests.stronger_than(Shutdown.REPLACE) is Shutdown.KEEPER_LOST
+
+
+def test_a_missing_token_is_made_once_and_is_private(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    before = os.umask(0)
+    try:
+        token = read_or_make_token(path)
+    finally:
+        os.umask(before)
+    assert len(token) >= 32
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_or_make_token(path) == token
+    assert read_or_make_token(tmp_path / "other") != token
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=r"may be read by others \(mode 0640") as caught:
+        read_or_make_token(path)
+    assert "rm " in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"with\nline" * 4, b"\xff" * 40])
+def test_what_is_no_token_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.touch(0o600)
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="holds no token"):
+        read_or_make_token(path)
+
+
+def test_links_folders_and_places_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for path in (tmp_path / "link", tmp_path / "none/t", tmp_path):
+        with pytest.raises(ConfigError, match="cannot be read or made"):
+            read_or_make_token(path)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:0"])
+def test_a_port_is_bound_and_has_a_token(address: str, tmp_path: Path) -> None:
+    listening, access = open_tcp(address, tmp_path / "api.token")
+    with listening:
+        assert access.port == listening.getsockname()[1] > 0
+        assert access.token == (tmp_path / "api.token").read_text().strip()
+        assert access.token not in repr(access)
+        listening.listen()
+        with pytest.raises(ConflictError, match="Address already in use"):
+            open_tcp(f"{address.rpartition(':')[0]}:{access.port}", tmp_path / "api.token")
