@@ -363,6 +363,10 @@ def convert(
     value = document.value if value is None else value
     if not isinstance(value, dict):
         return None, [document.problem(at, f"must be an object, not {type_name(value)}")]
+    try:
+        return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
+    except (msgspec.ValidationError, RecursionError) as error:
+        whole = str(error)
     struct = typing.cast("Any", kind)
     fields = {each.encode_name: each for each in msgspec.structs.fields(struct)}
     forbids = struct.__struct_config__.forbid_unknown_fields
@@ -379,11 +383,8 @@ def convert(
                 problems.append(_problem(document, (*at, key), field.type, str(error)))
         elif field.required:
             problems.append(document.problem(at, f"the key {key!r} is missing"))
-    if not problems:
-        try:
-            return msgspec.convert(value, kind, strict=strict, dec_hook=dec_hook), []
-        except msgspec.ValidationError as error:  # what __post_init__ found
-            problems.append(_problem(document, at, kind, str(error)))
+    if not problems:  # what __post_init__ found
+        problems.append(_problem(document, at, kind, whole))
     problems.sort(key=lambda each: (each.line or 0, each.column or 0))
     return None, problems
 
