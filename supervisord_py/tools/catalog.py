@@ -53,10 +53,6 @@ class _Reading(NamedTuple):
     trusted: bool
 
 
-class _BlindError(Exception):
-    """There was no descriptor to look with."""
-
-
 class Catalog:
     """The tools of several directories.
 
@@ -96,7 +92,7 @@ class Catalog:
         self._refreshed_at = self._clock()
         try:
             seen = dict.fromkeys(folder for path in self.paths for folder in _folders(path))
-        except _BlindError:
+        except OSError:
             return
         self._readings = {folder: self._reading(folder) for folder in seen}
         self._by_name, self._hidden = {}, []
@@ -138,12 +134,6 @@ class Catalog:
         self.refresh()
         return sorted([*self._by_name.values(), *self._hidden], key=lambda entry: entry.name)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names found by the last look, sorted; looks only if there was none."""
-        if self._refreshed_at == float("-inf"):
-            self.refresh()
-        return tuple(sorted(self._by_name))
-
     def _reading(self, folder: Path) -> _Reading:
         """Return what is known of a folder; what changed, or may yet have changed unseen, is read again."""
         known = self._readings.get(folder)
@@ -176,13 +166,16 @@ def _folders(path: Path) -> Iterator[Path]:
     """Yield the tool folders of one directory, links to folders included, by name.
 
     A folder is meant to be a tool when it has a tool.json, or nobody may look whether it has.
+
+    Raises:
+        OSError: There was no descriptor to look with.
     """
     try:
         with os.scandir(path) as found:
             names = sorted(each.name for each in found if not each.name.startswith("."))
     except OSError as error:
         if error.errno in {errno.EMFILE, errno.ENFILE}:
-            raise _BlindError from error
+            raise
         return
     for name in names:
         folder = path / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,6 @@ def test_tools_are_found_by_name_with_the_defaults_of_the_settings(tmp_path: Pat
     catalog = Catalog([tmp_path, tmp_path / "missing"], ToolDefaults(concurrency=3))
     assert [entry.name for entry in catalog.entries()] == ["a", "b"]
     assert catalog.get("a").concurrency == 3
-    assert catalog.names() == ("a", "b")
 
 
 def test_a_broken_tool_is_listed_and_harms_no_other(tmp_path: Path) -> None:
@@ -153,3 +153,17 @@ def test_two_folders_with_one_id_are_one_tool_and_one_error(tmp_path: Path) -> N
     assert (first.name, second.name, second.folder) == ("curve-fit", "curve-fit", tmp_path / "b")
     assert second.error is not None
     assert "is hidden by" in second.error.detail
+
+
+def test_a_look_without_descriptors_keeps_what_the_last_one_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tool(tmp_path, "kept")
+    catalog = Catalog([tmp_path])
+    assert len(catalog.entries()) == 1
+
+    def none_left(path: object) -> object:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(os, "scandir", none_left)
+    assert len(catalog.entries()) == 1
