@@ -1,6 +1,6 @@
 """The one interface to whoever runs kernels. Sessions know no more than this; a backend knows no sessions.
 
-What a cell gives lies in two files (writer: `inside/cell_writer.py`, reader: `output/cell_log.py`): the backend
+What a cell gives lies in its files (writer: `inside/cell_writer.py`, reader: `cell_files.py`): the backend
 promises that they are complete when `execute` returns, and calls `wake` whenever there is news in them. With
 our launcher the kernel itself writes them, so that not a byte depends on a reader; otherwise the backend
 does, and says so in `Reply.lossy` when it knows or must fear that something is missing.

@@ -8,13 +8,15 @@ it has changed for an hour, so that one that is just being made is safe.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from supervisord_py.kernels.inside.cell_writer import RECORDS
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -63,7 +65,7 @@ async def sweep(
         running: Returns `(session id, cell id)` of all cells that run; asked again before each batch.
         known: Ids of all sessions that are remembered.
     """
-    folders, cells = await asyncio.to_thread(_look, cells_dir, known, now, frozenset(running()))
+    folders, cells = await asyncio.to_thread(_look, cells_dir, known, now, frozenset(running()), limits.cell_bytes)
     going = doomed(cells, limits, now)
     for start in range(0, len(going), BATCH):
         spared = frozenset(running())
@@ -78,9 +80,12 @@ async def sweep(
 
 
 def _look(
-    cells_dir: Path, known: Collection[str], now: float, running: Collection[tuple[str, str]]
+    cells_dir: Path, known: Collection[str], now: float, running: Collection[tuple[str, str]], cap: int
 ) -> tuple[list[Path], list[KeptCell]]:
-    """Return the folders that nobody knows, and all cells of the others, strays of half removed ones included."""
+    """Return the folders that nobody knows, and all cells of the others, strays of half removed ones included.
+
+    What a child goes on writing after the end of its cell is held to the cap here.
+    """
     forgotten, cells = [], []
     for folder in cells_dir.iterdir() if cells_dir.is_dir() else ():
         if folder.is_symlink() or not folder.is_dir():
@@ -94,6 +99,8 @@ def _look(
                 size, changed = found.get(cell_id, (0, 0.0))
                 found[cell_id] = size + status.st_blocks * 512, max(changed, status.st_mtime)
                 newest = max(newest, status.st_mtime)
+                if path.suffix in STREAMS.values() and stat.S_ISREG(status.st_mode) and status.st_size > cap:
+                    os.truncate(path, cap)
         if folder.name not in known and now - newest > FORGOTTEN_SECONDS:
             forgotten.append(folder)
         else:

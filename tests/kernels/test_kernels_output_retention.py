@@ -163,5 +163,11 @@ async def test_links_are_removed_and_what_they_lead_to_stays(tmp_path: Path) -> 
     assert (precious / "file").read_text() == "p"
 
 
+async def test_what_outgrows_its_cap_after_the_end_is_cut_back(tmp_path: Path) -> None:
+    cell(tmp_path, "s", "c", 10_000, age=1)
+    await swept(tmp_path, OutputLimits(cell_bytes=4000))
+    assert log_of(tmp_path / "s", "c").page(0, 99_999).data == b"x" * 4000
+
+
 async def test_a_folder_that_is_not_there_is_swept(tmp_path: Path) -> None:
     assert await swept(tmp_path / "nowhere") == Swept()
