@@ -35,6 +35,8 @@ Pointer = tuple[str | int, ...]
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 100
+MAX_VALUES = 10_000
+"""Of a YAML text, keys included: what is larger is data, and slow."""
 MAX_PROBLEMS = 100
 MAX_MESSAGE = 400
 _TYPE_NAMES = {
@@ -289,6 +291,10 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
     """
     import yaml  # 15 ms; settings and tools do without
 
+    def refused(message: str, mark: Any) -> DocumentError:
+        line, column = (mark.line + first_line, mark.column + 1) if mark else (None, None)
+        return DocumentError(Problem(message=message, file=file, line=line, column=column))
+
     def build(node: Any) -> Any:
         if node.id == "scalar":
             return None if not node.style and node.value in {"", "~", "null", "Null", "NULL"} else node.value
@@ -297,9 +303,9 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
         found: dict[str, Any] = {}
         for key, value in node.value:
             if key.id != "scalar":
-                raise yaml.MarkedYAMLError(problem="a key is a word", problem_mark=key.start_mark)
+                raise refused("a key is a word", key.start_mark)
             if key.value in found:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark)
+                raise refused(f"the key {key.value!r} stands twice", key.start_mark)
             found[key.value] = build(value)
         return found
 
@@ -309,10 +315,12 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
         try:
             event: Any
             depth = 0
-            for event in yaml.parse(text, Loader=loader):
+            for count, event in enumerate(yaml.parse(text, Loader=loader)):
                 if getattr(event, "anchor", None) or getattr(event, "tag", None) not in {None, "!"}:
                     message = "anchors, aliases and tags are not read; put a value that begins with & * or ! in quotes"
-                    raise yaml.MarkedYAMLError(problem=message, problem_mark=event.start_mark)
+                    raise refused(message, event.start_mark)
+                if count > MAX_VALUES:
+                    raise refused(f"more than {MAX_VALUES} values", event.start_mark)
                 depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
                 if depth > MAX_DEPTH:
                     raise RecursionError
@@ -322,14 +330,12 @@ def parse_yaml(text: str, file: str = "", first_line: int = 1) -> Document:
             raise DocumentError(_too_deep(file)) from None
         except yaml.YAMLError as error:
             failed = error
-    line = column = None
-    if isinstance(failed, yaml.MarkedYAMLError):
-        # What is never closed is wrong where it begins, not where the text ends.
-        is_open = (failed.context or "").startswith(("while scanning a", "while parsing a flow"))
-        mark = (failed.context_mark if is_open else None) or failed.problem_mark or failed.context_mark
-        line, column = (mark.line + first_line, mark.column + 1) if mark else (None, None)
-    message = getattr(failed, "problem", None) or str(failed).splitlines()[0]
-    raise DocumentError(Problem(message=message, file=file, line=line, column=column))
+    if not isinstance(failed, yaml.MarkedYAMLError):
+        raise refused(str(failed).splitlines()[0], None)
+    # What is never closed is wrong where it begins, not where the text ends.
+    is_open = (failed.context or "").startswith(("while scanning a", "while parsing a flow"))
+    mark = (failed.context_mark if is_open else None) or failed.problem_mark or failed.context_mark
+    raise refused(failed.problem or str(failed), mark)
 
 
 def _check_depth(value: Any, file: str, depth: int = 0) -> None:

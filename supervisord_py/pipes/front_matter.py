@@ -131,6 +131,8 @@ def _cured(problem: Problem, header: str, first_line: int) -> Problem:
         message, hint = f"{shown(value)} {_BEGINS[value[0]]}", quoted
     elif "stands twice" in message:
         hint = "keep one of the two lines"
+    elif "more than" in message:
+        hint = "put long texts into the prompt or into files"
     elif "escape" in message:
         message = "a backslash in double quotes begins an escape, and this is none"
         hint = "use single quotes, in which a backslash is a backslash"
@@ -220,7 +222,10 @@ def _edited(front: FrontMatter, key: str, value: Value) -> str:
     import yaml
 
     text = front.text
-    root: Any = yaml.compose(text[front.start : front.end], Loader=yaml.BaseLoader)
+    try:
+        root: Any = yaml.compose(text[front.start : front.end], Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:  # libyaml, which has read it, takes a little more
+        raise EditError(f"the front matter cannot be edited by key: {error}"[:300], hint=_BY_HAND) from None
     entries = root.value if root is not None and root.id == "mapping" else []
     if entries and root.flow_style:
         raise EditError("the front matter is written in braces, which cannot be edited by key", hint=_BY_HAND)

@@ -76,6 +76,7 @@ def test_a_file_is_header_and_body(text: str, header: object, body: str) -> None
         (pipe_text("- a\n- b"), 2, "not made of lines of key: value", "begin the file"),
         (pipe_text("a: 1\nb: 2\na: 3"), 4, "'a' stands twice", "keep one"),
         (pipe_text("a: " + "[" * 200 + "]" * 200), None, "nested deeper", ""),
+        (pipe_text("a: [" + "b, " * 20_000 + "]"), 2, "more than 10000 values", ""),
     ],
 )  # fmt: skip
 def test_every_fault_has_line_and_cure(text: str, line: int | None, detail: str, hint: str) -> None:
