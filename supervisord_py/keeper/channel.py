@@ -23,13 +23,10 @@ BACKLOG_BYTES = 2 * MAX_FRAME
 
 
 class Channel:
-    """Frames over one connected socket.
+    """Frames over one connected socket, ours from now on.
 
-    Args:
-        loop: Says when it is ready.
-        sock: The socket; ours from now on.
-        receive: Takes each frame with its descriptors, which the receiver owns.
-        fail: Told once, in words, why no further frame will come ("closed" at the regular end).
+    `receive` takes each frame and owns its descriptors; `fail` is told once, in words, why no further frame will come
+    ("closed" at the regular end).
     """
 
     def __init__(self, loop: Loop, sock: socket.socket, receive: Receive, fail: Callable[[str], None]) -> None:

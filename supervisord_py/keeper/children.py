@@ -41,6 +41,8 @@ RECOUNT_SECONDS = 1.0
 """Without pidfds a tree without leader is counted this often, only while there is one."""
 REAPS_PER_TURN = 256
 STREAMS = ("stdout", "stderr")
+WHO = ("key", "unit", "pid", "start_time", "boot_id", "started_at")
+"""What CHILD and EXIT of the protocol both begin with."""
 
 
 class HeldChild:
@@ -51,7 +53,8 @@ class HeldChild:
         born: The key that it was spawned with, which its environment bears; another one only after a renaming.
         fingerprint: Equal for equal orders.
         pid, start_time: The leader's; clock ticks since boot.
-        report: Descriptor of the exec report, -1 once it is read.
+        report: Descriptor of the exec report, -1 once it is read; then those who wait in `answers` are told.
+        watched_member: pidfd of a process that outlived the leader, -1 where there is none.
         group: Its cgroup, on that rung.
         log: Where its output goes; None when all of it goes to descriptors that came with the order.
         members: start time by pid, of every process ever seen in the tree and not yet seen gone.
@@ -77,6 +80,8 @@ class HeldChild:
         self.log: UnitLog | None = None
         self.log_position = 0
         self.outlets: list[Outlet] = []
+        self.answers: list[Answer] = []
+        self.watched_member = -1
         self.members: dict[int, int] = {}
         self.tree_alive = True
         self.stopping = False
@@ -94,20 +99,8 @@ class HeldChild:
 
     def document(self) -> dict[str, Any]:
         """Return CHILD of the protocol."""
-        return {
-            "key": self.key,
-            "unit": self.unit,
-            "pid": self.pid,
-            "start_time": self.start_time,
-            "boot_id": self.boot_id,
-            "started_at": self.started_at,
-            "state": "exited" if self.exit else "running",
-            "tag": self.tag,
-            "log_position": self.log_position,
-            "stopping": self.stopping,
-            "tree_alive": self.tree_alive,
-            "exit": self.exit,
-        }
+        facts = {name: getattr(self, name) for name in (*WHO, "tag", "log_position", "stopping", "tree_alive", "exit")}
+        return {**facts, "state": "exited" if self.exit else "running"}
 
     def condemn(
         self, reason: str, by: str, signum: int, rss_bytes: int | None = None, limit_bytes: int | None = None
@@ -137,21 +130,14 @@ class HeldChild:
             if soft >= 0 and 0 <= needed <= cpu_seconds:
                 self.condemn("cpu_limit", "rlimit", -code)
         self.exit = {
-            "key": self.key,
-            "unit": self.unit,
-            "pid": self.pid,
-            "start_time": self.start_time,
-            "boot_id": self.boot_id,
-            "started_at": self.started_at,
+            **{name: getattr(self, name) for name in (*WHO, "log_position", "verdict")},
             "ended_at": time.time(),
             "code": code if code >= 0 else None,
             "signal": -code if code < 0 else None,
             "user_seconds": usage.ru_utime,
             "system_seconds": usage.ru_stime,
             "max_rss_bytes": usage.ru_maxrss * RSS_UNIT,
-            "log_position": self.log_position,
             "log_end": self.log.position if self.log is not None else self.log_position,
-            "verdict": self.verdict,
             "orphans": 0,
         }
 
@@ -161,15 +147,7 @@ def _fingerprint(message: Mapping[str, Any]) -> int:
 
 
 class Children:
-    """The instances, by key.
-
-    Args:
-        loop: Wakes us when something ends.
-        logs: Takes the output.
-        rungs: What this machine offers.
-        birth: The keeper's own facts.
-        emit: Sends an event to the control plane, if there is one.
-        changed: Called when an instance came up, lost its leader, or is gone.
+    """The instances. `changed` is called when one came up, lost its leader, or is gone.
 
     Attributes:
         held: The instances, by key.
@@ -194,9 +172,7 @@ class Children:
         self._changed = changed
         self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self._by_pid: dict[int, HeldChild] = {}
-        self._answers: dict[str, list[Answer]] = {}
         self._unsettled: dict[str, HeldChild] = {}
-        self._watched_members: dict[str, int] = {}
         self.held: dict[str, HeldChild] = {}
         self.strangers: set[int] = set()
         self.membership: Membership
@@ -206,11 +182,7 @@ class Children:
     def spawn(self, message: dict[str, Any], fds: list[int], stored: Mapping[str, int], answer: Answer) -> None:
         """Start a child, or join a start under way; `answer` is called once, with the instance or what went wrong.
 
-        Args:
-            message: SPAWN of the protocol.
-            fds: The descriptors that came with it; they stay the caller's.
-            stored: Kept descriptors by name.
-            answer: See above.
+        The descriptors that came with the message, and those stored by name, stay the caller's.
         """
         child = HeldChild(spawn.text(message, "key"), spawn.text(message, "unit"), self._birth.boot_id, message)
         present = self.held.get(child.key)
@@ -226,7 +198,7 @@ class Children:
         if present.report < 0:
             answer(present)
         else:
-            self._answers.setdefault(present.key, []).append(answer)
+            present.answers.append(answer)
 
     def _start(self, child: HeldChild, message: dict[str, Any], fds: list[int], stored: Mapping[str, int]) -> None:
         names = message.get("output_fds") or []
@@ -305,7 +277,8 @@ class Children:
             self.held.pop(child.key, None)
         else:
             self._changed(child)
-        for answer in self._answers.pop(child.key, []):
+        answers, child.answers = child.answers, []
+        for answer in answers:
             answer(failure or child)
 
     # -- going -------------------------------------------------------------------------------------------------------
@@ -372,23 +345,20 @@ class Children:
         if not left and self.membership.empty(child):
             self.close(child)
             return
-        fd = -1
         if left and not self._rungs.portable:
-            with contextlib.suppress(
-                AttributeError, OSError
-            ):  # gone already, or no descriptor left: the timer looks again
-                fd = os.pidfd_open(left[0].pid)
-        if fd < 0:
+            # Gone already, or no descriptor left: the timer looks again.
+            with contextlib.suppress(AttributeError, OSError):
+                child.watched_member = os.pidfd_open(left[0].pid)
+        if child.watched_member < 0:
             self._loop.later(RECOUNT_SECONDS, lambda: self._recount(child))
         else:
-            self._watched_members[child.born] = fd
-            self._loop.watch(fd, lambda: self._recount(child))
+            self._loop.watch(child.watched_member, lambda: self._recount(child))
 
     def _unwatch_member(self, child: HeldChild) -> None:
-        fd = self._watched_members.pop(child.born, -1)
-        if fd >= 0:
-            self._loop.unwatch(fd)
-            os.close(fd)
+        if child.watched_member >= 0:
+            self._loop.unwatch(child.watched_member)
+            os.close(child.watched_member)
+            child.watched_member = -1
 
     def _recount(self, child: HeldChild) -> None:
         self._unwatch_member(child)

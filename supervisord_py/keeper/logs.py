@@ -305,15 +305,7 @@ class Outlet:
 
 
 class Logs:
-    """All units' logs that are in use.
-
-    Args:
-        loop: Says when there is output.
-        emit: Told of `log_degraded` and `log_recovered`.
-        log_dir: Root of the segments.
-        segment_bytes, total_bytes: See Segments.
-        spill_bytes: Kept in memory while the disk takes nothing.
-    """
+    """All units' logs that are in use; `emit` is told of `log_degraded` and `log_recovered`."""
 
     def __init__(
         self, loop: Loop, emit: Emit, log_dir: str, *, segment_bytes: int, total_bytes: int, spill_bytes: int

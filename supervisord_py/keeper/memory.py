@@ -34,14 +34,7 @@ EARLY = 0.5
 
 
 def interval(used: int, grown: int, limit: int, before: float) -> float:
-    """Return the seconds until the next look.
-
-    Args:
-        used: Bytes resident now.
-        grown: Bytes grown since the last look.
-        limit: The limit in bytes.
-        before: Seconds between the last two looks.
-    """
+    """Return the seconds until the next look, from bytes used and grown, and the seconds between the last two."""
     safe = max(MIN_SECONDS, max(0, limit - used) / GROWTH_BYTES_PER_SECOND)
     if abs(grown) > QUIET_BYTES or used > limit / 2:
         return min(MAX_SECONDS, safe)
@@ -66,11 +59,8 @@ class Watched:
 class MemoryWatch:
     """Looks at all limited trees.
 
-    Args:
-        loop: For its clock and timers.
-        membership: Finds the members of a tree.
-        over: Told of a tree over its limit, with its resident bytes and the seconds in which it may end; told again,
-            with none, when it grows on.
+    `over` is told of a tree over its limit, with its resident bytes and the seconds in which it may end; it is told
+    again, with none, when the tree grows on.
     """
 
     def __init__(self, loop: Loop, membership: Membership, over: Callable[[HeldChild, int, float], None]) -> None:

@@ -45,8 +45,7 @@ class Membership:
     """Finds the processes of each instance.
 
     Args:
-        children: The living registry, by key.
-        strangers: The living set of pids that are nobody's (the control plane).
+        children: By key; a live view, as is `strangers`, the pids that are nobody's (the control plane).
         subreaper: Orphans come back to us; otherwise to pid 1.
     """
 
@@ -176,14 +175,7 @@ class Stop:
 
 
 class KillLadder:
-    """All stops under way.
-
-    Args:
-        loop: For its clock and timers.
-        membership: Finds the members of a tree.
-        reap: Reaps an instance's leader if it has ended.
-        close: Told of an instance whose leader is reaped and whose tree is empty.
-    """
+    """All stops under way. `close` is told of an instance whose leader is reaped and whose tree is empty."""
 
     def __init__(
         self,
@@ -201,13 +193,9 @@ class KillLadder:
         self._timer: Timer | None = None
 
     def stop(self, child: HeldChild, grace: float, kill_seconds: float, done: Done) -> None:
-        """Begin, or join, the stop of an instance.
+        """Begin, or join, the stop of an instance; `done` is called once.
 
-        Args:
-            child: Whose tree is to go.
-            grace: Seconds between TERM and KILL; 0 kills at once.
-            kill_seconds: How long to go on killing before survivors are named.
-            done: Called once.
+        Seconds are `grace`, between TERM and KILL (0 kills at once), and `kill_seconds`, before survivors are named.
         """
         if not child.tree_alive:
             done([], False)
