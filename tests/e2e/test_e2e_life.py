@@ -137,6 +137,8 @@ def test_restart_replaces_the_brain_and_keeps_the_tools(running: House) -> None:
     running.run("echo")
     tool = running.status("echo")["pid"]
     keeper, control = running.pids()
+    names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in (keeper, control)]
+    assert names == ["pxd: keeper", "pxd: control"]  # what `pgrep pxd` finds
     assert running.pxctl("daemon", "restart").returncode == 0
     assert running.pids()[0] == keeper
     assert running.pids()[1] != control

@@ -29,6 +29,7 @@ def test_hello_tells_who_the_keeper_is(rung: Rig) -> None:
     hello = rung.links[0].hello
     stat = Path(f"/proc/{rung.pid}/stat").read_text().rpartition(")")[2].split()
     assert (hello["pid"], hello["start_time"]) == (rung.pid, int(stat[19]))
+    assert Path(f"/proc/{rung.pid}/comm").read_text() == "pxd: keeper\n"
     assert (hello["protocol"], hello["children"], hello["fds"], hello["control_restarts"]) == (1, [], [], 0)
     assert rung.links[0].refused("hello", protocol=99)["kind"] == "protocol"
     assert rung.links[0].refused("dance")["kind"] == "unknown_verb"
