@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import json
 import os
 import re
 import shutil
@@ -149,7 +150,11 @@ def _read(name: str, folder: str) -> Any:
 
     file = os.path.join(folder, "kernel.json")
     try:
-        said = KernelSpec.from_resource_dir(folder)
+        with open(file, encoding="utf-8") as opened:
+            members = dict(json.load(opened))  # without those that it does not know: traitlets will refuse them one day
+        said = KernelSpec(
+            resource_dir=folder, **{n: members[n] for n in KernelSpec.class_trait_names() if n in members}
+        )
     except (OSError, ValueError, TypeError, TraitError) as error:
         raise _broken(name, file, f"cannot be read: {error}") from error
     if not said.argv or not all(isinstance(word, str) for word in (*said.argv, *said.env.values())):

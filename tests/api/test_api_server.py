@@ -329,7 +329,7 @@ async def test_a_connection_of_ours_that_breaks_is_a_bug_and_not_a_silence(
 async def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
     await rig.get("/api/tools/nope")
     await rig.get("/api/nothing/at/all")
-    counts = rig.runner.app[server.LIVE].requests.answered
+    counts = rig.runner.app[server.LIVE].requests
     assert counts["GET /api/tools/{t}", 404] == 1
     assert counts["unmatched", 404] == 1
 

@@ -40,6 +40,6 @@ class PassingTime:
             seconds: How much; a call has 60 where nothing else is said.
         """
         await house.ledger.flush()
-        calls = house.rig.placement._calls
-        await eventually(lambda: not calls._pending, "the keeper's answers")
+        keeper = house.rig.placement
+        await eventually(lambda: not keeper._pending, "the keeper's answers")
         self.jump(seconds)

@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -432,7 +433,7 @@ async def test_output_that_was_swept_away_under_a_cell_does_not_trouble_it(shell
 def test_what_an_exit_record_says_of_the_cell(changes: dict[str, Any], error: CellError | None) -> None:
     plain = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, None, None, 0.0, 0.0, 0, 0, 0)
     status = CellStatus.OK if error is None else CellStatus.ERROR
-    assert outcome(replace(plain, **changes), (ResourceLimit("cpu", 1, 3),)) == (status, error)
+    assert outcome(msgspec.structs.replace(plain, **changes), (ResourceLimit("cpu", 1, 3),)) == (status, error)
 
 
 def test_an_exit_code_names_no_limit_that_was_not_set() -> None:

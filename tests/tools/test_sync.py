@@ -70,11 +70,12 @@ class Scripted:
         self.stopped = False
         self.running = asyncio.Event()
 
-    async def __call__(self, argv: Sequence[str], *, on_line: Any, cwd: Path, env: Environment, **_: Any) -> Completed:
+    async def __call__(self, argv: Sequence[str], *, on_line: Any, cwd: str, env: Environment, **_: Any) -> Completed:
         self.steps.append(tuple(argv))
         self.env = dict(env)
-        (cwd / ".venv.new" / "bin").mkdir(parents=True, exist_ok=True)
-        (cwd / ".venv.new" / "bin" / "serve").write_text(f"#!{cwd}/.venv.new/bin/python\n")
+        made = Path(cwd) / ".venv.new" / "bin"
+        made.mkdir(parents=True, exist_ok=True)
+        (made / "serve").write_text(f"#!{cwd}/.venv.new/bin/python\n")
         for line in self.lines:
             on_line(line)
         self.running.set()
@@ -168,7 +169,7 @@ async def test_a_build_that_fails_or_is_cancelled_leaves_the_old(tmp_path: Path)
         (folder / name).mkdir()
     (folder / ".venv" / "old").touch()
     run = Scripted(0, 3, lines=("noise", "the reason", ""))
-    with pytest.raises(SyncFailedError, match="exited 3: the reason"):
+    with pytest.raises(SyncFailedError, match="exits with 3: the reason"):
         await synced(folder, run)
     assert (len(run.steps), shape(folder)) == (2, {".venv/old"})
     run = Scripted(block=True)
