@@ -109,7 +109,9 @@ async def test_a_kernel_that_is_slow_to_leave_after_exit_is_told_with_its_code(
         await house.run(f"import atexit, os, signal, time\n{waits}atexit.register(wait); {deaf}; exit()")
         row = await house.ended_row(life.key)
         assert (row.reason, row.code) == ("exit", 0)
-        (told,) = [each for each in await house.said() if each.event == "stopped"]
+        while not (said := [each for each in await house.said() if each.event == "stopped"]):
+            await asyncio.sleep(0.01)  # it is told after the row is written
+        (told,) = said
         assert (told.reason, told.facts["code"]) == ("exit", 0)
 
 
