@@ -156,7 +156,7 @@ def decide(
             decision = _interval(schedule, progress, now, limits, run_on_enable=run_on_enable)
         case At():
             decision = _once(schedule, progress, now, limits)
-        case Cron() | Calendar():
+        case _:
             decision = _calendar(schedule, progress, now, limits)
     return _staggered(decision, now, delay) if isinstance(decision, Due) else decision
 
@@ -327,5 +327,5 @@ def _following(schedule: Schedule, progress: Progress, now: Now, at: float) -> I
             return counting(at + schedule.seconds, schedule.seconds)
         case Cron() | Calendar():
             return schedule.following(at, now.zone, progress.anchor_at)
-        case Manual() | At():
+        case _:
             return iter(())

@@ -151,7 +151,9 @@ class Calendar(msgspec.Struct, frozen=True):
         """Yield the due instants after `instant`, ascending, until it is over; `begun` is when it was enabled."""
         origin = self._origin(begun)
         last = max(instant, origin - 1.0)
-        for found in self._instants(last, 2, origin, zone_of(self.timezone, machine)):
+        for found in self._instants(
+            last, 2, origin, zone_of(self.timezone, machine)
+        ):  # pragma: no branch - without an end
             if self.ending is not None and found > self.ending:
                 return
             if found > last:
@@ -192,7 +194,9 @@ class Calendar(msgspec.Struct, frozen=True):
         if self.frequency is not Frequency.MONTHS and behind > period:
             first += behind // period * period
         kinds: tuple[Any, ...] = (rrule.MINUTELY, rrule.HOURLY, rrule.DAILY, rrule.WEEKLY, rrule.MONTHLY)
-        for found in rrule.rrule(kinds[tuple(Frequency).index(self.frequency)], dtstart=first, **every):
+        for found in rrule.rrule(
+            kinds[tuple(Frequency).index(self.frequency)], dtstart=first, **every
+        ):  # pragma: no branch
             yield found.replace(tzinfo=zone).timestamp()
 
     def _first(self, origin: datetime) -> datetime:
@@ -231,7 +235,7 @@ def describe(schedule: Schedule, zone: str | None = None) -> str:
             fields = schedule.expression.split()
             words = str(Expression(fields if len(fields) > 5 else ["0", *fields]).explain())
             return f"{words[:1].lower()}{words[1:]} ({schedule.timezone or local})"
-        case Calendar():
+        case _:
             return f"{', '.join(_calendar_words(schedule))} ({schedule.timezone or local})"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +26,11 @@ def reason_of(house: House, name: str) -> tuple[str, str | None]:
     return found["state"], found["reason"]
 
 
+def rows(house: House, query: str) -> list[Any]:
+    with closing(sqlite3.connect(house.home / "state" / "pxd.db")) as ledger:
+        return ledger.execute(query).fetchall()
+
+
 def interrupted(house: House) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = house.get("/api/daemon")["interrupted"]
     return found
@@ -36,6 +43,8 @@ def test_the_next_start_says_what_was_cut_off_and_the_one_after_it_does_not(runn
         running.run(name)
     assert running.pxctl("stop", "ended").returncode == 0
     pid = running.status("one")["pid"]
+    ended = "SELECT 1 FROM instances WHERE unit = 'tool:ended' AND ended_at IS NOT NULL"
+    until(lambda: rows(running, ended), "what stopped is on the disk")
     keeper, control = running.pids()
     if both:
         os.kill(control, signal.SIGSTOP)  # it must not see its keeper die

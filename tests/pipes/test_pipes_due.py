@@ -88,6 +88,8 @@ def test_an_interval_is_due_at_once_when_it_never_ran_and_then_from_start_to_sta
     assert world.decide() == Wait(NOON + HOUR, "waits for 13:00 UTC: every 1 h")
     world.pass_(1)
     assert world.run() == Due(NOON + HOUR, 0, "due: 1 h since the last start")
+    patient = World(Every(HOUR), run_on_enable=False)
+    assert patient.waits() == HOUR
 
 
 def test_seven_missed_intervals_are_made_good_by_one_run() -> None:
@@ -325,6 +327,8 @@ def test_a_pipe_that_is_slower_than_its_schedule_is_warned_about() -> None:
 
 
 def test_the_whole_story() -> None:
+    manual = Manual()
+    assert len(explain(manual, SEEN, NOW, decide(manual, SEEN, NOW, LIMITS))) == 1
     berlin, half_past_one = Now(NOON, 5000.0, zone=ZoneInfo("Europe/Berlin")), Cron("30 13 * * *")
     assert explain(half_past_one, SEEN, berlin, decide(half_past_one, SEEN, berlin, LIMITS), count=2) == (
         "schedule: at 13:30 every day (local time)",

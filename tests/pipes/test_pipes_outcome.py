@@ -201,6 +201,8 @@ def test_failures_hidden_behind_exit_code_zero_are_found_by_the_adapters_pattern
     assert judge(ended, said, TEXT_RULE, errors, allow_empty=False).status is Status.COMPLETED
     found = judge(ended, said, scanning, errors, allow_empty=False)
     assert (found.error_type, found.error_message) == (E.AUTH_FAILED, "litellm.AuthenticationError: no")
+    plain = ExitInfo(Cause.NOBODY, 0, stdout_tail="done")
+    assert judge(plain, said, scanning, errors, allow_empty=False).status is Status.COMPLETED
 
 
 def test_a_crash_is_told_by_the_end_of_stderr_and_by_what_is_no_record_on_stdout() -> None:

@@ -164,6 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
         for group in Group:
             ours = [entry for entry in line if entry.group is group]
             assert [self.queue.position(entry.id) for entry in ours] == list(range(1, len(ours) + 1))
+        assert self.queue.position(-1) is None
 
 
 TestQueueMachine = QueueMachine.TestCase

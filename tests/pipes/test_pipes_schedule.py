@@ -300,6 +300,7 @@ def test_schedules_in_words(schedule: Schedule, words: str) -> None:
         ("0 0 9 1 1 ? 2030", "not 7"),
         ("60 * * * *", "it takes 0-59"),
         ("0 0 30 2 *", "no calendar"),
+        ("0 0 */31 2 1#2", "no calendar"),
         ("0 0 * * fooday", "day-of-week of"),
         ("1,,2 * * * *", "minute of"),
         ("*/0 * * * *", "minute of"),
@@ -354,6 +355,17 @@ def test_the_next_due_time(text: str, start: str, want: str) -> None:
 def test_a_clock_that_is_set_forward_or_back(expression: str, zone: tzinfo, start: str, want: list[str]) -> None:
     found = islice(Cron(expression).following(at(start, zone), zone), len(want))
     assert [shown(each, zone)[12:] for each in found] == want
+
+
+def test_an_hour_that_comes_twice_is_not_run_again_from_within_its_second_time() -> None:
+    second = at("2026-10-25T02:15", BERLIN, fold=1)
+    assert next(Cron("30 2 * * *").following(second, BERLIN)) > second
+
+
+def test_a_calendar_without_a_time_has_none_in_either_direction() -> None:
+    assert list(Cron("0 0 */31 2 1#2").following(at("2026-11-21T12:00"), UTC)) == []
+    assert Cron("0 0 */31 2 1#2").latest(at("2026-11-21T12:00"), UTC) is None
+    assert Calendar(1, Frequency.DAYS).latest(ORIGIN - 1.0, UTC, ORIGIN) is None
 
 
 def _field(low: int, high: int) -> st.SearchStrategy[str]:
