@@ -87,10 +87,11 @@ def argv_of(name: str, port: int) -> list[str]:
 
 
 @contextmanager
-def running_tool(name: str) -> Iterator[RunningTool]:
+def running_tool(name: str, folder: Path | None = None) -> Iterator[RunningTool]:
     """Start a tool, wait until it is healthy, and end it by its pid afterwards."""
     port = free_port()
-    process = subprocess.Popen(argv_of(name, port), cwd=folder_of(name), stderr=subprocess.PIPE)
+    argv = argv_of(name, port) if folder is None else [sys.executable, "main.py", "--port", str(port)]
+    process = subprocess.Popen(argv, cwd=folder or folder_of(name), stderr=subprocess.PIPE)
     tool = RunningTool(name, port, process)
     try:
         _wait_until_healthy(tool)

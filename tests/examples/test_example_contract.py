@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import shutil
 import subprocess
 import sys
@@ -21,9 +22,11 @@ from examples.running_tool import (
     request_of,
     running_tool,
 )
+from supervisord_py.tools.install import Template, new_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.deep
 
@@ -120,6 +123,21 @@ def test_it_ends_well_on_sigterm(name: str, require: Callable[[object, str], Non
         idle.getresponse().read()  # the connection stays open: a kept-alive client must not hold up the end
         assert tool.end() == (0, b"")
         idle.close()
+
+
+def test_who_hangs_up_amid_a_stream_leaves_no_traceback(tmp_path: Path) -> None:
+    compound = running_tool("compound-interest")
+    template = running_tool("mine", new_tool(tmp_path, "mine", Template.STDLIB))
+    long = ({"principal": 1, "annual_rate": 0.1, "years": 100}, {"text": "hello" * 100, "times": 100})
+    with compound as first, template as second:
+        for tool, body in zip((first, second), long, strict=True):
+            for _ in range(10):
+                connection = http.client.HTTPConnection("127.0.0.1", tool.port, timeout=DEADLINE)
+                connection.request("POST", "/stream", body=json.dumps(body))
+                connection.getresponse().read(1)
+                connection.close()
+            assert tool.post("/run", body).status == 200
+            assert tool.end() == (0, b"")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -71,12 +71,21 @@ class Tool(BaseHTTPRequestHandler):
         """Say nothing of requests that went well: the daemon asks often."""
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    def handle_error(self, request, client_address):
+        """Print a traceback, but not for clients that hang up before they have read everything."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     port = parser.parse_args().port
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = ThreadingHTTPServer(("127.0.0.1", port), Tool)
+    server = Server(("127.0.0.1", port), Tool)
     server.daemon_threads = True
     server.serve_forever()
 

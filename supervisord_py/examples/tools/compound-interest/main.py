@@ -16,6 +16,7 @@ It ends with exit code 0 on SIGTERM.
 import argparse
 import json
 import signal
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -183,11 +184,20 @@ class Requests(BaseHTTPRequestHandler):
             super().log_message(format, *args)
 
 
+class Server(ThreadingHTTPServer):
+    """A thread for each connection."""
+
+    def handle_error(self, request, client_address):
+        """Print a traceback, but not for clients that hang up before they have read everything."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def main():
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=TOOL["description"])
     parser.add_argument("--port", type=int, required=True)
-    server = ThreadingHTTPServer(("127.0.0.1", parser.parse_args().port), Requests)
+    server = Server(("127.0.0.1", parser.parse_args().port), Requests)
     # shutdown() waits for serve_forever() to return, which runs in this thread: it has to be called from another.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     with server:
