@@ -12,20 +12,19 @@ import asyncio
 import importlib
 import secrets
 from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec.structs import replace
 
 from supervisord_py.api.call import cancel_and_wait
-from supervisord_py.api.json_text import json_bytes
 from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
 from supervisord_py.api.streams import until_closing
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.websocket_frames import V1, Message, pack_json, pack_v1, request, unpack_json, unpack_v1
+from supervisord_py.kernels.websocket_frames import V1, Message, pack, request, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -179,8 +178,7 @@ class _Bridge:
         await self._send(replace(message, channel="iopub"))
 
     async def _send(self, message: Message) -> None:
-        is_v1 = self._socket.ws_protocol == V1
-        framed = pack_v1(message, json_bytes) if is_v1 else pack_json(message, json_bytes)
+        framed = pack(message, self._socket.ws_protocol)
         if isinstance(framed, str):
             await self._socket.send_str(framed)
         else:
@@ -205,10 +203,7 @@ def _read(frame: str | bytes, protocol: str | None) -> Message:
     Raises:
         ValueError: It is none.
     """
-    if protocol == V1:
-        message = unpack_v1(frame.encode() if isinstance(frame, str) else frame)
-    else:
-        message = unpack_json(frame, channel="shell")
+    message = unpack(frame, protocol, channel="shell")
     if not message.type:
         raise ValueError("this is no Jupyter message: it has no msg_type")
     return message

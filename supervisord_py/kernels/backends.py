@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.session import BackendName
 
@@ -12,49 +12,35 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from supervisord_py.kernels.backend import KernelBackend
-    from supervisord_py.kernels.bash.backend import ShellChild
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.process.keeper_client import KeeperClient
-    from supervisord_py.process.model import ExitRecord
+    from supervisord_py.process.supervisor import Supervisor
 
 _MODULES = {
     BackendName.DIRECT: "supervisord_py.kernels.direct",
     BackendName.GATEWAY_LOCAL: "supervisord_py.kernels.gateway_local",
     BackendName.GATEWAY_EXTERNAL: "supervisord_py.kernels.gateway",
-    BackendName.BASH: "supervisord_py.kernels.bash.backend",
+    BackendName.BASH: "supervisord_py.kernels.bash",
 }
-
-
-class ShellWatch(Protocol):
-    """Who writes down the processes of shell cells: each is a child of its own."""
-
-    async def shell_began(self, child: ShellChild) -> None:
-        """A shell cell's process was spawned."""
-
-    def shell_ended(self, child: ShellChild, record: ExitRecord, survivors: tuple[int, ...]) -> None:
-        """Nothing of it is left but the survivors."""
 
 
 class Backends:
     """The backends of one daemon.
 
     Args:
-        placement: Where processes come from.
+        supervisor: Where processes come from.
         config: As at present; `reconfigure` replaces it.
-        watch: Told of the processes of shell cells.
         make: Makes a backend; tests put their own here.
     """
 
     def __init__(
         self,
-        placement: KeeperClient,
+        supervisor: Supervisor,
         config: KernelsConfig,
-        watch: ShellWatch,
         make: Callable[[BackendName, KernelsConfig], Awaitable[KernelBackend]] | None = None,
     ) -> None:
-        self._placement = placement
+        self._supervisor = supervisor
+        self._placement = supervisor.placement
         self._config = config
-        self._watch = watch
         self._make = make or self._import
         self._made: dict[BackendName, asyncio.Future[KernelBackend]] = {}
 
@@ -102,12 +88,9 @@ class Backends:
             case BackendName.DIRECT:
                 backend = module.DirectBackend(self._placement, config)
             case BackendName.GATEWAY_LOCAL:
-                backend = module.GatewayLocal(self._placement, config)
+                backend = module.GatewayLocal(self._supervisor, config)
             case BackendName.GATEWAY_EXTERNAL:
                 backend = module.GatewayExternal(config, daemon=self._placement.new_key().split(".")[0])
             case BackendName.BASH:
-                watch = self._watch
-                backend = module.BashBackend(
-                    self._placement, config, on_child=watch.shell_began, on_child_ended=watch.shell_ended
-                )
+                backend = module.BashBackend(self._supervisor, config)
         return backend

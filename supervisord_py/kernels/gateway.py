@@ -22,13 +22,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, ReadinessTimeoutError, TimedOutError
 from supervisord_py.kernels.backend import Started
-from supervisord_py.kernels.gateway_cell import RemoteKernel
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_kernel import EARLY_MESSAGES, MARK, GatewayKernel
+from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
 from supervisord_py.process.model import Child, Identity
 
 if TYPE_CHECKING:
@@ -37,19 +35,14 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import Launch
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.gateway_client import Preflight
 
 UNDO_SECONDS = 5.0
 ATTACH_SECONDS = 15.0
 BUSY_SECONDS = 2.0
 """How long a kernel that is taken over may take to answer, before it is believed to be busy with a cell."""
-HARMLESS = frozenset(("LANG", "TERM", "TZ"))
-HARMLESS_PREFIXES = ("LC_", "PI_")
+EARLY_MESSAGES = 10_000
+MARK = "PX_INSTANCE"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
-_VALUE_CHARACTERS = 4096
-_NOT_TAKEN = frozenset("$`\n\r\0")
-"""What Enterprise Gateway refuses in a value."""
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = structlog.get_logger(__name__)
 
 
@@ -74,11 +67,13 @@ def write_private(path: Path, text: str | bytes) -> None:
 class RemoteKernels:
     """Kernels of one daemon at the servers of one backend, `external` or `local`; a backend is one of these."""
 
+    spools = False
+    """Its Python kernels write the files of their cells by themselves."""
+
     def __init__(self, config: KernelsConfig, daemon: str, backend: str) -> None:
         self.config = config
         self._daemon = daemon
         self._folder = config.gateway.dir / "held" / backend
-        self._living: dict[str, GatewayKernel] = {}
         self._open: list[GatewayKernel] = []
         self._writing = asyncio.Lock()
         self._undoing: set[asyncio.Task[None]] = set()
@@ -86,6 +81,131 @@ class RemoteKernels:
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for kernels to come."""
         self.config = config
+
+    async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
+        """Return who speaks with the server of a kernel that is written down; None where it is out of our reach."""
+        raise NotImplementedError
+
+    # -- up ----------------------------------------------------------------------------------------------------------
+
+    async def start_at(
+        self,
+        client: GatewayClient,
+        launch: Launch,
+        body: Mapping[str, object],
+        *,
+        deadline: float,
+        on_spawned: Callable[[Started], Awaitable[None]],
+        wanted: str = "",
+    ) -> GatewayKernel:
+        """Have a kernel started and return it when it answers.
+
+        Args:
+            client: Of the server.
+            launch: What.
+            body: Of the POST, without the id.
+            deadline: Loop time.
+            on_spawned: Told before it is ready.
+            wanted: Id to propose to the server, "" for any.
+
+        Raises:
+            PxError: It did not come up; nothing of it is left, as far as the server can be reached.
+        """
+        kernel_id = wanted = wanted or str(uuid.uuid4())
+        began, kernel, env = time.monotonic(), None, body.get("env")
+        try:
+            # Each kind of server has its own place for the id that we want.
+            proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
+            kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
+            posted = time.monotonic()
+            names = (launch.instance, launch.session_id, kernel_id, client.shown, uuid.uuid4().hex)
+            held = RemoteKernel(*names, started_at=time.time(), tag=launch.tag)
+            await asyncio.to_thread(self._write, held)
+            await on_spawned(Started(None))
+            kernel = self._kernel(client, held, launch)
+            await kernel.connect(remaining(deadline))
+            try:
+                is_python = await kernel.is_python(remaining(deadline))
+            except TimedOutError as error:
+                raise ReadinessTimeoutError(error.detail, reason="readiness_timeout") from error
+            kernel.started = Started(None, {"post": posted - began, "connect": time.monotonic() - posted})
+            if is_python:
+                await self.settle(kernel, launch, deadline)
+        except BaseException:
+            if kernel is not None:
+                await kernel.close()
+            self._undo(client, launch.instance, kernel_id)
+            raise
+        kernel.is_settled = True
+        self._open = [*(each for each in self._open if not each.is_closed), kernel]
+        return kernel
+
+    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
+        """Make a new Python kernel at home."""
+
+    async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
+        """Take over a kernel that an earlier control plane had started; None when its variables are lost.
+
+        It counts only when it bears its mark: a server that restarted it meanwhile still offers the id, without the
+        variables; then it is deleted. One that is busy cannot say so, and is believed.
+        """
+        held = await asyncio.to_thread(self._read, child.key)
+        client = await self.client_of(held) if held is not None else None
+        if held is None or client is None:
+            return None
+        kernel = self._kernel(client, held, launch)
+        kernel.is_settled = is_same = True
+        kernel.early = deque(maxlen=EARLY_MESSAGES)
+        try:
+            await kernel.connect(ATTACH_SECONDS)
+            with contextlib.suppress(TimedOutError):
+                if await kernel.is_python(BUSY_SECONDS):
+                    mark = await kernel.evaluate("", f"__import__('os').environ.get({MARK!r})", BUSY_SECONDS)
+                    is_same = mark == repr(held.instance)
+        except PxError as error:
+            _log.info("gateway_attach_failed", unit=f"kernel:{held.session_id}", detail=error.detail)
+            is_same = False
+        except BaseException:
+            await kernel.close()
+            raise
+        if is_same and not kernel.died.done():
+            self._open = [*(each for each in self._open if not each.is_closed), kernel]
+            return kernel
+        await kernel.close()
+        self._undo(client, held.instance, held.kernel)
+        return None
+
+    def _kernel(self, client: GatewayClient, held: RemoteKernel, launch: Launch) -> GatewayKernel:
+        return GatewayKernel(
+            client,
+            held,
+            spool=self.spools and launch.interpreter is not None,
+            nudge_seconds=self.config.ladder.nudge_seconds,
+            trace=self.config.trace,
+            ended=self.ended,
+        )
+
+    async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
+        """Forget a kernel that is known to be gone; returns the pids of what is left of it on this machine."""
+        if is_deleted:
+            await self.forget(held)
+        return ()
+
+    def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
+        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
+
+        async def delete() -> None:
+            with contextlib.suppress(PxError):
+                await client.delete(kernel, UNDO_SECONDS)
+                held = await asyncio.to_thread(self._read, instance)
+                if held is not None and held.kernel == kernel:  # the instance may have another kernel by now
+                    await self.forget(held)
+
+        task = asyncio.create_task(delete(), name=f"undo start of {instance}")
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+
+    # -- what is written down ----------------------------------------------------------------------------------------
 
     async def held(self) -> tuple[Child, ...]:
         """Return what this daemon's control planes have started and nobody has seen the end of, as the keeper would."""
@@ -99,155 +219,41 @@ class RemoteKernels:
         async with self._writing:
             held = await asyncio.to_thread(self._read, instance)
             if held is not None:
-                await asyncio.to_thread(self._write, replace(held, tag=tag))
+                await asyncio.to_thread(self._write, msgspec.structs.replace(held, tag=tag))
 
-    # -- up ----------------------------------------------------------------------------------------------------------
+    async def sweep(self) -> int:
+        """Delete the kernels of this daemon that no handle has; returns how many were.
 
-    async def _start_at(
-        self,
-        client: GatewayClient,
-        launch: Launch,
-        body: Mapping[str, object],
-        *,
-        code: str | None,
-        spool: bool,
-        deadline: float,
-        on_spawned: Callable[[Started], Awaitable[None]],
-        wanted: str = "",
-    ) -> GatewayKernel:
-        """Have a kernel started and return it when it answers.
-
-        Args:
-            client: Of the server.
-            launch: What.
-            body: Of the POST, without the id.
-            code: Python to be run silently first; None for a kernel of another language.
-            spool: The kernel will write the files of its cells.
-            deadline: Loop time.
-            on_spawned: Told before it is ready.
-            wanted: Id to propose to the server, "" for any.
-
-        Raises:
-            PxError: It did not come up; nothing of it is left, as far as the server can be reached.
+        The notes of those at a server out of our reach stay, until the settings name it again.
         """
-        wanted = wanted or str(uuid.uuid4())
-        kernel_id, began, phases = wanted, time.monotonic(), dict[str, float]()
-        kernel: GatewayKernel | None = None
-        try:
-            env = body.get("env")  # each kind of server has its own place for the id that we want
-            proposed = {"env": {**env, "KERNEL_ID": wanted}} if isinstance(env, dict) and env else {}
-            kernel_id = await client.create({**body, "kernel_id": wanted, **proposed}, remaining(deadline))
-            phases["post"] = time.monotonic() - began
-            held = RemoteKernel(
-                instance=launch.instance,
-                session_id=launch.session_id,
-                kernel=kernel_id,
-                url=client.place.shown,
-                session=uuid.uuid4().hex,
-                started_at=time.time(),
-                tag=launch.tag,
-            )
-            await asyncio.to_thread(self._write, held)
-            await on_spawned(Started(None, phases))
-            kernel = self._kernel(client, held, spool=spool)
-            await kernel.connect(remaining(deadline))
+        deleted = 0
+        for held in await self._forgotten():
+            client = await self.client_of(held)
+            if client is None:
+                continue
             try:
-                about = await kernel.ask("kernel_info_request", {}, remaining(deadline))
-            except TimedOutError as error:
-                raise ReadinessTimeoutError(error.detail, reason="readiness_timeout") from error
-            phases["connect"] = time.monotonic() - began - phases["post"]
-            language: Any = about.content.get("language_info") or {}
-            if code is not None and language.get("name") == "python":
-                kernel.held = replace(held, facts=await kernel.facts(code, remaining(deadline)))
-                async with self._writing:  # a tag that the room gave it meanwhile stays
-                    present = await asyncio.to_thread(self._read, launch.instance)
-                    tag = present.tag if present is not None else held.tag
-                    await asyncio.to_thread(self._write, replace(kernel.held, tag=tag))
-        except BaseException:
-            if kernel is not None:
-                await kernel.close()
-            self._undo(client, launch.instance, kernel_id)
-            raise
-        kernel.started = Started(None, phases)
-        kernel.is_settled = True
-        self._take(kernel)
-        return kernel
+                await client.delete(held.kernel)
+            except PxError as error:
+                _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
+                continue
+            await self.forget(held)
+            deleted += 1
+        return deleted
 
-    async def _attach_at(self, client: GatewayClient, held: RemoteKernel, *, spool: bool) -> GatewayKernel | None:
-        """Take over a kernel; None when it is gone or its state is, and then it is deleted.
-
-        It counts only when it names the same process as when it was started: a server that restarted it meanwhile still
-        offers the id, without the variables. One that is busy cannot say so, and is believed.
-        """
-        kernel = self._kernel(client, held, spool=spool)
-        kernel.is_settled = True
-        kernel.early = deque(maxlen=EARLY_MESSAGES)
-        is_same = True
-        try:
-            await kernel.connect(ATTACH_SECONDS)
-            with contextlib.suppress(TimedOutError):
-                is_same = not held.facts or (await kernel.facts("", BUSY_SECONDS))[:2] == held.facts[:2]
-        except PxError as error:
-            _log.info("gateway_attach_failed", unit=f"kernel:{held.session_id}", detail=error.detail)
-            is_same = False
-        except BaseException:
-            await kernel.close()
-            raise
-        if is_same and not kernel.died.done():
-            self._take(kernel)
-            return kernel
-        await kernel.close()
-        self._undo(client, held.instance, held.kernel)
-        return None
-
-    def _kernel(self, client: GatewayClient, held: RemoteKernel, *, spool: bool) -> GatewayKernel:
-        nudge, trace = self.config.ladder.nudge_seconds, self.config.trace
-        return GatewayKernel(client, held, spool=spool, nudge_seconds=nudge, trace=trace, forget=self._forget)
-
-    def _take(self, kernel: GatewayKernel) -> None:
-        instance = kernel.held.instance
-        self._living[instance] = kernel
-        self._open = [*(each for each in self._open if not each.is_closed), kernel]
-        kernel.died.add_done_callback(lambda _: self._living.pop(instance, None))
-
-    def _undo(self, client: GatewayClient, instance: str, kernel: str) -> None:
-        """Delete what a start left at the server, in the background: the one who waited has waited long enough."""
-
-        async def delete() -> None:
-            with contextlib.suppress(PxError):
-                await client.delete(kernel, UNDO_SECONDS)
-                async with self._writing:  # the instance may have another kernel by now
-                    held = await asyncio.to_thread(self._read, instance)
-                    if held is not None and held.kernel == kernel:
-                        await self._forget(held)
-
-        task = asyncio.create_task(delete(), name=f"undo start of {instance}")
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
-
-    # -- what is written down ----------------------------------------------------------------------------------------
-
-    async def _forgotten(self) -> tuple[RemoteKernel, ...]:
+    async def _forgotten(self) -> list[RemoteKernel]:
         """Return the notes of kernels that no handle has, when what is being deleted is gone."""
         if self._undoing:
             await asyncio.wait(set(self._undoing))
         paths = await asyncio.to_thread(lambda: sorted(self._folder.glob(f"{self._daemon}.*.json")))
         notes = [await asyncio.to_thread(self._read, path.stem) for path in paths]
-        return tuple(each for each in notes if each is not None and each.instance not in self._living)
+        living = {each.held.instance for each in self._open if not each.died.done()}
+        return [each for each in notes if each is not None and each.instance not in living]
 
-    async def _delete(self, client: GatewayClient, held: RemoteKernel) -> bool:
-        """Delete a kernel that nobody has; its note goes when the server says that it is gone."""
-        try:
-            await client.delete(held.kernel)
-        except PxError as error:
-            _log.info("gateway_sweep_failed", kernel=held.kernel, detail=error.detail)
-            return False
-        await self._forget(held)
-        return True
-
-    async def _forget(self, held: RemoteKernel) -> None:
-        with contextlib.suppress(OSError):
-            await asyncio.to_thread(self._path(held.instance).unlink, missing_ok=True)
+    async def forget(self, held: RemoteKernel) -> None:
+        """Remove what is written down of a kernel."""
+        async with self._writing:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._path(held.instance).unlink, missing_ok=True)
 
     def _path(self, instance: str) -> Path:
         return self._folder / f"{instance.replace('/', '_')}.json"
@@ -263,11 +269,12 @@ class RemoteKernels:
         except (OSError, msgspec.MsgspecError):
             return None
 
-    async def _close(self) -> None:
+    async def close(self, *, stop: bool) -> None:
         """Let go of all connections; the kernels go on living."""
+        del stop
         for kernel in self._open:
             await kernel.close()
-        self._living.clear()
+        self._open.clear()
         if self._undoing:
             await asyncio.wait(set(self._undoing))
 
@@ -298,41 +305,36 @@ class GatewayExternal(RemoteKernels):
         server = await client.preflight()
         name = launch.kernelspec or self.config.gateway.kernel_name
         if name not in server.specs:
-            raise _unknown_spec(client, name, server)
+            near = difflib.get_close_matches(name, server.specs, 1)
+            raise InvalidInputError(
+                f"The gateway at {client.shown} has no kernelspec {name!r};"
+                f" it offers: {', '.join(sorted(server.specs)) or 'none'}.",
+                hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
+                errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
+                kernelspecs=sorted(server.specs),
+            )
         body: dict[str, object] = {"name": name}
         if server.is_enterprise:
-            user = (
-                launch.env.get("USER", "") or launch.env.get("LOGNAME", "") or await asyncio.to_thread(getpass.getuser)
-            )
+            user = launch.env.get("USER", "") or await asyncio.to_thread(getpass.getuser)
             body["env"] = kernel_variables(launch.env, launch.cwd, user)
+        return await self.start_at(client, launch, body, deadline=deadline, on_spawned=on_spawned)
+
+    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
+        """Give it what is harmless of its environment, and its directory; say with its first answer what it has not."""
         code = init_code(launch.cwd, launch.env, launch.instance, f"kernel:{launch.session_id}")
-        kernel = await self._start_at(
-            client, launch, body, code=code, spool=False, deadline=deadline, on_spawned=on_spawned
-        )
-        where, cwd = client.place.shown, kernel.held.facts[-1] if kernel.held.facts else ""
+        cwd = await kernel.evaluate(code, "__import__('os').getcwd()", remaining(deadline))
+        where = kernel.held.url
         kernel.notice = f"Kernels at {where} have no prelude, no modules and no limits of ours."
         if cwd not in ("", repr(launch.cwd)):
             gone = f"The directory {launch.cwd} does not exist at {where}: the kernel works in {cwd}."
             kernel.notice = f"{gone} {kernel.notice}"
-        return kernel
 
-    async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
-        """Take over a kernel that an earlier control plane had started; None when its variables are lost."""
-        held = await asyncio.to_thread(self._read, child.key)
-        client = self._client_if_set()
-        if held is None or launch.instance != child.key or client is None or held.url != client.place.shown:
-            return None
-        return await self._attach_at(client, held, spool=False)
-
-    async def sweep(self) -> int:
-        """Delete the kernels of this daemon that no handle has; returns how many were.
-
-        The notes of those at a server that the settings do not name now stay until they name it again.
-        """
-        forgotten = await self._forgotten()
-        client = self._client_if_set() if forgotten else None
-        ours = [each for each in forgotten if client is not None and each.url == client.place.shown]
-        return sum([await self._delete(client, each) for each in ours if client is not None])
+    async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
+        """Return who speaks with the server of the settings, if it is the kernel's."""
+        with contextlib.suppress(ConfigError):
+            client = self._client()
+            return client if client.shown == held.url else None
+        return None
 
     async def health(self) -> str | None:
         """Say why the server cannot be used, None when it can."""
@@ -348,17 +350,10 @@ class GatewayExternal(RemoteKernels):
 
     async def close(self, *, stop: bool) -> None:
         """Let go of all connections."""
-        await self._close()
+        await super().close(stop=stop)
         clients, self._clients = self._clients, {}
         for client in clients.values():
             await client.close()
-
-    def _client_if_set(self) -> GatewayClient | None:
-        try:
-            return self._client()
-        except ConfigError as error:
-            _log.info("gateway_left_alone", detail=error.detail)
-            return None
 
     def _client(self) -> GatewayClient:
         gateway = self.config.gateway
@@ -369,20 +364,9 @@ class GatewayExternal(RemoteKernels):
             )
         key = (gateway.url, gateway.token)
         if key not in self._clients:
-            far = urlsplit(gateway.url).hostname not in _LOOPBACK
+            far = urlsplit(gateway.url).hostname not in ("localhost", "127.0.0.1", "::1")
             self._clients[key] = GatewayClient(gateway.url, gateway.token, gateway.token_setting, trust_env=far)
         return self._clients[key]
-
-
-def _unknown_spec(client: GatewayClient, name: str, server: Preflight) -> InvalidInputError:
-    near = difflib.get_close_matches(name, server.specs, 1)
-    offered = ", ".join(sorted(server.specs)) or "none"
-    return InvalidInputError(
-        f"The gateway at {client.place.shown} has no kernelspec {name!r}; it offers: {offered}.",
-        hint=f"Did you mean {near[0]!r}?" if near else "See `pxctl kernel start --help` for --kernelspec.",
-        errors=[{"pointer": "/kernelspec", "message": f"unknown at the gateway: {name}"}],
-        kernelspecs=sorted(server.specs),
-    )
 
 
 # -- what is said to a new kernel at somebody else's server; pure. A secret is never sent ------------------------------
@@ -392,11 +376,7 @@ def kernel_variables(env: Mapping[str, str], cwd: str, user: str) -> dict[str, s
     """Return the `KERNEL_…` variables for Enterprise Gateway; a value that it would refuse is left out."""
     wanted = {name: value for name, value in env.items() if name.startswith("KERNEL_") and not _SECRET.search(name)}
     wanted |= {"KERNEL_USERNAME": user, "KERNEL_WORKING_DIR": cwd}
-    return {
-        name: value
-        for name, value in wanted.items()
-        if value and len(value) <= _VALUE_CHARACTERS and not _NOT_TAKEN & set(value)
-    }
+    return {name: value for name, value in wanted.items() if re.fullmatch(r"[^$`\n\r\0]{1,4096}", value)}
 
 
 def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str:
@@ -405,11 +385,8 @@ def init_code(cwd: str, env: Mapping[str, str], instance: str, unit: str) -> str
     Of the environment goes what is harmless by name, and does not look like a secret; no paths of this machine. A
     directory that is not there is no error here: the kernel says afterwards where it is.
     """
-    variables = {
-        name: value
-        for name, value in env.items()
-        if (name in HARMLESS or name.startswith(HARMLESS_PREFIXES)) and not _SECRET.search(name)
-    }
+    harmless = re.compile(r"(LANG|TERM|TZ)\Z|LC_|PI_")
+    variables = {name: value for name, value in env.items() if harmless.match(name) and not _SECRET.search(name)}
     variables |= {MARK: instance, "PX_UNIT": unit}
     return f"""
 def _px_init(cwd, variables):

@@ -1,55 +1,74 @@
-"""Kernels in the shared gateway on this machine, each with its own project's interpreter and environment.
+"""Kernels in the one gateway on this machine that daemons share, each with its own project's interpreter.
 
-Each kernel is started by a kernelspec of its own, which runs our launcher, so that the kernel writes the files of its
-cells by itself: what the gateway's websocket loses, the disk has. A failed start touches no other session's kernel.
+The gateway is found by `gateway.json`, or started, under a lock (flock) among daemons. What is found is used only when
+it is the recorded process, listens on the recorded port, and answers to its token; what does not is cleaned away, and
+killed only if it is our own. A gateway that answers is never replaced: other sessions live in it. It ends with the
+daemon that started it, whoever else uses it. Each kernel is started by a kernelspec of its own, which runs our
+launcher, so that the kernel writes the files of its cells by itself: what the gateway's websocket loses, the disk has.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import secrets
+import shlex
 import shutil
+import socket
 import sys
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+import psutil
 import structlog
 
-from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.end_marked import marked
-from supervisord_py.kernels.gateway import RemoteKernels, remaining, write_private
-from supervisord_py.kernels.gateway_client import OUR_LOG
-from supervisord_py.kernels.gateway_kernel import MARK, EndedEarlyError
-from supervisord_py.kernels.gateway_server import LOOK_SECONDS, SPECS, UNIT, SharedGateway, log_tail
-from supervisord_py.kernels.installs import run
+from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining, write_private
+from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
+from supervisord_py.kernels.gateway_kernel import EndedEarlyError
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
 from supervisord_py.kernels.start_failure import early_exit
-from supervisord_py.process.logs import LogReader
-from supervisord_py.process.model import Reason
+from supervisord_py.process import host
+from supervisord_py.process.instance import Instance, Phase
+from supervisord_py.process.model import ChildSpec, Identity, Liveness, Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from pathlib import Path
 
     from supervisord_py.kernels.backend import Launch, Started
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.gateway_kernel import GatewayKernel
-    from supervisord_py.kernels.gateway_server import Running
-    from supervisord_py.process.keeper_client import KeeperClient
+    from supervisord_py.kernels.gateway_kernel import GatewayKernel, RemoteKernel
+    from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
+    from supervisord_py.process.supervisor import Supervisor
 
-END_MARKED = Path(__file__).with_name("end_marked.py")
-LOOKS = 10
-"""How often it is looked whether what the gateway was ending is gone by itself."""
-SWEEP_SECONDS = 10.0
-_SERVER_ERROR = 500
+UNIT = "kernel:gateway"
+SPECS = "kernelspecs"
+LOOK_SECONDS = 0.05
+ANSWER_SECONDS = 3.0
+HEALTH_TRIES = 3
+"""A gateway that is busy is not dead: it is given up after so many silences."""
+LEFT_SECONDS = 0.5
+"""How long what the gateway was ending may take to be gone by itself."""
+_LONGEST_PATH = 107
+_SOCKET = "kernel-px-0000-0000-0000-0000-ipc-5"
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
+_KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
+_GATEWAY = (
+    "import runpy, sys; sys.modules['rfc3987_syntax'] = None; "
+    "runpy.run_module('kernel_gateway', run_name='__main__', alter_sys=True)"
+)
+"""Run as `-m` does, but without a package that jsonschema asks for the format of addresses: that builds a grammar as it
+is imported, a second of each start."""
 _SET_LIMITS = """
 import json, os, resource, sys
 for name, soft, hard in json.loads(sys.argv[1]):
@@ -59,23 +78,348 @@ os.execv(sys.argv[2], sys.argv[2:])
 _log = structlog.get_logger(__name__)
 
 
+class GatewayRecord(msgspec.Struct, frozen=True):
+    """A running gateway, as `gateway.json` has it; the token lies in a file of its own, 0600."""
+
+    url: str  # http://127.0.0.1:PORT
+    pid: int
+    start_time: int
+    boot_id: str
+    token_file: str
+    daemon: str  # id of the daemon whose keeper holds it
+    instance: str  # its key there
+    python: str = msgspec.field(name="pythonPath")  # interpreter that runs it
+    started_at: float = msgspec.field(name="startedAt")  # Unix seconds
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this very process lives."""
+        return host.liveness(Identity(self.pid, self.start_time, self.boot_id)) is not Liveness.DEAD
+
+    def token(self) -> str | None:
+        """Return the token; None when its file is gone, or may be read by others. File I/O."""
+        try:
+            fd = os.open(self.token_file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        with os.fdopen(fd, encoding="ascii", errors="replace") as file:
+            status = os.fstat(file.fileno())
+            is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+            return file.read().strip() or None if is_private else None
+
+
+def listens(pid: int, port: int) -> bool:
+    """Say whether exactly this process listens on the port of 127.0.0.1: a listener that is not gets no token."""
+    try:
+        connections = psutil.Process(pid).net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr == ("127.0.0.1", port) for each in connections)
+
+
+class GatewayInstance(Instance):
+    """The gateway that this daemon runs."""
+
+    def __init__(self, key: str, config: KernelsConfig, python: str = "", env: Mapping[str, str] | None = None) -> None:
+        super().__init__(key, UNIT, stop_seconds=config.stop_seconds)
+        self.python = python
+        self.env = env or {}
+        self.give_up_at = self.asked_at + config.gateway.start_seconds
+        self.client: GatewayClient | None = None
+
+
+class Running(NamedTuple):
+    """A gateway in use, and who speaks with it, token and all."""
+
+    record: GatewayRecord
+    client: GatewayClient
+
+
+class SharedGateway:
+    """Finds or starts the gateway, and is its `Driver`. `python` chooses the interpreter that runs it."""
+
+    kind = "kernel"
+
+    def __init__(
+        self, supervisor: Supervisor, config: KernelsConfig, daemon: str, python: Callable[[Launch], str]
+    ) -> None:
+        self.config = config
+        self.folder = config.gateway.dir
+        """The directory that all who share the gateway know."""
+        self.supervisor = supervisor
+        self._daemon = daemon
+        self._python = python
+        self._one_at_a_time = asyncio.Lock()
+        self._running: Running | None = None
+        self.own: GatewayInstance | None = None
+
+    async def get(self, launch: Launch) -> Running:
+        """Return the gateway, started if need be.
+
+        Raises:
+            TimedOutError: Another daemon held the lock all the time.
+            StartFailedError, ConfigError: It did not come up.
+        """
+        async with self._one_at_a_time:
+            if (running := await self._in_use()) is not None:
+                return running
+            await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
+            async with self._locked():
+                self._running = await self._find() or await self._start(launch)
+            return self._running
+
+    async def find(self) -> Running | None:
+        """Return the gateway if one runs; starts none."""
+        async with self._one_at_a_time:
+            if await self._in_use() is None and await asyncio.to_thread((self.folder / "gateway.json").exists):
+                async with self._locked():
+                    self._running = await self._find()
+            return self._running
+
+    async def is_healthy(self, running: Running) -> bool:
+        """Say whether it answers; it is asked several times before it is given up."""
+        for _ in range(HEALTH_TRIES):
+            if not running.record.is_there:
+                return False
+            with contextlib.suppress(PxError):
+                await running.client.preflight(ANSWER_SECONDS)
+                return True
+        return False
+
+    async def give_up(self, running: Running) -> None:
+        """Have done with a gateway that does not answer: ours is stopped, another daemon's is left to it."""
+        async with self._one_at_a_time, self._locked():
+            if self._running is running:
+                await self._let_go(stop=True)
+                await asyncio.to_thread(self._remove, running.record.instance)
+
+    async def close(self, *, stop: bool) -> None:
+        """Let go of it; with `stop`, end it if it is ours, whoever else uses it."""
+        await self._let_go(stop=stop)
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
+        """Hold the lock, which ends with its holder, however that ends; TimedOutError if another one keeps it."""
+        path, seconds = self.folder / "gateway.lock", self.config.gateway.lock_seconds
+        give_up_at = asyncio.get_running_loop().time() + seconds
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not _lock(fd):
+                if asyncio.get_running_loop().time() >= give_up_at:
+                    raise TimedOutError(
+                        f"Timed out waiting for shared gateway lock: {path} is held for more than {seconds:g} s.",
+                        hint="Another daemon is starting the gateway; see its log, and try again.",
+                    )
+                await asyncio.sleep(LOOK_SECONDS)
+            yield
+        finally:
+            os.close(fd)
+
+    def read(self) -> GatewayRecord | None:
+        """Return what is written of the gateway; None where nothing sensible is. File I/O."""
+        try:
+            record = msgspec.json.decode((self.folder / "gateway.json").read_bytes(), type=GatewayRecord)
+            return record if record.port > 0 and record.pid > 0 else None
+        except (OSError, ValueError):
+            return None
+
+    def _remove(self, key: str) -> None:
+        """Remove what is written of a gateway, unless another's is written down by now."""
+        present = self.read()
+        if present is None or present.instance == key:
+            (self.folder / "gateway.json").unlink(missing_ok=True)
+        (self.folder / f"token-{key}").unlink(missing_ok=True)
+
+    async def _in_use(self) -> Running | None:
+        """Return the gateway that is in use; one that has ended is let go."""
+        if self._running is not None and not self._running.record.is_there:
+            await self._let_go(stop=False)
+        return self._running
+
+    async def _let_go(self, *, stop: bool) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.client.close()
+        if stop and self.own is not None:
+            await self._stop(self.own)
+
+    async def _find(self) -> Running | None:
+        """Return the gateway that is written down, if it can be used; clean up otherwise."""
+        record = await asyncio.to_thread(self.read)
+        found = await self._use(record) if record is not None else None
+        for child in await self.supervisor.placement.list(UNIT):
+            if child.unit != UNIT or (found is not None and child.key == found.record.instance):
+                continue
+            is_own = self.own is not None and self.own.key == child.key
+            await self._stop(self.own if is_own and self.own is not None else self.revive(child, None))
+        if found is None and record is not None:
+            _log.info("gateway_stale", url=record.url, pid=record.pid)
+            await asyncio.to_thread(self._remove, record.instance)
+        return found
+
+    async def _use(self, record: GatewayRecord) -> Running | None:
+        token = await asyncio.to_thread(record.token) if record.is_there else None
+        if token is None or not await asyncio.to_thread(listens, record.pid, record.port):
+            return None
+        running = Running(record, GatewayClient(record.url, token, "", is_ours=True))
+        if not await self.is_healthy(running):
+            await running.client.close()
+            return None
+        child = await self.supervisor.placement.attach(record.instance) if record.daemon == self._daemon else None
+        if child is not None:
+            self.own = self.revive(child, None)
+            self.own.client = running.client
+            self.supervisor.task(self._watch(self.own))
+        return running
+
+    # -- starting and stopping ---------------------------------------------------------------------------------------
+
+    async def _start(self, launch: Launch) -> Running:
+        key = self.supervisor.placement.new_key()
+        instance = GatewayInstance(key, self.config, self._python(launch), launch.env)
+        try:
+            await self.supervisor.start(self, instance)
+            assert instance.child is not None
+            assert instance.client is not None
+            who, url = instance.child.identity, f"http://127.0.0.1:{instance.port}"
+            token_file = str(self.folder / f"token-{key}")
+            about = (instance.python, time.time())
+            record = GatewayRecord(url, who.pid, who.start_time, who.boot_id, token_file, self._daemon, key, *about)
+            await asyncio.to_thread(write_private, self.folder / "gateway.json", msgspec.json.encode(record))
+        except BaseException:
+            await asyncio.shield(self._stop(instance))
+            raise
+        self.supervisor.became_ready(instance)
+        self.own = instance
+        self.supervisor.task(self._watch(instance))
+        return Running(record, instance.client)
+
+    async def _watch(self, instance: GatewayInstance) -> None:
+        await self.supervisor.wait(instance)
+        if instance.phase is Phase.READY:
+            await self.supervisor.stop(self, instance, None)
+
+    async def _stop(self, instance: GatewayInstance) -> None:
+        if instance.phase in (Phase.STARTING, Phase.READY):
+            is_over = instance.error is not None or instance.record is not None
+            await self.supervisor.stop(self, instance, None if is_over else Reason.STOPPED)
+        await instance.stopped.wait()
+
+    async def prepare(self, instance: GatewayInstance) -> ChildSpec:
+        """Return what is to be spawned: a free port, a secret token, a private folder for its sockets."""
+        runtime = self.config.run_dir / "gw"
+        if len(str(runtime / _SOCKET).encode()) > _LONGEST_PATH:
+            raise ConfigError(
+                f"The runtime directory {self.config.run_dir} is too long for the sockets of kernels.",
+                hint="Choose a shorter one: PX_HOME, or RUNTIME_DIRECTORY under systemd.",
+            )
+        await asyncio.to_thread(shutil.rmtree, runtime, ignore_errors=True)  # of a gateway that has ended
+        await asyncio.to_thread(runtime.mkdir, mode=0o700, parents=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            instance.port = int(probe.getsockname()[1])
+        token = secrets.token_urlsafe(32)
+        await asyncio.to_thread(write_private, self.folder / f"token-{instance.key}", token)
+        instance.client = GatewayClient(f"http://127.0.0.1:{instance.port}", token, "", is_ours=True)
+        argv = gateway_argv(instance.python, instance.port, cull_idle_seconds=self.config.gateway.cull_idle_seconds)
+        env = gateway_env(instance.env, token, self.folder / SPECS, runtime)
+        return ChildSpec(unit=UNIT, argv=argv, cwd="/", env=env)
+
+    async def ready(self, instance: GatewayInstance) -> None:
+        """Return when its own process listens on the port that was chosen for it, and answers to its token."""
+        assert instance.pid is not None
+        assert instance.client is not None
+        ended = asyncio.create_task(self.supervisor.wait(instance))
+        try:
+            while not ended.done():
+                if await asyncio.to_thread(listens, instance.pid, instance.port):
+                    with contextlib.suppress(PxError):
+                        await instance.client.preflight(ANSWER_SECONDS)
+                        return
+                if asyncio.get_running_loop().time() > instance.give_up_at:
+                    raise ReadinessTimeoutError(
+                        f"The shared gateway did not answer in time ({self.config.gateway.start_seconds:g} s).",
+                        hint=OUR_LOG,
+                        unit=UNIT,
+                        reason="readiness_timeout",
+                        stderr_tail=await self.supervisor.tail(instance),
+                    )
+                await asyncio.wait([ended], timeout=LOOK_SECONDS)
+        finally:
+            ended.cancel()
+        record, tail = ended.result(), await self.supervisor.last_words(instance)
+        how = f"code {record.code}" if record.signal is None else f"signal {record.signal}"
+        detail, hint = f"The shared gateway exited during startup ({how}).", OUR_LOG
+        if "No module named" in tail and "kernel_gateway" in tail:
+            detail = f"{instance.python} cannot run the shared gateway: it has no kernel_gateway."
+            hint = f"{shlex.quote(instance.python)} -m pip install jupyter_kernel_gateway"
+        facts = {"reason": "early_exit", "code": record.code, "signal": record.signal, "stderr_tail": tail}
+        raise StartFailedError(detail, hint=hint, unit=UNIT, **facts)
+
+    def revive(self, child: Child, note: Note | None) -> GatewayInstance:
+        """Return the instance of a gateway that an earlier control plane started."""
+        del note  # `gateway.json` says more
+        instance = GatewayInstance(child.key, self.config)
+        instance.child, instance.record = child, child.exit
+        instance.started_at = instance.ready_at = child.started_at
+        instance.phase = Phase.READY
+        return instance
+
+    async def adopt(self, instance: GatewayInstance, note: Note) -> bool:
+        """Say no: it is found by `gateway.json`, when somebody asks for it."""
+        return False
+
+    def interrupt(self, instance: GatewayInstance) -> None:
+        """Its kernels hear of its end by their websockets."""
+
+    async def release(self, instance: GatewayInstance) -> None:
+        """Close our connections to it, and remove what is written down of it."""
+        if instance.client is not None:
+            await instance.client.close()
+        await asyncio.to_thread(self._remove, instance.key)
+
+    def gone(self, instance: GatewayInstance) -> None:
+        """The next one who asks starts another."""
+        if self.own is instance:
+            self.own = None
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# -- kernels in it -----------------------------------------------------------------------------------------------------
+
+
 def gateway_python(launch: Launch) -> str:
     """Return an interpreter to run the gateway with: the daemon's where it can, else the kernel's."""
-    if importlib.util.find_spec("kernel_gateway") is not None:
-        return sys.executable
-    return launch.interpreter or sys.executable
+    can = importlib.util.find_spec("kernel_gateway") is not None
+    return sys.executable if can else launch.interpreter or sys.executable
 
 
 class GatewayLocal(RemoteKernels):
-    """A `KernelBackend` over the shared gateway."""
+    """A `KernelBackend` over the shared gateway. A failed start touches no other session's kernel."""
+
+    spools = True
 
     def __init__(
-        self, placement: KeeperClient, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
+        self, supervisor: Supervisor, config: KernelsConfig, *, python: Callable[[Launch], str] = gateway_python
     ) -> None:
-        daemon = placement.new_key().partition(".")[0]
+        daemon = supervisor.placement.new_key().partition(".")[0]
         super().__init__(config, daemon, "local")
-        self._placement = placement
-        self._shared = SharedGateway(placement, config, daemon, python)
+        self._supervisor = supervisor
+        self._shared = SharedGateway(supervisor, config, daemon, python)
 
     def reconfigure(self, config: KernelsConfig) -> None:
         """Take new settings: for what is started from now on."""
@@ -89,56 +433,25 @@ class GatewayLocal(RemoteKernels):
         Raises:
             StartFailedError, ReadinessTimeoutError: The gateway or the kernel did not come up.
         """
-        gateway = await self._gateway(launch, deadline)
-        from_here = await asyncio.to_thread(lambda: LogReader.of(self._placement.log_dir, UNIT).end())
+        gateway, began = await self._gateway(launch, deadline), time.time()
         try:
             return await self._start_in(gateway, launch, deadline, on_spawned)
         except EndedEarlyError:
-            log = await asyncio.to_thread(log_tail, self._placement, from_here)  # the gateway shares it with kernels
+            own = self._shared.own
+            log = await self._supervisor.tail(own, began) if own is not None else ""
             said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
             raise early_exit(launch, KernelEnd(Reason.EARLY_EXIT, None, said)) from None
         except StartFailedError as error:
-            is_server = error.extra.get("gateway_status", _SERVER_ERROR) >= _SERVER_ERROR
-            if not is_server or await self._shared.is_healthy(gateway):
+            if error.extra.get("gateway_status", 500) < 500 or await self._shared.is_healthy(gateway):
                 raise  # others live in it
             _log.warning("gateway_unhealthy", url=gateway.record.url, detail=error.detail)
             await self._shared.give_up(gateway)
         return await self._start_in(await self._gateway(launch, deadline), launch, deadline, on_spawned)
 
-    async def attach(self, launch: Launch, child: Child) -> GatewayKernel | None:
-        """Take over a kernel that an earlier control plane had started; None when its variables are lost."""
-        held = await asyncio.to_thread(self._read, child.key)
-        gateway = await self._shared.find() if held is not None else None
-        if held is None or gateway is None or held.url != gateway.client.place.shown:
-            return None
-        kernel = await self._attach_at(gateway.client, held, spool=launch.interpreter is not None)
-        if kernel is not None:
-            kernel.clear = partial(self._clear, held.instance)
-        return kernel
-
-    async def sweep(self) -> int:
-        """Delete the kernels of this daemon that no handle has; returns how many were."""
-        forgotten = await self._forgotten()
-        gateway = await self._shared.find() if forgotten else None
-        deleted = 0
-        for held in forgotten:
-            if gateway is None or held.url != gateway.client.place.shown:
-                await self._forget(held)  # it ended with its gateway
-            else:
-                deleted += await self._delete(gateway.client, held)
-        return deleted
-
-    async def close(self, *, stop: bool) -> None:
-        """Let go of everything; with `stop`, end the gateway if it is ours, whoever else uses it."""
-        await self._close()
-        await self._shared.close(stop=stop)
-
     async def _gateway(self, launch: Launch, deadline: float) -> Running:
         """Return the gateway in time; its start goes on for those who come later."""
         getting = asyncio.ensure_future(self._shared.get(launch))
-        getting.add_done_callback(
-            lambda done: done.cancelled() or done.exception()
-        )  # if nobody waits: it is in its log
+        getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
         try:
             async with asyncio.timeout(remaining(deadline)):
                 return await asyncio.shield(getting)
@@ -156,62 +469,122 @@ class GatewayLocal(RemoteKernels):
         name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
         folder = self._shared.folder / SPECS / "kernels" / name
         await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True, exist_ok=True)
-        digits = secrets.token_hex(8)
-        wanted = "-".join(("px", digits[:4], digits[4:8], digits[8:12], digits[12:]))  # sockets are named after it
+        wanted = "-".join(("px", *re.findall("....", secrets.token_hex(8))))  # sockets are named after it
+        # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
+        body = {"name": name, "path": launch.cwd, "env": {}}
         try:
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch))
-            # `env` keeps the gateway's own variables out of the kernel: it gets PATH, and what the kernelspec says.
-            body = {"name": name, "path": launch.cwd, "env": {}}
-            kernel = await self._start_at(
-                gateway.client,
-                launch,
-                body,
-                code="",
-                spool=launch.interpreter is not None,
-                deadline=deadline,
-                on_spawned=on_spawned,
-                wanted=wanted,
+            return await self.start_at(
+                gateway.client, launch, body, deadline=deadline, on_spawned=on_spawned, wanted=wanted
             )
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        kernel.clear = partial(self._clear, launch.instance)
-        return kernel
 
-    async def _clear(self, instance: str) -> tuple[int, ...]:
-        """End what a kernel left in sessions of its own; returns the pids of what survives that."""
-        mark = f"{MARK}={instance}"
-        for _ in range(LOOKS):
-            if not await asyncio.to_thread(marked, mark.encode()):
-                return ()
-            await asyncio.sleep(LOOK_SECONDS)
-        argv, env = (sys.executable, "-I", "-S", str(END_MARKED), mark), {"PATH": "/usr/bin:/bin"}
-        with contextlib.suppress(PxError, TimeoutError):
-            await run(self._placement, argv, unit="kernel:gateway-sweep", cwd="/", env=env, timeout=SWEEP_SECONDS)
-        return tuple(await asyncio.to_thread(marked, mark.encode()))
+    async def settle(self, kernel: GatewayKernel, launch: Launch, deadline: float) -> None:
+        """Nothing is to be done: its kernelspec gave it directory and environment."""
+        kernel.notice = "No limits of memory hold for kernels of the shared gateway."
+
+    async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
+        """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
+        gateway = await self._shared.find()
+        if gateway is not None and gateway.client.shown == held.url:
+            return gateway.client
+        await self.forget(held)
+        return None
+
+    async def ended(self, held: RemoteKernel, is_deleted: bool) -> tuple[int, ...]:
+        """Forget it, and end what its cells put into sessions of their own, out of the gateway's reach."""
+        await super().ended(held, is_deleted)
+        left = await asyncio.to_thread(_bearers, held.instance)
+        if left:
+            _, left = await asyncio.to_thread(psutil.wait_procs, left, LEFT_SECONDS)
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()  # psutil looks at its start time first
+        _, left = await asyncio.to_thread(psutil.wait_procs, left, LEFT_SECONDS)
+        return tuple(each.pid for each in left)
+
+    async def close(self, *, stop: bool) -> None:
+        """Let go of everything; with `stop`, end the gateway if it is ours, whoever else uses it."""
+        await super().close(stop=stop)
+        await self._shared.close(stop=stop)
+
+
+def _bearers(instance: str) -> list[psutil.Process]:
+    """Return the processes whose environment bears an instance's mark. Blocking."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == instance:
+                found.append(process)
+    return found
+
+
+# -- how they are run; pure --------------------------------------------------------------------------------------------
+
+
+def gateway_argv(python: str, port: int, *, cull_idle_seconds: float) -> tuple[str, ...]:
+    """Return the command line of a gateway: nobody without the token gets anything, output is not rationed, and a
+    kernel that dies is not restarted, which would hide that its variables are gone.
+
+    It has no max_kernels: with one the gateway lists its kernels before each start, and that fails (500) while another
+    one is just being started. Each daemon bounds its own sessions, and what nobody uses is culled.
+    """
+    return (
+        python,
+        "-c",
+        _GATEWAY,
+        "--KernelGatewayApp.ip=127.0.0.1",
+        f"--KernelGatewayApp.port={port}",
+        "--KernelGatewayApp.port_retries=0",
+        "--KernelGatewayApp.api=kernel_gateway.jupyter_websocket",
+        "--KernelGatewayApp.allow_origin=",
+        "--JupyterWebsocketPersonality.list_kernels=True",
+        "--ZMQChannelsWebsocketConnection.limit_rate=False",
+        f"--MappingKernelManager.cull_idle_timeout={max(1, round(cull_idle_seconds))}",
+        "--MappingKernelManager.cull_interval=30",
+        "--MappingKernelManager.root_dir=/",
+        "--KernelManager.transport=ipc",
+        "--KernelManager.shutdown_wait_time=2.0",
+        "--KernelRestarter.restart_limit=0",
+        "--KernelRestarter.time_to_dead=1.0",
+    )
+
+
+def gateway_env(env: Mapping[str, str], token: str, specs: Path, runtime: Path) -> dict[str, str]:
+    """Return the environment of a gateway: a few names of the kernel's for which it is started, and the secret token.
+
+    `specs`: folder that JUPYTER_PATH is to name; `runtime`: private, for connection files and sockets.
+    """
+    return {
+        **{name: value for name, value in env.items() if _KEPT.match(name)},
+        "KG_AUTH_TOKEN": token,
+        "JUPYTER_PATH": str(specs),
+        "JUPYTER_RUNTIME_DIR": str(runtime),
+        "JUPYTER_CONFIG_DIR": str(runtime / "no-settings"),
+        "JUPYTER_PLATFORM_DIRS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def kernelspec(launch: Launch) -> str:
     """Return the text of the `kernel.json` by which the gateway starts one kernel: our launcher, its own environment.
 
-    A `$` in a value is doubled: Jupyter takes single ones for references to variables.
+    A `$` in a value is doubled: Jupyter takes single ones for references to variables. The gateway has no setting for
+    rlimits, so they are set before the launcher.
     """
+    argv = launch.kernelspec_argv or ()
+    if launch.interpreter is not None:
+        argv = launcher_command(launch.interpreter, launch, CONNECTION_FILE)
+        if launch.limits:
+            limits = json.dumps([[each.name, each.soft, each.hard] for each in launch.limits])
+            argv = (launch.interpreter, "-I", "-S", "-c", _SET_LIMITS, limits, *argv)
     env = {**launch.env, MARK: launch.instance, "PX_UNIT": f"kernel:{launch.session_id}"}
     spec = {
-        "argv": list(kernel_argv(launch)),
+        "argv": list(argv),
         "display_name": f"kernel:{launch.session_id}",
         "language": "python" if launch.interpreter else "",
         "interrupt_mode": launch.interrupt_mode,
         "env": {name: value.replace("$", "$$") for name, value in env.items()},
     }
     return json.dumps(spec, indent=1)
-
-
-def kernel_argv(launch: Launch) -> tuple[str, ...]:
-    """Return the command line of a kernel; the gateway has no setting for rlimits, so they are set before it."""
-    if launch.interpreter is None:
-        return launch.kernelspec_argv or ()
-    words = launcher_command(launch.interpreter, launch, CONNECTION_FILE)
-    if not launch.limits:
-        return words
-    limits = [[each.name, each.soft, each.hard] for each in launch.limits]
-    return (launch.interpreter, "-I", "-S", "-c", _SET_LIMITS, json.dumps(limits), *words)

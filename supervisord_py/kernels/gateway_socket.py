@@ -20,7 +20,7 @@ import structlog
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.gateway_client import UNKNOWN_THERE
-from supervisord_py.kernels.websocket_frames import V1, pack_json, pack_v1, unpack_json, unpack_v1
+from supervisord_py.kernels.websocket_frames import pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 _LARGE = 1024 * 1024
 _QUICKACK = getattr(socket, "TCP_QUICKACK", None)
-_UNSENT = "Cannot write to closing transport"
-"""What aiohttp says before it writes; anything else may come after."""
 _log = structlog.get_logger(__name__)
 
 
@@ -52,7 +50,7 @@ class KernelSocket:
         session: str,
         *,
         hear: Callable[[Message], Awaitable[None]],
-        on_back: Callable[[], None],
+        on_back: Callable[[], Awaitable[None]],
         on_gone: Callable[[str], None],
         trace: bool,
     ) -> None:
@@ -65,8 +63,7 @@ class KernelSocket:
         self._on_back = on_back
         self._on_gone = on_gone
         self._trace = trace
-        self._heard_at = time.monotonic()
-        self._is_waiting = False
+        self._waits_since: float | None = None
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._open = asyncio.Event()
         self._gone: str | None = None
@@ -75,47 +72,30 @@ class KernelSocket:
     @property
     def silent_seconds(self) -> float:
         """For how long the server has said nothing while somebody listened."""
-        return time.monotonic() - self._heard_at if self._is_waiting else 0.0
+        return 0.0 if self._waits_since is None else time.monotonic() - self._waits_since
 
     async def open(self, seconds: float) -> None:
-        """Connect for the first time.
-
-        Raises:
-            PxError: The server refuses, does not answer, or has no such kernel.
-        """
-        self._take(await self._client.connect(self._kernel, self._session, seconds))
+        """Connect for the first time; raises PxError: the server refuses, does not answer, has no such kernel."""
+        self._socket = await self._client.connect(self._kernel, self._session, seconds)
+        self._open.set()
         self._reader = asyncio.create_task(self._read(), name=f"websocket of kernel {self._kernel}")
 
     async def send(self, message: Message) -> int:
         """Send a message once; during a break as soon as the connection is there again.
 
-        Returns how many breaks there had been when it was sent.
-
-        Raises:
-            KernelGoneError: It will not come back.
+        Returns how many breaks there had been when it was sent. Raises KernelGoneError: it will not come back.
         """
-        while True:
-            await self._open.wait()
-            if self._gone is not None:
-                raise KernelGoneError(self._gone)
-            connection, breaks = self._socket, self.breaks
-            if connection is not None and not connection.closed and await self._try_to_send(connection, message):
-                self._note("out", message)
-                return breaks
-            if self._socket is connection and self._gone is None:
-                self._open.clear()  # the reader is about to see the break
-
-    async def _try_to_send(self, connection: aiohttp.ClientWebSocketResponse, message: Message) -> bool:
-        """Send a message; False when nothing of it can have left."""
-        frame = pack_v1(message) if connection.protocol == V1 else pack_json(message)
+        await self._open.wait()
+        if self._gone is not None or self._socket is None:
+            raise KernelGoneError(self._gone or UNKNOWN_THERE)
+        breaks, frame = self.breaks, pack(message, self._socket.protocol)
         try:
-            await (connection.send_bytes(frame) if isinstance(frame, bytes) else connection.send_str(frame))
-        except (aiohttp.ClientError, OSError) as error:
-            if _UNSENT in str(error):
-                return False
+            await (self._socket.send_bytes(frame) if isinstance(frame, bytes) else self._socket.send_str(frame))
+        except (aiohttp.ClientError, OSError):
             # It may have arrived, and a cell is never sent twice: whoever waits for it hears of the break.
             _log.info("gateway_send_broke", kernel=self._kernel, type=message.type)
-        return True
+        self._note("out", message)
+        return breaks
 
     def give_up(self, why: str) -> None:
         """The kernel is lost: whoever waits to send something hears of it."""
@@ -130,21 +110,20 @@ class KernelSocket:
             await asyncio.wait([self._reader])
         await self._drop()
 
-    # -- reading -----------------------------------------------------------------------------------------------------
-
     async def _read(self) -> None:
         while True:
             await self._read_until_it_breaks()
-            self._is_waiting = False
+            self._waits_since = None
             self.breaks += 1
             await self._drop()
             try:
                 if await self._client.model(self._kernel) is None:
                     return self._on_gone(UNKNOWN_THERE)
-                self._take(await self._client.connect(self._kernel, self._session, CONNECT_SECONDS))
+                self._socket = await self._client.connect(self._kernel, self._session, CONNECT_SECONDS)
             except PxError as error:
                 return self._on_gone(error.detail)
-            self._on_back()
+            self._open.set()
+            await self._on_back()
 
     async def _read_until_it_breaks(self) -> None:
         connection = self._socket
@@ -153,35 +132,27 @@ class KernelSocket:
             if _QUICKACK is not None and raw is not None:
                 with contextlib.suppress(OSError):
                     raw.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
-            self._heard_at, self._is_waiting = time.monotonic(), True
+            self._waits_since = time.monotonic()
             try:
                 frame = await connection.receive()
             except (aiohttp.ClientError, OSError):
                 return
-            self._is_waiting = False
+            self._waits_since = None
             if frame.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                await self._hand_on(frame.data, is_v1=connection.protocol == V1)
+                await self._hand_on(frame.data, connection.protocol)
             elif frame.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR):
                 return
 
-    async def _hand_on(self, frame: str | bytes, *, is_v1: bool) -> None:
+    async def _hand_on(self, frame: str | bytes, protocol: str | None) -> None:
         try:
             # A message of megabytes takes the parser long enough to be felt by everybody else on the loop.
             large = len(frame) > _LARGE
-            message = await asyncio.to_thread(_unpack, frame, is_v1) if large else _unpack(frame, is_v1)
+            message = await asyncio.to_thread(unpack, frame, protocol) if large else unpack(frame, protocol)
         except ValueError as error:
             _log.warning("gateway_frame_unreadable", kernel=self._kernel, bytes=len(frame), error=str(error))
             return
         self._note("in", message, len(frame))
         await self._hear(message)
-
-    def _take(self, connection: aiohttp.ClientWebSocketResponse) -> None:
-        raw = connection.get_extra_info("socket")
-        if raw is not None:
-            with contextlib.suppress(OSError):
-                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connection
-        self._open.set()
 
     async def _drop(self) -> None:
         connection, self._socket = self._socket, None
@@ -196,7 +167,3 @@ class KernelSocket:
             _log.info(
                 "kernel_message", kernel=self._kernel, way=way, channel=message.channel, type=message.type, bytes=size
             )
-
-
-def _unpack(frame: str | bytes, is_v1: bool) -> Message:
-    return unpack_v1(frame) if is_v1 and isinstance(frame, bytes) else unpack_json(frame)

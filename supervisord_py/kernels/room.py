@@ -21,7 +21,6 @@ from supervisord_py.kernels.cell import CellStatus, Notice, Step
 from supervisord_py.kernels.choice import BASH, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.hosting import spares
-from supervisord_py.kernels.hosting.kernel_lives import ShellRows
 from supervisord_py.kernels.hosting.kernel_pool import KernelPool
 from supervisord_py.kernels.hosting.launching import check_folder
 from supervisord_py.kernels.hosting.session_register import SessionRegister
@@ -33,6 +32,7 @@ from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.process import clock
 from supervisord_py.process.model import Reason
+from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -89,7 +89,8 @@ class Kernels:
         self.resolver = InterpreterResolver(placement, environ=environ, own=own)
         self.register = SessionRegister(ledger, self._standing)
         self.pool = KernelPool(placement, chronicle, self.register, config, self.resolver)
-        self.pool.backends = Backends(placement, config, ShellRows(ledger, self.pool), make_backend)
+        self.supervisor = Supervisor(placement, ledger, events)
+        self.pool.backends = Backends(self.supervisor, config, make_backend)
         self.cells_house = CellsHouse(ledger, lambda: self.config)
         self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
         self._calls: set[Call] = set()
@@ -108,6 +109,7 @@ class Kernels:
 
     async def open(self) -> None:
         """Take over what the keeper holds and follow cells in flight; begin to look after time and memory."""
+        await self.supervisor.open()
         await self.pool.open()
         await self.register.open()
         await self.resolver.open()
@@ -151,6 +153,7 @@ class Kernels:
         handles = [it.handle for it in lives if it.handle is not None]
         await asyncio.gather(*(it.close() for it in handles), return_exceptions=True)
         await self.pool.backends.close(stop=stop)
+        await self.supervisor.close()
         await self.resolver.close()
 
     def reconfigure(self, config: KernelsConfig) -> None:

@@ -1,7 +1,6 @@
 """Jupyter's messages as they travel over a kernel's websocket: the two framings, and new requests. Pure.
 
-For both sides: we are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`,
-whatever the bytes; nothing else is ever raised for what a peer sent.
+For both sides: we are a client of gateways, and a server for JupyterLab. What does not parse is a `ValueError`.
 The v1 subprotocol carries the parts of a message side by side, each found by an offset (64 bit, little endian); the
 older framing is one JSON text, or, with binary buffers, a table of offsets (32 bit, big endian) before JSON and
 buffers. The formats are those of jupyter_server's websocket documentation.
@@ -11,32 +10,28 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+import msgspec
 
-    Write = Callable[[Mapping[str, Any]], bytes]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 V1 = "v1.kernel.websocket.jupyter.org"
 PROTOCOL = "5.3"
-_OFFSET = 8
-_SHORT = 4
-_NAMES = ("header", "parent_header", "metadata", "content")
-_PARTS = len(_NAMES)
+_PARTS = 4  # header, parent header, metadata, content
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One message of the kernel protocol on `shell`, `control`, `stdin` or `iopub`."""
 
     channel: str
     header: Mapping[str, Any]
-    parent: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    content: Mapping[str, Any] = field(default_factory=dict)
+    parent: Mapping[str, Any] = {}
+    metadata: Mapping[str, Any] = {}
+    content: Mapping[str, Any] = {}
     buffers: tuple[bytes, ...] = ()
 
     @property
@@ -58,99 +53,99 @@ def request(
     return Message(channel, {**about, "username": "pxd", "version": PROTOCOL}, content=content)
 
 
-# -- the v1 subprotocol ------------------------------------------------------------------------------------------------
+def pack(message: Message, protocol: str | None) -> str | bytes:
+    """Return the frame of a message for a websocket that agreed on this subprotocol, V1 or none."""
+    return pack_v1(message) if protocol == V1 else pack_json(message)
 
 
-def pack_v1(message: Message, write: Write | None = None) -> bytes:
-    """Return the frame of the v1 subprotocol; `write` makes JSON of an object."""
-    write = write or _json
-    parts = [message.channel.encode(), *(write(each) for each in _objects(message)), *message.buffers]
-    at = _OFFSET * (len(parts) + 2)
-    offsets = [at]
-    for part in parts:
-        at += len(part)
-        offsets.append(at)
-    head = [len(offsets), *offsets]
-    return struct.pack(f"<{len(head)}Q", *head) + b"".join(parts)
+def unpack(frame: str | bytes, protocol: str | None, channel: str = "iopub") -> Message:
+    """Read a frame from such a websocket; `channel` is that of a message that names none. Raises ValueError."""
+    if protocol == V1:
+        return unpack_v1(frame.encode() if isinstance(frame, str) else frame)
+    return unpack_json(frame, channel)
+
+
+def pack_v1(message: Message) -> bytes:
+    """Return the frame of the v1 subprotocol."""
+    objects = (message.header, message.parent, message.metadata, message.content)
+    parts = [message.channel.encode(), *map(_json, objects), *message.buffers]
+    offsets = _offsets(parts, 8 * (len(parts) + 2))
+    return struct.pack(f"<{len(offsets) + 1}Q", len(offsets), *offsets) + b"".join(parts)
 
 
 def unpack_v1(frame: bytes) -> Message:
-    """Read a frame of the v1 subprotocol.
-
-    Raises:
-        ValueError: It is none.
-    """
-    count = _number(frame, 0, "<Q", _OFFSET)
-    if count < _PARTS + 2 or count > len(frame) // _OFFSET:
+    """Read a frame of the v1 subprotocol; raises ValueError."""
+    count = _count(frame, "<Q", 8)
+    if count < _PARTS + 2:
         raise ValueError(f"a frame with {count} offsets")
-    offsets = struct.unpack_from(f"<{count}Q", frame, _OFFSET) if _OFFSET * (count + 1) <= len(frame) else ()
-    parts = _cut(frame, offsets, first=_OFFSET * (count + 1))
-    header, parent, metadata, content = [_object(part) for part in parts[1 : _PARTS + 1]]
+    parts = _cut(frame, struct.unpack_from(f"<{count}Q", frame, 8), first=8 * (count + 1))
+    header, parent, metadata, content = (_object(part) for part in parts[1 : _PARTS + 1])
     return Message(parts[0].decode("utf-8"), header, parent, metadata, content, tuple(parts[_PARTS + 1 :]))
 
 
-# -- the older framing -------------------------------------------------------------------------------------------------
-
-
-def pack_json(message: Message, write: Write | None = None) -> str | bytes:
-    """Return the text of the older framing; bytes where there are buffers. `write` makes JSON of an object."""
-    told: dict[str, Any] = {
-        "channel": message.channel,
-        "msg_id": message.header.get("msg_id"),
-        "msg_type": message.type,
-        "buffers": [],
-    }
-    text = (write or _json)({**dict(zip(_NAMES, _objects(message), strict=True)), **told})
+def pack_json(message: Message) -> str | bytes:
+    """Return the text of the older framing; bytes where there are buffers."""
+    text = _json(
+        {
+            "header": message.header,
+            "parent_header": message.parent,
+            "metadata": message.metadata,
+            "content": message.content,
+            "channel": message.channel,
+            "msg_id": message.header.get("msg_id"),
+            "msg_type": message.type,
+            "buffers": [],
+        }
+    )
     if not message.buffers:
         return text.decode()
     parts = [text, *message.buffers]
-    offsets, at = [], _SHORT * (len(parts) + 1)
-    for part in parts:
-        offsets.append(at)
-        at += len(part)
+    offsets = _offsets(parts, 4 * (len(parts) + 1))[:-1]
     return struct.pack(f"!{len(parts) + 1}I", len(parts), *offsets) + b"".join(parts)
 
 
 def unpack_json(frame: str | bytes, channel: str = "iopub") -> Message:
-    """Read a frame of the older framing; `channel` is that of a message that names none.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Read a frame of the older framing; `channel` is that of a message that names none. Raises ValueError."""
     buffers: tuple[bytes, ...] = ()
     text: str | bytes = frame
     if isinstance(frame, bytes):
-        count = _number(frame, 0, "!I", _SHORT)
-        if count < 1 or count > len(frame) // _SHORT - 1:
-            raise ValueError(f"a frame with {count} parts")
-        starts = struct.unpack_from(f"!{count}I", frame, _SHORT)
-        text, *rest = _cut(frame, (*starts, len(frame)), first=_SHORT * (count + 1))
+        count = _count(frame, "!I", 4)
+        starts = struct.unpack_from(f"!{count}I", frame, 4)
+        text, *rest = _cut(frame, (*starts, len(frame)), first=4 * (count + 1))
         buffers = tuple(rest)
     members = _object(text)
-    header, parent, metadata, content = [_checked(members.get(name) or {}) for name in _NAMES]
+    names = ("header", "parent_header", "metadata", "content")
+    header, parent, metadata, content = (_checked(members.get(name) or {}) for name in names)
     return Message(str(members.get("channel") or channel), header, parent, metadata, content, buffers)
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
-
-
-def _objects(message: Message) -> tuple[Mapping[str, Any], ...]:
-    return message.header, message.parent, message.metadata, message.content
-
-
 def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    """Return JSON in ASCII: half of a surrogate pair leaves as its escape; what is not a number leaves as null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None)).encode()
 
 
-def _number(frame: bytes, at: int, form: str, size: int) -> int:
-    if len(frame) < at + size:
-        raise ValueError("a frame that is too short")
-    return int(struct.unpack_from(form, frame, at)[0])
+def _offsets(parts: Sequence[bytes], first: int) -> list[int]:
+    """Return where each part begins, and where the last one ends."""
+    offsets = [first]
+    for part in parts:
+        offsets.append(offsets[-1] + len(part))
+    return offsets
+
+
+def _count(frame: bytes, form: str, size: int) -> int:
+    """Return how many offsets a frame says that it has, if there is room for them."""
+    count = int(struct.unpack_from(form, frame)[0]) if len(frame) >= size else 0
+    if not 1 <= count < len(frame) // size:
+        raise ValueError(f"a frame of {len(frame)} bytes with {count} offsets")
+    return count
 
 
 def _cut(frame: bytes, offsets: Sequence[int], *, first: int) -> list[bytes]:
     """Cut the parts between offsets, which must begin at `first`, rise, and end where the frame ends."""
-    if not offsets or offsets[0] != first or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
+    if offsets[0] != first or offsets[-1] != len(frame) or list(offsets) != sorted(offsets):
         raise ValueError("a frame whose offsets lie outside of it")
     return [frame[start:end] for start, end in pairwise(offsets)]
 
@@ -158,7 +153,7 @@ def _cut(frame: bytes, offsets: Sequence[int], *, first: int) -> list[bytes]:
 def _object(text: str | bytes) -> Mapping[str, Any]:
     try:
         return _checked(json.loads(text))
-    except (UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
         raise ValueError(f"a part that is no JSON: {error}") from None
 
 

@@ -10,11 +10,11 @@ import socket
 import sys
 import uuid
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from api.api_rig import DEADLINE, until
 from api.kernels_api_house import TOKEN, KernelsApi, kernels_api

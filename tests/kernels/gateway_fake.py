@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -92,7 +91,7 @@ class FakeServer:
         self.sockets.append(channel)
         async for frame in channel:
             if frame.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                await self._hear(wire.unpack_v1(frame.data) if self.v1 else wire.unpack_json(frame.data))
+                await self._hear(wire.unpack(frame.data, channel.ws_protocol))
         with suppress(ValueError):
             self.sockets.remove(channel)
         return channel
@@ -117,10 +116,8 @@ class FakeServer:
         parent = to.header if to is not None else {}
         message = wire.Message(channel, {"msg_type": kind, "msg_id": "f"}, parent, {}, content)
         for each in list(self.sockets):
-            if self.v1:
-                await each.send_bytes(wire.pack_v1(message))
-            else:
-                await each.send_str(str(wire.pack_json(message)))
+            frame = wire.pack(message, each.ws_protocol)
+            await (each.send_bytes(frame) if isinstance(frame, bytes) else each.send_str(frame))
 
     async def end_cell(self, message: wire.Message) -> None:
         """Say that a cell went well."""
@@ -169,8 +166,3 @@ async def answer_and_hang_up(reader: asyncio.StreamReader, writer: asyncio.Strea
     writer.write(answer)
     await writer.drain()
     writer.close()
-
-
-def as_json(value: object) -> str:
-    """Return JSON text."""
-    return json.dumps(value)

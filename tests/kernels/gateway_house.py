@@ -105,7 +105,7 @@ async def house_of(
         if server is not None:
             backend = external_of(rig, server)
         else:
-            backend = (DirectBackend if kind == "direct" else GatewayLocal)(rig.placement, rig.config)
+            backend = DirectBackend(rig.placement, rig.config) if kind == "direct" else await local_of(rig)
         house = House(rig, backend, server)
         try:
             yield house
@@ -117,3 +117,9 @@ def external_of(rig: KernelRig, server: Peer) -> GatewayExternal:
     """Return a backend for a server."""
     gateway = GatewayConfig(dir=rig.folder / "gateway", url=server.url, token=server.token)
     return GatewayExternal(replace(rig.config, gateway=gateway), daemon=rig.keeper.daemon_id)
+
+
+async def local_of(rig: KernelRig, **gateway: Any) -> GatewayLocal:
+    """Return a backend over the shared gateway, for the present control plane; `gateway` replaces its settings."""
+    settings = replace(rig.config.gateway, **gateway)
+    return GatewayLocal(await rig.supervise(), replace(rig.config, gateway=settings))

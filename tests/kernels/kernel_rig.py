@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 from process.real_keeper import RealKeeper
 from supervisord_py.kernels.backend import ExecuteRequest, Launch
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -58,6 +62,17 @@ class KernelRig:
         )
         self.spawned: list[Started] = []
         self._handles: list[KernelHandle] = []
+        self.ledger: Ledger | None = None
+        self._supervisor: Supervisor | None = None
+
+    async def supervise(self) -> Supervisor:
+        """Return the supervisor of the present control plane."""
+        if self._supervisor is None:
+            self.ledger = await Ledger.open(self.folder / "pxd.db")
+            events = await EventStream.open(EventJournal(self.ledger))
+            self._supervisor = Supervisor(self.placement, self.ledger, events)
+            await self._supervisor.open()
+        return self._supervisor
 
     async def connect(self) -> KeeperClient:
         """Be the next control plane."""
@@ -72,7 +87,7 @@ class KernelRig:
         for handle in self._handles:
             await handle.close()
         self._handles.clear()
-        self.placement.close()
+        await self._put_down()
         self.keeper.end_control()
         return await self.connect()
 
@@ -135,6 +150,13 @@ class KernelRig:
         """Let go of everything; the keeper ends what it holds."""
         for handle in self._handles:
             await handle.close()
+        await self._put_down()
+
+    async def _put_down(self) -> None:
+        if self._supervisor is not None and self.ledger is not None:
+            await self._supervisor.close()
+            await self.ledger.close()
+        self._supervisor = None
         self.placement.close()
 
 

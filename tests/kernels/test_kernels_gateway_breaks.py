@@ -18,13 +18,13 @@ from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.config import GatewayConfig
 from supervisord_py.kernels.gateway import GatewayExternal
+from supervisord_py.kernels.websocket_frames import Message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from kernels.gateway_fake import FakeServer
-    from supervisord_py.kernels.websocket_frames import Message
 
 
 @asynccontextmanager
@@ -42,6 +42,9 @@ async def talking(folder: Path, **how: Any) -> AsyncIterator[tuple[House, FakeSe
                 yield house, server
             finally:
                 await backend.close(stop=True)
+
+
+WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
 
 
 def output(text: str) -> dict[str, str]:
@@ -154,24 +157,38 @@ async def test_cancelling_the_wait_does_not_cancel_the_cell(short_tmp: Path) -> 
         assert (await house.run("2")).out == b"all of it\n"
 
 
-async def test_a_reply_without_the_end_of_the_output_is_enough_and_lossy(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("stream", "ends", "words", "out"),
+    [
+        ({"name": "stderr", "text": WARNING}, True, "IOPub data rate exceeded", b""),
+        ({"name": "stdout", "text": "a\ufffdb"}, True, "came altered", "a\ufffdb".encode()),
+        ({"name": "stdout", "text": WARNING}, False, "end of the output was not seen", WARNING.encode()),
+        ({"name": "stderr", "text": "it says: " + WARNING}, True, None, b"it says: " + WARNING.encode()),
+    ],
+)
+async def test_what_may_be_missing_is_said_and_a_servers_warning_is_no_output(
+    stream: dict[str, str], ends: bool, words: str | None, out: bytes, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_kernel, "SILENT_SECONDS", 0.05)
 
-    async def no_idle(server: FakeServer, message: Message) -> None:
+    async def answer(server: FakeServer, message: Message) -> None:
+        await server.say("stream", stream, to=message)
         await server.say("execute_reply", {"status": "ok"}, to=message, channel="shell")
+        if ends:
+            await server.say("status", {"execution_state": "idle"}, to=message)
 
-    async with talking(short_tmp, on_execute=no_idle) as (house, _):
-        ran = await house.run("1")
-        assert (ran.reply.status, ran.reply.iopub_lost, ran.reply.lossy) == (CellStatus.OK, True, True)
+    async with talking(short_tmp, on_execute=answer) as (house, _):
+        await house.run("1")
+        ran = await house.run("2")
+        assert (ran.reply.status, ran.reply.iopub_lost, ran.reply.lossy) == (CellStatus.OK, not ends, bool(words))
+        assert (words or "None") in str(ran.reply.notice)
+        assert ran.out == out
 
 
 async def test_other_clients_of_a_kernel_are_noticed(short_tmp: Path) -> None:
     async with talking(short_tmp, on_execute=print_and_end) as (house, server):
         assert (house.handle.foreign_busy, house.handle.foreign_used_at) == (False, None)
-        theirs = house.handle._request("execute_request", {})
-        theirs = replace(theirs, header={**theirs.header, "session": "somebody else's"})
+        theirs = Message("shell", {"msg_type": "execute_request", "msg_id": "t", "session": "somebody else's"})
         await server.say("status", {"execution_state": "busy"}, to=theirs)
         await eventually(lambda: house.handle.foreign_busy, "the news")
         assert house.handle.foreign_used_at is not None

@@ -1,4 +1,4 @@
-"""The pure decisions about kernels at servers: progress of a cell, outcomes, refusals, first code, command lines."""
+"""The pure decisions about kernels at servers: refusals, first code, command lines."""
 
 from __future__ import annotations
 
@@ -17,102 +17,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from supervisord_py.errors import ConfigError, OverloadedError, StartFailedError, UnknownUnitError
+from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.backend import Launch
 from supervisord_py.kernels.gateway import init_code, kernel_variables
-from supervisord_py.kernels.gateway_cell import RemoteCell
-from supervisord_py.kernels.gateway_client import Place, refused, unreachable
-from supervisord_py.kernels.gateway_local import kernelspec
-from supervisord_py.kernels.gateway_server import GatewayRecord, gateway_argv, gateway_env, listens
+from supervisord_py.kernels.gateway_client import GatewayClient
+from supervisord_py.kernels.gateway_local import GatewayRecord, gateway_argv, gateway_env, kernelspec, listens
 from supervisord_py.kernels.launch_command import LAUNCHER
-from supervisord_py.kernels.websocket_frames import Message
-
-WARNING = "IOPub data rate exceeded.\nThe Jupyter server will temporarily stop sending output\n"
-
-
-def said(kind: str, content: dict[str, Any] | None = None, *, channel: str = "iopub", to: str = "c1") -> Message:
-    return Message(channel, {"msg_type": kind}, {"msg_id": to}, content=content or {})
-
-
-def cell(**changes: Any) -> RemoteCell:
-    made = RemoteCell(lambda: None, None)
-    for name, value in changes.items():
-        setattr(made, name, value)
-    return made
-
-
-def test_output_is_taken_but_not_a_servers_warning_and_altered_text_is_noticed() -> None:
-    progress = cell()
-    for other in (said("input_request", channel="stdin"), said("status", {"execution_state": "busy"})):
-        assert not progress.take(other)
-    assert progress.take(said("stream", {"name": "stderr", "text": "it says: IOPub data rate exceeded."}))
-    assert progress.take(said("stream", {"name": "stdout", "text": WARNING}))
-    assert progress.held_back is None
-    assert not progress.take(said("stream", {"name": "stderr", "text": WARNING}))
-    assert (progress.held_back, progress.is_altered) == ("IOPub data rate exceeded", False)
-    assert progress.take(said("stream", {"name": "stdout", "text": "a\ufffdb"}))
-    assert progress.is_altered
-
-
-@pytest.mark.parametrize(
-    ("changes", "broken", "words"),
-    [
-        ({"held_back": "IOPub data rate exceeded"}, False, "IOPub data rate exceeded"),
-        ({}, True, "connection to the gateway broke"),
-        ({"idle": False}, False, "end of the output was not seen"),
-        ({"is_altered": True}, False, "came altered"),
-    ],
-)
-def test_what_may_be_missing_is_said(changes: dict[str, Any], broken: bool, words: str) -> None:
-    progress = cell(**{"reply": {"status": "ok"}, "idle": True, **changes})
-    reply = progress.outcome(spool=False, broken=broken)
-    assert reply.lossy
-    assert words in str(reply.notice)
-    assert reply.iopub_lost is (not progress.idle)
-    own = progress.outcome(spool=True, broken=broken)  # of a kernel that writes by itself
-    assert (own.lossy, own.notice) == (False, None)
-
-
-# -- refusals ----------------------------------------------------------------------------------------------------------
 
 URL = "http://user:secret@h:1/base/?token=hidden#x"
-PLACE = Place(URL, "kernels.gateway_token")
-
-
-def test_our_own_gateway_never_asks_the_user_for_a_token() -> None:
-    error = refused(replace(PLACE, is_ours=True), 401, "", "start a kernel")
-    assert isinstance(error, StartFailedError)
-    assert error.hint == "pxctl logs kernel:gateway"
-
-
-def test_a_limit_of_kernels_is_an_overload() -> None:
-    error = refused(PLACE, 403, '{"reason": "Forbidden", "message": "Resource Limit"}', "start a kernel")
-    assert isinstance(error, OverloadedError)
-    assert error.extra["retry_after_seconds"] > 0
+PLACE = GatewayClient(URL, None, "kernels.gateway_token")
+OURS = GatewayClient(URL, "hidden", "", is_ours=True)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "words"),
+    ("status", "body", "kind", "words"),
     [
-        (404, UnknownUnitError, "status 404"),
-        (500, StartFailedError, "failed to start a kernel: it returned status 500: broken"),
-        (400, StartFailedError, "refused to start a kernel: it returned status 400: broken"),
-        (301, ConfigError, "sends us elsewhere"),
+        (403, '{"reason": "Forbidden", "message": "Resource Limit"}', OverloadedError, "limit of kernels"),
+        (404, "", UnknownUnitError, "status 404"),
+        (500, '{"message": "broken"}', StartFailedError, "failed to start a kernel: it returned status 500: broken"),
+        (400, '{"message": "broken"}', StartFailedError, "refused to start a kernel: it returned status 400: broken"),
+        (301, "", ConfigError, "sends us elsewhere"),
+        (302, "/login?next=", ConfigError, "does not accept the token"),
     ],
 )
-def test_every_other_status_is_told(status: int, kind: type[Exception], words: str) -> None:
-    error = refused(PLACE, status, '{"message": "broken"}', "start a kernel")
+def test_every_status_is_told(status: int, body: str, kind: type[PxError], words: str) -> None:
+    error = PLACE.refused(status, body, "start a kernel")
     assert isinstance(error, kind)
     assert words in error.detail
 
 
-@given(st.sampled_from((301, 302, 400, 401, 403, 404, 500, 503)), st.booleans(), st.booleans())
-def test_no_refusal_shows_a_secret(status: int, has_token: bool, is_ours: bool) -> None:
-    place = replace(PLACE, has_token=has_token, is_ours=is_ours)
-    for error in (refused(place, status, "", "start a kernel"), unreachable(place, "timeout")):
+@given(st.sampled_from((301, 302, 400, 401, 403, 404, 500, 503)), st.sampled_from((PLACE, OURS)))
+def test_no_refusal_shows_a_secret_and_our_own_gateway_asks_nobody_for_a_token(status: int, at: GatewayClient) -> None:
+    for error in (at.refused(status, "", "start a kernel"), at.unreachable("timeout")):
         text = json.dumps(error.problem())
         assert "secret" not in text
         assert "hidden" not in text
+    if at is OURS and status in (401, 403, 500):
+        assert at.refused(status, "", "start a kernel").hint == "pxctl logs kernel:gateway"
 
 
 # -- first code --------------------------------------------------------------------------------------------------------
@@ -208,7 +149,7 @@ def test_a_token_is_read_only_where_it_is_private(short_tmp: Path) -> None:
     token = short_tmp / "token"
     token.touch(mode=0o600)
     token.write_text("secret")
-    record = GatewayRecord("http://127.0.0.1:1", 1, 1, "b", str(token), "/py", 1.0, "d", "d.1")
+    record = GatewayRecord("http://127.0.0.1:1", 1, 1, "b", str(token), "d", "d.1", "/py", 1.0)
     assert record.token() == "secret"
     token.chmod(0o640)
     assert record.token() is None

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from kernels.gateway_house import external_of, house_of
+from kernels.gateway_house import external_of, house_of, local_of
 from kernels.kernel_rig import eventually, no_news
 from supervisord_py.kernels import gateway
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_local import GatewayLocal
 from supervisord_py.process import host
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ async def next_control_plane(house: House) -> None:
     await house.backend.close(stop=False)
     await house.rig.replace()
     if house.peer is None:
-        house.backend = GatewayLocal(house.rig.placement, house.rig.config)
+        house.backend = await local_of(house.rig)
     else:
         house.backend = external_of(house.rig, house.peer)
 

@@ -74,7 +74,7 @@ async def test_a_token_in_the_address_that_jupyter_prints_is_taken_out_of_it() -
         await client.preflight()
         assert server.headers["Authorization"] == f"token {SECRET}"
         assert not any(SECRET in each for each in server.asked)
-        assert client.place.shown == server.url
+        assert client.shown == server.url
 
 
 async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:

@@ -140,8 +140,6 @@ class KernelAdoption:
         life.ready_at = child.started_at
         life.cold_start_ms, life.start_method = tag.cold_start_ms, StartMethod(tag.start_method)
         life.cell, life.cell_deadline = tag.cell, tag.deadline
-        if session.key.backend is BackendName.BASH:
-            life.shells.add(child.key)
         session.life = life
         self._pool.chronicle.say("adopted", life, pid=child.identity.pid or None)
         await self._go_on(session, life, tag)

@@ -17,21 +17,15 @@ import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, ReadinessTimeoutError, StartFailedError
 from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail, how_it_ended
-from supervisord_py.kernels.session import BackendName
-from supervisord_py.ledger.instances import became_ready
-from supervisord_py.ledger.table import together
 from supervisord_py.process.host import SHORT, check_room, shortage
-from supervisord_py.process.instance import spawned_row, starting_row
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Started
-    from supervisord_py.kernels.bash.backend import ShellChild
     from supervisord_py.kernels.hosting.kernel_pool import KernelPool
     from supervisord_py.kernels.lives.kernel_life import KernelLife
-    from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.keeper_client import KeeperClient
     from supervisord_py.process.model import ExitRecord
 
@@ -120,7 +114,7 @@ class KernelLives:
             if life.is_ours:
                 if life.child is not None:
                     await self._house.placement.annotate(life.key, tag)
-            elif life.handle is not None and life.session.backend is not BackendName.BASH:
+            elif life.handle is not None:
                 backend: Any = await self._house.backend(life.session.backend)
                 await backend.annotate(life.key, tag)
         except KeeperLostError:
@@ -321,36 +315,3 @@ class LastWords:
             return reader.tail_bytes(start, reader.end() if end is None else end, None, TAIL_BYTES)
         except OSError:
             return b""  # a full or broken disk must not hide the end itself
-
-
-class ShellRows:
-    """Writes down the processes of shell cells."""
-
-    def __init__(self, ledger: Ledger, pool: KernelPool) -> None:
-        self._ledger = ledger
-        self._pool = pool
-
-    async def shell_began(self, child: ShellChild) -> None:
-        """A shell cell's process was spawned: put the cell into its note, and write its row."""
-        held = child.child
-        life = self._life(child.session_id)
-        if life is not None:
-            life.shells.add(held.key)
-            await self._pool.placement.annotate(held.key, self._pool.tag_of(life))
-        row = starting_row(held.key, held.unit, held.started_at, start_method="bash")
-        await self._ledger.write(together(row, spawned_row(held), became_ready(held.key, time.time())))
-
-    def shell_ended(self, child: ShellChild, record: ExitRecord, survivors: tuple[int, ...]) -> None:
-        """Nothing of it is left but the survivors."""
-        life = self._life(child.session_id)
-        wanted = life.wanted if life is not None else None
-        if life is not None:
-            life.shells.discard(child.child.key)
-            if survivors:
-                self._pool.chronicle.say("survivors", life, pids=list(survivors))
-        end = KernelEnd(outcome(record, wanted, ready=True), record)
-        self._pool.run_task(self._pool.chronicle.ended(child.child.key, end))
-
-    def _life(self, session_id: str) -> KernelLife | None:
-        session = self._pool.register.get(session_id)
-        return session.life if session is not None else None

@@ -44,7 +44,6 @@ class KernelLife:
         exiting: A cell said exit(): it ends by its own wish.
         ending: Its clearing up has begun.
         death_reported: The set has heard that it died.
-        shells: Instance keys of the processes of its shell cells.
         problem: Problem document of its end, filled as more becomes known: the set keeps it with a hard failure.
         event: Id of the last event about it: the cause of the next one.
         task: Brings it up and watches it.
@@ -77,7 +76,6 @@ class KernelLife:
     exiting: bool = False
     ending: bool = False
     death_reported: bool = False
-    shells: set[str] = field(default_factory=set)
     problem: dict[str, object] = field(default_factory=dict)
     event: int | None = None
     task: asyncio.Task[None] | None = None
@@ -99,6 +97,12 @@ class KernelLife:
     def is_ours(self) -> bool:
         """Whether its process is the keeper's child: such a life has a row and is released."""
         return self.session.backend is BackendName.DIRECT
+
+    @property
+    def shells(self) -> tuple[str, ...]:
+        """Instance key of the process of its shell cell, where one runs."""
+        shell = self.handle.started.child if self.handle and self.session.backend is BackendName.BASH else None
+        return (shell.key,) if shell is not None else ()
 
     @property
     def is_over(self) -> bool:
