@@ -23,13 +23,13 @@ import shutil
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
 import structlog
 
-from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
+from supervisord_py.errors import PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
 from supervisord_py.kernels.gateway import MARK, RemoteKernels, remaining, write_private
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
 from supervisord_py.kernels.gateway_kernel import EndedEarlyError
@@ -54,13 +54,8 @@ if TYPE_CHECKING:
 UNIT = "kernel:gateway"
 SPECS = "kernelspecs"
 LOOK_SECONDS = 0.05
-ANSWER_SECONDS = 3.0
-HEALTH_TRIES = 3
-"""A gateway that is busy is not dead: it is given up after so many silences."""
-LEFT_SECONDS = 0.5
-"""How long what the gateway was ending may take to be gone by itself."""
-_LONGEST_PATH = 107
-_SOCKET = "kernel-px-0000-0000-0000-0000-ipc-5"
+ANSWER_SECONDS = 5.0
+LEFT_SECONDS = 0.5  # how long what the gateway was ending may take to be gone by itself
 _GATEWAY_LINE = re.compile(r"\[[DIWEC] [^\]]+\]")
 _KEPT = re.compile(r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|TMPDIR|TZ|XDG_DATA_HOME|XDG_CONFIG_HOME)\Z|LC_")
 _GATEWAY = (
@@ -133,13 +128,6 @@ class GatewayInstance(Instance):
         self.client: GatewayClient | None = None
 
 
-class Running(NamedTuple):
-    """A gateway in use, and who speaks with it, token and all."""
-
-    record: GatewayRecord
-    client: GatewayClient
-
-
 class SharedGateway:
     """Finds or starts the gateway, and is its `Driver`. `python` chooses the interpreter that runs it."""
 
@@ -155,52 +143,53 @@ class SharedGateway:
         self._daemon = daemon
         self._python = python
         self._one_at_a_time = asyncio.Lock()
-        self._running: Running | None = None
+        self.record: GatewayRecord | None = None  # of the one in use, with who speaks with it, token and all
+        self.client: GatewayClient | None = None
         self.own: GatewayInstance | None = None
 
-    async def get(self, launch: Launch) -> Running:
-        """Return the gateway, started if need be.
+    async def get(self, launch: Launch | None = None) -> GatewayClient | None:
+        """Return who speaks with the gateway, started for `launch` if none runs.
 
         Raises:
             TimedOutError: Another daemon held the lock all the time.
             StartFailedError, ConfigError: It did not come up.
         """
         async with self._one_at_a_time:
-            if (running := await self._in_use()) is not None:
-                return running
+            if self.record is not None and not self.record.is_there:
+                await self._let_go()
+            if self.client is not None:
+                return self.client
+            if launch is None and not await asyncio.to_thread((self.folder / "gateway.json").exists):
+                return None
             await asyncio.to_thread(self.folder.mkdir, mode=0o700, parents=True, exist_ok=True)
             async with self._locked():
-                self._running = await self._find() or await self._start(launch)
-            return self._running
+                if not await self._find() and launch is not None:
+                    await self._start(launch)
+            return self.client
 
-    async def find(self) -> Running | None:
-        """Return the gateway if one runs; starts none."""
-        async with self._one_at_a_time:
-            if await self._in_use() is None and await asyncio.to_thread((self.folder / "gateway.json").exists):
-                async with self._locked():
-                    self._running = await self._find()
-            return self._running
-
-    async def is_healthy(self, running: Running) -> bool:
-        """Say whether it answers; it is asked several times before it is given up."""
-        for _ in range(HEALTH_TRIES):
-            if not running.record.is_there:
-                return False
-            with contextlib.suppress(PxError):
-                await running.client.preflight(ANSWER_SECONDS)
-                return True
-        return False
-
-    async def give_up(self, running: Running) -> None:
-        """Have done with a gateway that does not answer: ours is stopped, another daemon's is left to it."""
+    async def give_up_if_silent(self, client: GatewayClient) -> None:
+        """Have done with a gateway that does not answer, so that the next one who asks gets another; others live in it,
+        so one that does is never replaced. Ours is stopped, another daemon's is left to it.
+        """
+        with contextlib.suppress(PxError):
+            await client.preflight(ANSWER_SECONDS)
+            return
         async with self._one_at_a_time, self._locked():
-            if self._running is running:
-                await self._let_go(stop=True)
-                await asyncio.to_thread(self._remove, running.record.instance)
+            if self.client is client and self.record is not None:
+                _log.warning("gateway_unhealthy", url=self.record.url)
+                await asyncio.to_thread(self._remove, self.record.instance)
+                await self.close(stop=True)
 
     async def close(self, *, stop: bool) -> None:
         """Let go of it; with `stop`, end it if it is ours, whoever else uses it."""
-        await self._let_go(stop=stop)
+        await self._let_go()
+        if stop and self.own is not None:
+            await self._stop(self.own)
+
+    async def _let_go(self) -> None:
+        client, self.client, self.record = self.client, None, None
+        if client is not None:
+            await client.close()
 
     # -- finding -----------------------------------------------------------------------------------------------------
 
@@ -237,69 +226,67 @@ class SharedGateway:
             (self.folder / "gateway.json").unlink(missing_ok=True)
         (self.folder / f"token-{key}").unlink(missing_ok=True)
 
-    async def _in_use(self) -> Running | None:
-        """Return the gateway that is in use; one that has ended is let go."""
-        if self._running is not None and not self._running.record.is_there:
-            await self._let_go(stop=False)
-        return self._running
-
-    async def _let_go(self, *, stop: bool) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running.client.close()
-        if stop and self.own is not None:
-            await self._stop(self.own)
-
-    async def _find(self) -> Running | None:
-        """Return the gateway that is written down, if it can be used; clean up otherwise."""
+    async def _find(self) -> bool:
+        """Take the gateway that is written down, if it can be used; clean up otherwise."""
         record = await asyncio.to_thread(self.read)
-        found = await self._use(record) if record is not None else None
+        found = record is not None and await self._use(record)
         for child in await self.supervisor.placement.list(UNIT):
-            if child.unit != UNIT or (found is not None and child.key == found.record.instance):
-                continue
-            is_own = self.own is not None and self.own.key == child.key
-            await self._stop(self.own if is_own and self.own is not None else self.revive(child, None))
-        if found is None and record is not None:
+            if child.unit == UNIT and not (found and record is not None and child.key == record.instance):
+                own = self.own if self.own is not None and self.own.key == child.key else None
+                await self._stop(own or self.revive(child, None))
+        if record is not None and not found:
             _log.info("gateway_stale", url=record.url, pid=record.pid)
             await asyncio.to_thread(self._remove, record.instance)
         return found
 
-    async def _use(self, record: GatewayRecord) -> Running | None:
+    async def _use(self, record: GatewayRecord) -> bool:
         token = await asyncio.to_thread(record.token) if record.is_there else None
         if token is None or not await asyncio.to_thread(listens, record.pid, record.port):
-            return None
-        running = Running(record, GatewayClient(record.url, token, "", is_ours=True))
-        if not await self.is_healthy(running):
-            await running.client.close()
-            return None
+            return False
+        client = GatewayClient(record.url, token, "", is_ours=True)
+        try:
+            await client.preflight(ANSWER_SECONDS)
+        except PxError:
+            await client.close()
+            return False
         child = await self.supervisor.placement.attach(record.instance) if record.daemon == self._daemon else None
         if child is not None:
-            self.own = self.revive(child, None)
-            self.own.client = running.client
-            self.supervisor.task(self._watch(self.own))
-        return running
+            self._watched(self.revive(child, None), client)
+        self.record, self.client = record, client
+        return True
 
     # -- starting and stopping ---------------------------------------------------------------------------------------
 
-    async def _start(self, launch: Launch) -> Running:
+    async def _start(self, launch: Launch) -> None:
         key = self.supervisor.placement.new_key()
         instance = GatewayInstance(key, self.config, self._python(launch), launch.env)
         try:
             await self.supervisor.start(self, instance)
             assert instance.child is not None
             assert instance.client is not None
-            who, url = instance.child.identity, f"http://127.0.0.1:{instance.port}"
-            token_file = str(self.folder / f"token-{key}")
-            about = (instance.python, time.time())
-            record = GatewayRecord(url, who.pid, who.start_time, who.boot_id, token_file, self._daemon, key, *about)
+            who = instance.child.identity
+            record = GatewayRecord(
+                url=f"http://127.0.0.1:{instance.port}",
+                pid=who.pid,
+                start_time=who.start_time,
+                boot_id=who.boot_id,
+                token_file=str(self.folder / f"token-{key}"),
+                daemon=self._daemon,
+                instance=key,
+                python=instance.python,
+                started_at=time.time(),
+            )
             await asyncio.to_thread(write_private, self.folder / "gateway.json", msgspec.json.encode(record))
         except BaseException:
             await asyncio.shield(self._stop(instance))
             raise
         self.supervisor.became_ready(instance)
-        self.own = instance
+        self._watched(instance, instance.client)
+        self.record, self.client = record, instance.client
+
+    def _watched(self, instance: GatewayInstance, client: GatewayClient) -> None:
+        self.own, instance.client = instance, client
         self.supervisor.task(self._watch(instance))
-        return Running(record, instance.client)
 
     async def _watch(self, instance: GatewayInstance) -> None:
         await self.supervisor.wait(instance)
@@ -315,11 +302,6 @@ class SharedGateway:
     async def prepare(self, instance: GatewayInstance) -> ChildSpec:
         """Return what is to be spawned: a free port, a secret token, a private folder for its sockets."""
         runtime = self.config.run_dir / "gw"
-        if len(str(runtime / _SOCKET).encode()) > _LONGEST_PATH:
-            raise ConfigError(
-                f"The runtime directory {self.config.run_dir} is too long for the sockets of kernels.",
-                hint="Choose a shorter one: PX_HOME, or RUNTIME_DIRECTORY under systemd.",
-            )
         await asyncio.to_thread(shutil.rmtree, runtime, ignore_errors=True)  # of a gateway that has ended
         await asyncio.to_thread(runtime.mkdir, mode=0o700, parents=True)
         with socket.socket() as probe:
@@ -433,28 +415,28 @@ class GatewayLocal(RemoteKernels):
         Raises:
             StartFailedError, ReadinessTimeoutError: The gateway or the kernel did not come up.
         """
-        gateway, began = await self._gateway(launch, deadline), time.time()
+        client, began = await self._gateway(launch, deadline), time.time()
         try:
-            return await self._start_in(gateway, launch, deadline, on_spawned)
+            return await self._start_in(client, launch, deadline, on_spawned)
         except EndedEarlyError:
             own = self._shared.own
             log = await self._supervisor.tail(own, began) if own is not None else ""
             said = "".join(line for line in log.splitlines(keepends=True) if not _GATEWAY_LINE.match(line))
             raise early_exit(launch, KernelEnd(Reason.EARLY_EXIT, None, said)) from None
         except StartFailedError as error:
-            if error.extra.get("gateway_status", 500) < 500 or await self._shared.is_healthy(gateway):
-                raise  # others live in it
-            _log.warning("gateway_unhealthy", url=gateway.record.url, detail=error.detail)
-            await self._shared.give_up(gateway)
-        return await self._start_in(await self._gateway(launch, deadline), launch, deadline, on_spawned)
+            if error.extra.get("gateway_status", 500) >= 500:
+                await self._shared.give_up_if_silent(client)
+            raise
 
-    async def _gateway(self, launch: Launch, deadline: float) -> Running:
+    async def _gateway(self, launch: Launch, deadline: float) -> GatewayClient:
         """Return the gateway in time; its start goes on for those who come later."""
         getting = asyncio.ensure_future(self._shared.get(launch))
         getting.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits: it is in its log
         try:
             async with asyncio.timeout(remaining(deadline)):
-                return await asyncio.shield(getting)
+                client = await asyncio.shield(getting)
+                assert client is not None
+                return client
         except TimeoutError:
             raise ReadinessTimeoutError(
                 "The shared gateway did not answer in time.",
@@ -464,7 +446,7 @@ class GatewayLocal(RemoteKernels):
             ) from None
 
     async def _start_in(
-        self, gateway: Running, launch: Launch, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
+        self, client: GatewayClient, launch: Launch, deadline: float, on_spawned: Callable[[Started], Awaitable[None]]
     ) -> GatewayKernel:
         name = f"px-{hashlib.sha256(launch.instance.encode()).hexdigest()[:16]}"
         folder = self._shared.folder / SPECS / "kernels" / name
@@ -474,9 +456,7 @@ class GatewayLocal(RemoteKernels):
         body = {"name": name, "path": launch.cwd, "env": {}}
         try:
             await asyncio.to_thread(write_private, folder / "kernel.json", kernelspec(launch))
-            return await self.start_at(
-                gateway.client, launch, body, deadline=deadline, on_spawned=on_spawned, wanted=wanted
-            )
+            return await self.start_at(client, launch, body, deadline=deadline, on_spawned=on_spawned, wanted=wanted)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
@@ -486,9 +466,9 @@ class GatewayLocal(RemoteKernels):
 
     async def client_of(self, held: RemoteKernel) -> GatewayClient | None:
         """Return who speaks with the gateway, if it is the kernel's; otherwise the kernel ended with its gateway."""
-        gateway = await self._shared.find()
-        if gateway is not None and gateway.client.shown == held.url:
-            return gateway.client
+        client = await self._shared.get()
+        if client is not None and client.shown == held.url:
+            return client
         await self.forget(held)
         return None
 

@@ -145,14 +145,6 @@ async def test_fifty_megabytes_arrive_to_the_last_byte(shell: Shell) -> None:
     assert hashlib.sha256(shell.rig.out(request)).digest() == hashlib.sha256(expected).digest()
 
 
-async def test_output_beyond_the_cap_is_cut_and_told(shell: Shell) -> None:
-    request, reply = await shell.run("head -c 5000000 /dev/zero; echo; printf end", cell_bytes=1000)
-    assert reply.status is CellStatus.OK
-    assert shell.rig.out(request) == b"\0" * 1000
-    (capped,) = shell.rig.records(request, "capped")
-    assert (capped["at"], capped["cap"]) == (1000, 1000)
-
-
 async def test_what_a_cell_leaves_in_the_background_ends_with_it_and_is_told(shell: Shell) -> None:
     request, reply = await shell.run("sleep 1000 & setsid sleep 1000 & echo $!")
     assert reply.status is CellStatus.OK
@@ -309,15 +301,6 @@ async def test_a_lost_keeper_is_an_error_of_the_call_and_not_of_the_cell(
         await shell.run("true")
 
 
-async def test_a_disk_that_takes_no_code_fails_the_cell(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bash.ShellInstance, "begin", full)
-    _, reply = await shell.run("true")
-    assert reply.error == CellError("StartFailed", "[Errno 28] No space left on device")
-
-
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
@@ -342,11 +325,6 @@ def test_what_an_exit_record_says_of_the_cell(changes: dict[str, Any], error: Ce
     plain = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, None, None, 0.0, 0.0, 0, 0, 0)
     status = CellStatus.OK if error is None else CellStatus.ERROR
     assert outcome(msgspec.structs.replace(plain, **changes), (ResourceLimit("cpu", 1, 3),)) == (status, error)
-
-
-def test_an_exit_code_names_no_limit_that_was_not_set() -> None:
-    record = ExitRecord("k", "kernel:s", Identity(1, 2, "b"), 0.0, 1.0, 152, None, 99.0, 0.0, 0, 0, 0)
-    assert outcome(record)[1] == outcome(record, (ResourceLimit("cpu", -1, -1),))[1] == CellError("ExitCode", "152")
 
 
 async def test_each_process_has_a_row_and_is_forgotten_by_the_keeper_when_it_ended(shell: Shell) -> None:

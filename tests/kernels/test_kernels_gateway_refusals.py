@@ -58,23 +58,18 @@ async def test_a_server_that_wants_a_token_names_the_setting(status: int) -> Non
         assert error.extra["setting"] == "kernels.gateway_token"
 
 
-async def test_the_token_travels_in_a_header_and_in_no_address() -> None:
+@pytest.mark.parametrize(("query", "token"), [("", SECRET), (f"/?token={SECRET}", None)])
+async def test_the_token_travels_in_a_header_and_in_no_address(query: str, token: str | None) -> None:
+    """Also one in the address, as Jupyter prints it."""
     async with fake_server() as server:
-        async with client_of(server.url) as client:
+        async with client_of(server.url + query, token) as client:
             await client.preflight()
             assert server.headers["Authorization"] == f"token {SECRET}"
+            assert client.shown == server.url
             channel = await client.connect("k-1", "sess", 60)
             await channel.close()
         assert server.headers["Authorization"] == f"token {SECRET}"
         assert not any(SECRET in each for each in server.asked)
-
-
-async def test_a_token_in_the_address_that_jupyter_prints_is_taken_out_of_it() -> None:
-    async with fake_server() as server, client_of(f"{server.url}/?token={SECRET}", None) as client:
-        await client.preflight()
-        assert server.headers["Authorization"] == f"token {SECRET}"
-        assert not any(SECRET in each for each in server.asked)
-        assert client.shown == server.url
 
 
 async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
@@ -82,17 +77,12 @@ async def test_nobody_there_is_told_with_the_address_and_what_to_try() -> None:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         error = await refusal(url.replace("//", f"//me:{SECRET}@") + f"/?token={SECRET}", None)
+        probe.listen()
+        silent = await refusal(url, seconds=0.05)
+    assert "(timeout: no answer within 0.05 s)" in silent.detail
     assert isinstance(error, GatewayUnreachableError)
     assert f"The gateway at {url} is not reachable" in error.detail
     assert f"curl {url}/api" in str(error.hint)
-
-
-async def test_a_server_that_does_not_answer_in_time_is_told_so() -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        error = await refusal(f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.05)
-    assert "(timeout: no answer within 0.05 s)" in error.detail
 
 
 @pytest.mark.parametrize(
