@@ -92,5 +92,5 @@ class Backends:
             case BackendName.GATEWAY_EXTERNAL:
                 backend = module.GatewayExternal(config, daemon=self._placement.new_key().split(".")[0])
             case BackendName.BASH:
-                backend = module.BashBackend(self._supervisor, config)
+                backend = module.BashBackend(self._supervisor)
         return backend

@@ -27,26 +27,23 @@ from supervisord_py.kernels.inside.cell_writer import CellWriter
 from supervisord_py.process import host
 from supervisord_py.process.instance import Instance, Phase
 from supervisord_py.process.model import ChildSpec, Reason
+from supervisord_py.process.supervisor import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from supervisord_py.kernels.backend import ExecuteRequest, Launch
-    from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child, ExitRecord, ResourceLimit
     from supervisord_py.process.supervisor import Supervisor
 
-LINGER_SECONDS = 0.3
-"""How long what a cell leaves behind may take to end by itself, as a process substitution does."""
+LINGER_SECONDS = 0.3  # what a cell leaves behind may end by itself until then, as a process substitution does
 BACKGROUND_GRACE_SECONDS = 2.0
 WRAPPER = '{ IFS= read -rd "" BASH_EXECUTION_STRING || :; } <"$1" || exit 126; set --; eval -- "$BASH_EXECUTION_STRING"'
-_BEFORE_THE_CODE = frozenset(("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"))
-"""Variables that would run code before the cell's, or trace the wrapper."""
+_BEFORE_THE_CODE = frozenset(("BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS"))  # would run code before it, or trace it
 _LIMITS = {Reason.MEMORY_LIMIT: "memory", Reason.OOM_KILL: "memory", Reason.CPU_LIMIT: "cpu"}
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-_KILLED = 128
-"""A shell exits with so much more than the signal that its last command died of."""
+_KILLED = 128  # a shell exits with so much more than the signal that its last command died of
 
 
 class ShellInstance(Instance):
@@ -92,13 +89,12 @@ class ShellInstance(Instance):
         return CellLog(self.request.cells_dir, self.request.cell_id).reply()
 
 
-class BashBackend:
+class BashBackend(Driver[ShellInstance]):
     """Runs shell cells, and is the `Driver` of their processes."""
 
     kind = "kernel"
 
-    def __init__(self, supervisor: Supervisor, config: KernelsConfig) -> None:
-        del config  # what holds for cells comes with each launch
+    def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
         self._sessions: dict[str, BashHandle] = {}
 
@@ -155,25 +151,9 @@ class BashBackend:
             stderr_fd=instance.out,
         )
 
-    async def ready(self, instance: ShellInstance) -> None:
-        """It is as soon as it is there."""
-
-    def revive(self, child: Child, note: Note | None) -> ShellInstance:
+    async def adopt(self, instance: ShellInstance, note: Note) -> bool:
         """Never asked: the room adopts sessions, and `BashHandle.follow` their cells."""
         raise NotImplementedError
-
-    async def adopt(self, instance: ShellInstance, note: Note) -> bool:
-        """As `revive`."""
-        raise NotImplementedError
-
-    def interrupt(self, instance: ShellInstance) -> None:
-        """Whoever waits for the cell hears of its end anyway."""
-
-    async def release(self, instance: ShellInstance) -> None:
-        """It held nothing besides its process."""
-
-    def gone(self, instance: ShellInstance) -> None:
-        """The cell's task goes on when its tree is gone."""
 
 
 class BashHandle:

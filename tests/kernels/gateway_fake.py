@@ -19,33 +19,19 @@ SPECS = {"default": "python3", "kernelspecs": {"python3": {"name": "python3", "s
 
 @dataclass(slots=True)
 class FakeServer:
-    """What it does, and what it was asked.
+    """What it does, and what it was asked."""
 
-    Attributes:
-        answers: `"METHOD /path"` to status and body, before anything else.
-        asked: Requests in order, `"METHOD /path"`.
-        headers: Of the last request.
-        state: `execution_state` of its kernel; None: it has no such kernel.
-        v1: It knows the v1 subprotocol.
-        is_mute: It lets websockets wait for ever.
-        on_execute: What it does with an execute_request.
-        before_info: What it does before it answers a kernel_info_request.
-        sockets: Websockets that are open.
-        started: Ids of the kernels that were asked for.
-        executed: Codes of the execute_requests that came.
-    """
-
-    answers: dict[str, tuple[int, str]] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    state: str | None = "idle"
-    v1: bool = False
-    is_mute: bool = False
-    started: list[str] = field(default_factory=list)
+    answers: dict[str, tuple[int, str]] = field(default_factory=dict)  # `METHOD /path` to status and body, first of all
+    asked: list[str] = field(default_factory=list)  # `METHOD /path` of each request
+    headers: dict[str, str] = field(default_factory=dict)  # of the last one
+    state: str | None = "idle"  # `execution_state` of its kernel; None: it has no such kernel
+    v1: bool = False  # it knows the v1 subprotocol
+    is_mute: bool = False  # it lets websockets wait for ever
+    started: list[str] = field(default_factory=list)  # ids of the kernels that were asked for
     on_execute: Callable[[FakeServer, wire.Message], Awaitable[None]] | None = None
-    before_info: Callable[[FakeServer], Awaitable[None]] | None = None
+    before_info: Callable[[FakeServer], Awaitable[None]] | None = None  # before it answers a kernel_info_request
     sockets: list[web.WebSocketResponse] = field(default_factory=list)
-    executed: list[str] = field(default_factory=list)
+    executed: list[str] = field(default_factory=list)  # codes of the execute_requests that came
     url: str = ""
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 

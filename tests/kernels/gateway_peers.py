@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 ENTERPRISE = ROOT / os.environ.get("VENV", ".venv") / "peers" / "enterprise-gateway" / "bin" / "python"
-KINDS = ("kernel_gateway", "jupyter_server", "enterprise_gateway")
 NEEDS_PEERS = "needs the environments of the peers: run `make peers`"
 PATIENCE = 60.0
 TOKEN = "peer-0f3a"  # noqa: S105 - of a server that lives for one test
@@ -32,13 +31,7 @@ _LOOSE = ("--ZMQChannelsWebsocketConnection.limit_rate=False",)
 
 @dataclass(slots=True)
 class Peer:
-    """A server.
-
-    Attributes:
-        kind: One of KINDS.
-        options: More of its command line.
-        port: Where it listens; the same after `start_again`.
-    """
+    """A server; it listens on the same port after it was started again."""
 
     kind: str
     folder: Path
@@ -78,13 +71,6 @@ class Peer:
         if process.poll() is None:
             process.kill()
             await asyncio.to_thread(process.wait)
-
-    async def kill(self) -> None:
-        """Kill it without a word; its kernels notice by themselves."""
-        assert self.process is not None
-        self.process.kill()
-        await asyncio.to_thread(self.process.wait)
-        self.process = None
 
     async def _until_ready(self, process: subprocess.Popen[bytes]) -> None:
         client = GatewayClient(self.url, self.token, "a test's")

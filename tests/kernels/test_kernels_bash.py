@@ -42,7 +42,7 @@ class Shell:
         self.handle: BashHandle
 
     async def backend(self) -> BashBackend:
-        return BashBackend(await self.rig.supervise(), self.rig.config)
+        return BashBackend(await self.rig.supervise())
 
     async def start(self, **changes: Any) -> None:
         self.launch = replace(self.launch, **changes)
@@ -219,24 +219,21 @@ async def test_a_later_control_plane_sees_a_running_cell_out(shell: Shell, ends_
         await handle.follow(shell.rig.request(shell.launch, "true"), no_news)
 
 
-async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Shell) -> None:
+@pytest.mark.parametrize("attached", [True, False])
+async def test_a_shutdown_ends_the_running_cell_and_resolves_the_death(shell: Shell, attached: bool) -> None:
+    """Also that of an earlier control plane, which nobody follows."""
     _, running = await shell.begin("sleep 1000")
-    async with asyncio.timeout(PATIENCE):
-        assert await shell.handle.shutdown(PATIENCE, "stopped") == ()
-        assert (await running).error == CellError("Signal", "SIGTERM")
-    assert shell.handle.died.result() is None
-    assert await shell.rig.placement.list("kernel:") == ()
-
-
-async def test_an_attached_cell_that_nobody_follows_is_ended_and_forgotten_by_a_shutdown(shell: Shell) -> None:
-    _, running = await shell.begin("sleep 1000")
-    placement = await shell.rig.replace()
-    await asyncio.gather(running, return_exceptions=True)
-    (child,) = await placement.list("kernel:sh-000000")
-    handle = await (await shell.backend()).attach(shell.launch, child)
+    handle = shell.handle
+    if attached:
+        placement = await shell.rig.replace()
+        (child,) = await placement.list("kernel:sh-000000")
+        handle = await (await shell.backend()).attach(shell.launch, child)
     async with asyncio.timeout(PATIENCE):
         assert await handle.shutdown(5.0, "stopped") == ()
-    assert await placement.list("kernel:") == ()
+        (reply,) = await asyncio.gather(running, return_exceptions=True)
+    assert attached or reply.error == CellError("Signal", "SIGTERM")
+    assert handle.died.result() is None
+    assert await shell.rig.placement.list("kernel:") == ()
 
 
 async def test_a_session_without_bash_says_so_before_anything_is_run(shell: Shell) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from supervisord_py.errors import ConfigError, OverloadedError, PxError, StartFailedError, UnknownUnitError
 from supervisord_py.kernels.gateway import init_code, kernel_variables
 from supervisord_py.kernels.gateway_client import GatewayClient
-from supervisord_py.kernels.gateway_local import GatewayRecord, gateway_argv, gateway_env, listens
+from supervisord_py.kernels.gateway_server import GatewayRecord, gateway_argv, gateway_env, listens
 
 URL = "http://user:secret@h:1/base/?token=hidden#x"
 PLACE = GatewayClient(URL, None, "kernels.gateway_token")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from kernels.gateway_house import external_of, house_of, local_of
@@ -129,16 +128,6 @@ async def test_a_kernel_of_a_server_that_is_gone_is_not_taken_over(short_tmp: Pa
         assert await house.backend.attach(house.launch, child) is None
         await house.peer.start()
         assert await house.backend.attach(house.launch, child) is None, "a new server does not know it"
-
-
-async def test_what_is_not_held_is_not_taken_over(short_tmp: Path, require: Require) -> None:
-    async with house_of("local", short_tmp, require) as house:
-        await house.open()
-        await next_control_plane(house)
-        child = await held(house)
-        other = house.rig.launch("t-000000")
-        await house.backend.annotate(other.instance, "ignored")
-        assert await house.backend.attach(other, msgspec.structs.replace(child, key=other.instance)) is None
 
 
 def _lives(pid: int) -> bool:
