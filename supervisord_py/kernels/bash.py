@@ -191,13 +191,9 @@ class BashHandle:
     # -- cells -------------------------------------------------------------------------------------------------------
 
     async def execute(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Run a cell to its end. Cancelling this abandons the wait, not the cell.
+        """Run a cell to its end. Cancelling this abandons the wait, not the cell; two at a time are a ConflictError.
 
         A cell that cannot be started is one that failed, with the error `StartFailed`.
-
-        Raises:
-            ConflictError: Another cell runs.
-            KeeperLostError: There is no keeper.
         """
         if self._found is not None or (self._cell is not None and not self._cell.done()):
             raise ConflictError(f"a cell of {self.unit} is running", unit=self.unit)
@@ -206,11 +202,7 @@ class BashHandle:
         return await self._begin(shell, self._run(shell), wake)
 
     async def follow(self, request: ExecuteRequest, wake: Callable[[], None]) -> Reply:
-        """Wait for the end of a cell that was abandoned, or that an earlier control plane started.
-
-        Raises:
-            KernelGoneError: Its process is not known any more.
-        """
+        """Wait for the end of a cell that was abandoned, or that an earlier control plane started."""
         if self._cell is not None and self._shell is not None and self._shell.request.cell_id == request.cell_id:
             return await asyncio.shield(self._cell)
         child, self._found = self._found, None

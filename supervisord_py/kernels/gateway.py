@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 UNDO_SECONDS = 5.0
 ATTACH_SECONDS = 15.0
-BUSY_SECONDS = 2.0
-"""How long a kernel that is taken over may take to answer, before it is believed to be busy with a cell."""
+BUSY_SECONDS = 2.0  # a kernel that is taken over and has not answered until then is believed to be busy with a cell
 EARLY_MESSAGES = 10_000
 MARK = "PX_INSTANCE"
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE|KEY|AUTH|SESSION", re.IGNORECASE)
@@ -98,18 +97,10 @@ class RemoteKernels:
         on_spawned: Callable[[Started], Awaitable[None]],
         wanted: str = "",
     ) -> GatewayKernel:
-        """Have a kernel started and return it when it answers.
+        """Have a kernel started and return it when it answers; `on_spawned` is awaited before it is ready.
 
-        Args:
-            client: Of the server.
-            launch: What.
-            body: Of the POST, without the id.
-            deadline: Loop time.
-            on_spawned: Told before it is ready.
-            wanted: Id to propose to the server, "" for any.
-
-        Raises:
-            PxError: It did not come up; nothing of it is left, as far as the server can be reached.
+        `body` is that of the POST without the id, `wanted` an id to propose to the server. What did not come up is
+        deleted, as far as the server can be reached.
         """
         kernel_id = wanted = wanted or str(uuid.uuid4())
         began, kernel, env = time.monotonic(), None, body.get("env")

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 PREFLIGHT_SECONDS = 5.0
 CALL_SECONDS = 10.0
 INTERRUPT_SECONDS = 2.0
-DELETE_SECONDS = 20.0
-"""A server asks a kernel to end, waits, and kills: kernel_gateway takes ten seconds for one that holds the GIL."""
+DELETE_SECONDS = 20.0  # kernel_gateway asks, waits and kills: ten seconds for a kernel that holds the GIL
 PING_SECONDS = 30.0
 RETRY_AFTER_SECONDS = 30
 OUR_LOG = "pxctl logs kernel:gateway"

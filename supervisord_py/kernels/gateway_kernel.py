@@ -39,19 +39,13 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.websocket_frames import Message
     from supervisord_py.process.model import ExitRecord
 
-SILENT_SECONDS = 10.0
-"""After a reply, silence of the server after which the rest of the output counts as lost."""
-SPOOLED_SECONDS = 1.0
-"""The same for a kernel whose output is in its own files."""
-LEFT_ALONE_SECONDS = 5.0
-"""After so much silence the server is asked before a cell is sent: it may have culled the kernel."""
-LEAVE_SECONDS = 1.0
-"""How long a DELETE under way may hold up the closing of the connections."""
-DELETE_PAUSES = (0.5, 1.5)
-"""A server that is restarting the kernel answers 500 for a moment."""
+SILENT_SECONDS = 10.0  # silence of the server after a reply, after which the rest of the output counts as lost
+SPOOLED_SECONDS = 1.0  # the same for a kernel whose output is in its own files
+LEFT_ALONE_SECONDS = 5.0  # after so much silence the server is asked first: it may have culled the kernel
+LEAVE_SECONDS = 1.0  # how long a DELETE under way may hold up the closing of the connections
+DELETE_PAUSES = (0.5, 1.5)  # a server that is restarting the kernel answers 500 for a moment
 LOOK_SECONDS = 0.5
-REMEMBERED_CELLS = 16
-"""Cells whose late output is still recorded."""
+REMEMBERED_CELLS = 16  # cells whose late output is still recorded
 BROKEN = "The connection to the gateway broke while the cell ran: output may be missing."
 _DELETED = "it was deleted at its server"
 _STATE_LOST = frozenset(("restarting", "autorestarting", "dead"))
@@ -124,16 +118,10 @@ class _Cell:
 
 
 class GatewayKernel:
-    """A `KernelHandle`.
+    """A `KernelHandle`; with `spool` the kernel writes the files of its cells by itself.
 
-    Args:
-        client: Of its server.
-        held: Who it is there.
-        spool: The kernel writes the files of its cells by itself.
-        nudge_seconds: From an interrupt to the request that makes sleeping code notice it.
-        trace: Log each message.
-        ended: Clears up once it is over, and removes what is written down of it if it is known to be deleted; returns
-            the pids of what is left of it on this machine.
+    `ended` clears up once it is over, and removes what is written down of it if it is known to be deleted; it returns
+    the pids of what is left of it on this machine.
     """
 
     foreign_busy = property(lambda self: self.foreign.busy)

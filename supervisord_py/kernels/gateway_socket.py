@@ -37,10 +37,8 @@ _log = structlog.get_logger(__name__)
 class KernelSocket:
     """The channels of one kernel at one server.
 
-    Args:
-        hear: Deals with a message; the next one is read afterwards.
-        on_back: Told when the connection is open again after a break.
-        on_gone: Told once, why, when it will not come back.
+    `hear` deals with a message, the next one is read afterwards; `on_back` is told when the connection is open again
+    after a break, `on_gone`, once, why it will not come back.
     """
 
     def __init__(
@@ -54,8 +52,7 @@ class KernelSocket:
         on_gone: Callable[[str], None],
         trace: bool,
     ) -> None:
-        self.breaks = 0
-        """How often the connection broke."""
+        self.breaks = 0  # how often the connection broke
         self._client = client
         self._kernel = kernel
         self._session = session

@@ -157,26 +157,5 @@ async def test_a_kernel_that_does_not_answer_in_time_is_deleted_again(short_tmp:
         assert await backend.held() == ()
 
 
-async def test_a_start_whose_answer_never_came_is_undone_by_the_id_that_was_proposed(short_tmp: Path) -> None:
-    async with kernel_house(short_tmp) as rig, fake_server() as server:
-        proposed: list[str] = []
-        backend = external(rig, server.url)
-
-        async def slow(self: object, body: dict[str, str], seconds: float) -> str:
-            proposed.append(body["kernel_id"])
-            await asyncio.Event().wait()
-            return ""
-
-        starting = asyncio.create_task(rig.start(backend, rig.launch()))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(GatewayClient, "create", slow)
-            while not proposed:
-                await asyncio.sleep(0)
-            starting.cancel()
-            await asyncio.wait([starting])
-            await backend.close(stop=True)
-        assert f"DELETE /api/kernels/{proposed[0]}" in server.asked
-
-
 async def _ignore(_: object) -> None:
     pass
