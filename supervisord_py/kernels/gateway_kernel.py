@@ -366,7 +366,8 @@ class GatewayKernel:
 
     async def _look_for_lost_replies(self) -> None:
         """The connection was away: the kernel works its requests off in turn, so the answer to one more tells."""
-        await self._socket.send(self._request("kernel_info_request", {}, self._after_break))
+        with contextlib.suppress(KernelGoneError):  # then no cell waits any more
+            await self._socket.send(self._request("kernel_info_request", {}, self._after_break))
 
     # -- its end -----------------------------------------------------------------------------------------------------
 
@@ -429,6 +430,7 @@ class GatewayKernel:
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(KernelGoneError(self._sentence()))
+                answer.exception()  # perhaps it is not waited for yet
         for cell in self._cells.values():
             cell.answer(None)
             cell.idle.set()
