@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import difflib
 import getpass
-import os
 import re
 import secrets
 import time
@@ -53,14 +52,9 @@ def remaining(deadline: float) -> float:
 def write_private(path: Path, text: str | bytes) -> None:
     """Write a private file that appears whole or not at all. Blocking."""
     draft = path.with_name(f".{secrets.token_hex(6)}")
-    try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    draft.touch(mode=0o600, exist_ok=False)
+    draft.write_bytes(text.encode() if isinstance(text, str) else text)
+    draft.replace(path)
 
 
 class RemoteKernels:
