@@ -125,7 +125,7 @@ def test_an_explanation_is_json_without_values() -> None:
         Attempt(
             Source.DOT_VENV, "/p/.venv/bin/python", Verdict.NO_IPYKERNEL, "has no ipykernel", "3.11.7", "pip install"
         ),
-        Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN),
+        Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN, "runs"),
     )
     whole = Explanation("/p", attempts, "/usr/bin/python3", environment=found).document()
     assert "hidden" not in json.dumps(whole)

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.resolver_house import PATIENCE, ResolverHouse, eventually, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError, StartFailedError
-from supervisord_py.kernels import interpreter_probe, interpreters
+from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
 from supervisord_py.kernels.session import BackendName
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
     made = await ResolverHouse(short_tmp).open()
     yield made
     await made.close()
@@ -84,12 +84,12 @@ async def test_why_an_interpreter_is_passed_over(
 async def test_an_interpreter_that_hangs_is_given_up_and_nothing_of_it_is_left(
     house: ResolverHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", 0.2)
     script(house.proj / ".venv" / "bin" / "python", "sleep 600 & wait")
     with pytest.raises(StartFailedError, match=r"does not answer within 0\.2 s") as caught:
         await house.choose()
     assert caught.value.extra["explanation"]["candidates"][0]["reason"] == "timed_out"
-    assert list(await house.placement.list("kernel-env:")) == []
+    assert list(await house.placement.list("program:")) == []
 
 
 async def test_d3_what_was_active_where_the_daemon_was_started_serves_nobody(house: ResolverHouse) -> None:
