@@ -1,22 +1,24 @@
-"""Records the cells of a kernel that does not record them itself: off the loop, in the order in which messages came.
+"""Records cells of kernels that do not write their files themselves: off the loop, in the order of the messages.
 
-Law: the reader of the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound
-is dropped, counted, and told with the cell. Whoever waits for news is woken after it is in the files.
+The reader of the wire never waits for a disk, and what waits for the disk is bounded; what goes beyond the bound is
+dropped, counted, and told with the cell. Whoever waits for news is woken after it is in the files.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
-from supervisord_py.kernels.cell_files import CellRecorder
+from supervisord_py.kernels.cell_files import error_in, reply_of
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest
     from supervisord_py.kernels.kernel_client import Message
@@ -27,19 +29,75 @@ CELLS_KEPT = 16
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
+class CellRecorder:
+    """Writes the files of a cell from the iopub messages of a kernel; blocking."""
+
+    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
+        self._writer = CellWriter(str(folder), cell_id, cap)
+        self._began = time.monotonic()
+        self.begin = self._writer.begin
+        self.close = self._writer.close
+
+    def take(self, msg_type: str, content: Mapping[str, Any]) -> bool:
+        """Record a message of the cell; False for one that is no output."""
+        writer = self._writer
+        data, metadata, transient = (_map(content, name) for name in ("data", "metadata", "transient"))
+        if msg_type == "stream":
+            name = "stderr" if content.get("name") == "stderr" else "stdout"
+            writer.write(name, str(content.get("text") or "").encode("utf-8", "surrogatepass"))
+        elif msg_type in {"display_data", "update_display_data"}:
+            named = transient.get("display_id")
+            is_update = msg_type == "update_display_data"
+            if isinstance(data.get(STATUS_MIME, {}), dict):
+                writer.display(data, metadata, None if named is None else str(named), update=is_update)
+        elif msg_type == "execute_result":
+            count = content.get("execution_count")
+            writer.result(data, metadata, count if isinstance(count, int) else None)
+        elif msg_type == "clear_output":
+            writer.clear(content.get("wait") is True)
+        elif msg_type == "error":
+            error = error_in(content, "ename", "evalue")
+            writer.error(error.name, error.value, error.traceback)
+        else:
+            return False
+        return True
+
+    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
+        """The cell has ended. Output that comes later may still be taken.
+
+        Args:
+            content: Of the execute_reply; {} where none came.
+            status: `ok`, `error` or `aborted`, where it is not to be the reply's.
+        """
+        reply = reply_of(content)
+        error = reply.error
+        told = None if error is None else {"name": error.name, "value": error.value, "traceback": [*error.traceback]}
+        self._writer.end(
+            status or (reply.status.value if content else "error"),
+            execution_count=reply.execution_count,
+            duration=time.monotonic() - self._began,
+            ask_exit=reply.asked_exit,
+            error=told,
+        )
+
+
+def _map(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 class _Cell:
-    recorder: CellRecorder
-    wake: Callable[[], None]
-    dropped_bytes: int = 0
+    def __init__(self, recorder: CellRecorder, wake: Callable[[], None]) -> None:
+        self.recorder = recorder
+        self.wake = wake
+        self.dropped_bytes = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(NamedTuple):
     cell: _Cell
     work: Callable[[], object]
     size: int = 0
-    done: asyncio.Future[None] | None = field(default=None)
+    done: asyncio.Future[None] | None = None
 
 
 class Recording:
@@ -77,8 +135,7 @@ class Recording:
     async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
         cell = self._cells[cell_id]
-        recorder = cell.recorder
-        await self._do(cell, lambda: recorder.end(reply, status=status))
+        await self._do(cell, lambda: cell.recorder.end(reply, status=status))
         return cell.dropped_bytes
 
     async def close(self) -> None:
@@ -110,7 +167,7 @@ class Recording:
             for job in jobs:
                 if job.done is not None and not job.done.done():
                     job.done.set_result(None)
-            for cell in {id(job.cell): job.cell for job in jobs}.values():
+            for cell in {job.cell for job in jobs}:
                 cell.wake()
 
 

@@ -23,7 +23,6 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import (
     CellLog,
-    CellRecorder,
     OutputGoneError,
     Page,
     Record,
@@ -32,6 +31,7 @@ from supervisord_py.kernels.cell_files import (
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 from supervisord_py.kernels.inside import cell_writer
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
+from supervisord_py.kernels.recording import CellRecorder
 
 if TYPE_CHECKING:
     from pathlib import Path

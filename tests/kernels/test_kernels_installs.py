@@ -300,4 +300,5 @@ def test_packages_of_the_user_count_outside_of_virtual_environments(
     (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
     assert self_report.version_of("px_of_the_user") == "1.2"
     monkeypatch.setenv("PYTHONNOUSERSITE", "1")
-    assert self_report.user_packages() == ""
+    monkeypatch.setattr(sys, "path", ["/x"])
+    assert self_report.report()["packages"] == []

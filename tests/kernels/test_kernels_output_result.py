@@ -15,9 +15,8 @@ from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.artifacts import content, extension, find_artifact, joined, spill, weight
 from supervisord_py.kernels.cell import CellError, CellStatus, Step
-from supervisord_py.kernels.cell_text import text_of, traceback_text
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, cell_result, show, what_was_raised
+from supervisord_py.kernels.render import CellOutput, cell_result, show, text_of, traceback_text, what_was_raised
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels import render
-from supervisord_py.kernels.cell_text import NEAR_BYTES, as_on_a_terminal, cut_end, cut_start, whole_characters
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, show
+from supervisord_py.kernels.render import (
+    NEAR_BYTES,
+    CellOutput,
+    as_on_a_terminal,
+    cut_end,
+    cut_start,
+    show,
+    whole_characters,
+)
 
 PICTURE = {"image/png": "AAAA"}
 
