@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -41,7 +40,6 @@ PROBE_SECONDS = 10.0
 SHIM_SECONDS = 30.0
 """How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
 REMEMBERED = 64
-PATH_MAX, PART_MAX = 4096, 255
 _VERSIONED = re.compile(r"python[0-9.]*")
 _SCRIPT = str(Path(self_report.__file__).absolute())
 
@@ -122,39 +120,25 @@ def real_cwd(cwd: str | None, home: str) -> str:
         InvalidInputError: It is not absolute, not there, no directory, or closed to us.
     """
     wanted = home if cwd is None else cwd
-    trouble = None
+    trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
     if not wanted.startswith("/") or "\0" in wanted:
         trouble = f"is not an absolute path: {shortened(repr(wanted))}"
-    elif _is_too_long(wanted):
-        trouble = f"has a name longer than a path can be: {shortened(wanted)}"
     elif not os.path.exists(wanted):
-        trouble = f"does not exist: {wanted}"
+        trouble = f"does not exist: {shortened(wanted)}"
     elif not os.path.isdir(wanted):
         trouble = f"is not a directory: {wanted}"
     elif not os.access(wanted, os.X_OK):
         trouble = f"cannot be entered: {wanted}"
-    real = os.path.realpath(wanted) if trouble is None else ""
-    if any("\ud800" <= char <= "\udfff" for char in real):
+    elif any("\ud800" <= char <= "\udfff" for char in real):
         trouble = f"has a name that is no UTF-8: {os.fsencode(real)!r}"
     if trouble is not None:
         raise refused("/cwd", f"Working directory {trouble}", "name a directory that exists, with --cwd")
     return real
 
 
-def check_name(interpreter: str | None) -> None:
-    """Refuse what cannot be an interpreter at all: longer than a path or a name can be."""
-    if interpreter is not None and _is_too_long(interpreter):
-        message = f"the interpreter has a name longer than a path can be: {shortened(interpreter)}"
-        raise refused("/interpreter", message, "name an interpreter, its environment, or managed")
-
-
 def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
     """Return the error for one member of a request."""
     return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
-
-
-def _is_too_long(path: str) -> bool:
-    return len(path) >= PATH_MAX or any(len(part) > PART_MAX for part in path.split("/"))
 
 
 def is_trusted(path: str, cwd: str) -> bool:
@@ -241,17 +225,25 @@ def find(candidate: Candidate, cwd: str) -> str | Trouble:
 
 
 class Interpreter(msgspec.Struct, frozen=True):
-    """What an interpreter said of itself; `path` is where it was found."""
+    """What an interpreter said of itself (`inside/self_report.py`); `path` is where it was found."""
 
-    path: str
     executable: str
     version: tuple[int, ...]
-    activation: Activation
+    prefix: str
+    venv: bool
+    conda: bool
     ipykernel: str | None
     lacking: tuple[str, ...]
     tag: str  # names its overlay
     pip: bool
     packages: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def activation(self) -> Activation:
+        """What activating its environment would say."""
+        kind = PrefixKind.VENV if self.venv else PrefixKind.CONDA if self.conda else PrefixKind.PLAIN
+        return Activation(str(Path(self.executable).parent), self.prefix, kind)
 
     @property
     def shim(self) -> bool:
@@ -267,7 +259,7 @@ class Interpreter(msgspec.Struct, frozen=True):
             except OSError:
                 return -1
 
-        paths = (self.path, os.path.realpath(self.path), f"{self.activation.prefix}/pyvenv.cfg", *self.packages)
+        paths = (self.path, os.path.realpath(self.path), f"{self.prefix}/pyvenv.cfg", *self.packages)
         return tuple((path, changed(path)) for path in paths)
 
 
@@ -277,22 +269,10 @@ def read_report(path: str, text: str) -> Interpreter | Trouble:
     if not lines:
         return Trouble(Verdict.FAILED, "exits with 0 without an answer")
     try:
-        said = json.loads(lines[-1].removeprefix(self_report.MARK))
-        executable = said["executable"] or path
-        kind = PrefixKind.VENV if said["venv"] else PrefixKind.CONDA if said["conda"] else PrefixKind.PLAIN
-        return Interpreter(
-            path=path,
-            executable=executable,
-            version=tuple(said["version"]),
-            activation=Activation(str(Path(executable).parent), said["prefix"], kind),
-            ipykernel=None if said["lacking"] else said["ipykernel"],
-            lacking=tuple(said["lacking"]),
-            tag=said["tag"],
-            pip=said["pip"],
-            packages=tuple(said["packages"]),
-        )
-    except (ValueError, KeyError, TypeError):
+        said = msgspec.json.decode(lines[-1].removeprefix(self_report.MARK), type=Interpreter)
+    except msgspec.DecodeError:
         return Trouble(Verdict.FAILED, "gives an answer that makes no sense")
+    return msgspec.structs.replace(said, path=path, executable=said.executable or path)
 
 
 class InterpreterProbe:
@@ -310,9 +290,10 @@ class InterpreterProbe:
         """Ask an interpreter what it is; who asks meanwhile waits for the same answer. `cwd` matters to shims."""
         lock = self._asking.setdefault(path, asyncio.Lock())
         async with lock:
-            known = await asyncio.to_thread(self._recall, path, cwd)
-            if known is not None:
-                return known
+            for key in ((path, ""), (path, cwd)):
+                said, seen, until = self._answers.get(key, (None, (), 0.0))
+                if said is not None and time.monotonic() < until and await asyncio.to_thread(said.stamps) == seen:
+                    return said
             name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
             argv = (path, "-I", _SCRIPT)
             try:
@@ -323,19 +304,14 @@ class InterpreterProbe:
                 return Trouble(Verdict.FAILED, f"cannot be started: {error.detail}")
             if ended.code != 0:
                 return Trouble(Verdict.FAILED, how_it_ended(ended))
-            said = read_report(path, ended.stdout)
-            if isinstance(said, Interpreter):
-                until = time.monotonic() + (SHIM_SECONDS if said.shim else float("inf"))
+            answer = read_report(path, ended.stdout)
+            if isinstance(answer, Interpreter):
+                until = time.monotonic() + (SHIM_SECONDS if answer.shim else float("inf"))
                 while len(self._answers) >= REMEMBERED:
                     del self._answers[next(iter(self._answers))]
-                self._answers[path, cwd if said.shim else ""] = (said, await asyncio.to_thread(said.stamps), until)
-            return said
-
-    def _recall(self, path: str, cwd: str) -> Interpreter | None:
-        """Return what an interpreter said if it still holds."""
-        for key in ((path, ""), (path, cwd)):
-            if (said := self._answers.get(key)) is not None:
-                interpreter, seen, until = said
-                if time.monotonic() < until and interpreter.stamps() == seen:
-                    return interpreter
-        return None
+                self._answers[path, cwd if answer.shim else ""] = (
+                    answer,
+                    await asyncio.to_thread(answer.stamps),
+                    until,
+                )
+            return answer

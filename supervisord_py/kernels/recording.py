@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter, OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -86,94 +87,81 @@ def _map(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-class _Cell:
-    def __init__(self, recorder: CellRecorder, wake: Callable[[], None]) -> None:
-        self.recorder = recorder
-        self.wake = wake
-        self.dropped_bytes = 0
-
-
-class _Job(NamedTuple):
-    cell: _Cell
-    work: Callable[[], object]
-    size: int = 0
-    done: asyncio.Future[None] | None = None
-
-
 class Recording:
     """The recorders of one kernel; `close` it."""
 
     def __init__(self, queue_bytes: int = QUEUE_BYTES) -> None:
         self._queue_bytes = queue_bytes
-        self._cells: OrderedDict[str, _Cell] = OrderedDict()
-        self._jobs: list[_Job] = []
+        self._cells: OrderedDict[str, tuple[CellRecorder, Callable[[], None]]] = OrderedDict()
+        self._dropped: Counter[str] = Counter()
+        self._jobs: asyncio.Queue[tuple[str, Callable[[], object], int, asyncio.Future[None] | None]] = asyncio.Queue()
         self._waiting_bytes = 0
-        self._news = asyncio.Event()
         self._task = asyncio.create_task(self._work())
 
     async def open(self, request: ExecuteRequest, wake: Callable[[], None], *, begin: bool, pid: int | None) -> None:
         """Record a cell from now on; without `begin` go on with what an earlier control plane has begun."""
         recorder = await asyncio.to_thread(CellRecorder, request.cells_dir, request.cell_id, request.cell_bytes)
-        cell = self._cells[request.cell_id] = _Cell(recorder, wake)
+        self._cells[request.cell_id] = recorder, wake
         if begin:
-            await self._do(cell, lambda: recorder.begin(request.code, pid))
+            await self._do(request.cell_id, lambda: recorder.begin(request.code, pid))
         while len(self._cells) > CELLS_KEPT:
-            _, oldest = self._cells.popitem(last=False)
-            await self._do(oldest, oldest.recorder.close)
+            oldest = next(iter(self._cells))
+            await self._do(oldest, self._cells[oldest][0].close)
+            del self._cells[oldest]
 
     def take(self, message: Message) -> None:
         """Record a message if it is output of a cell that is known."""
-        cell = self._cells.get(message.parent_id)
-        if cell is None or message.type == "status":
+        known = self._cells.get(message.parent_id)
+        if known is None or message.type == "status":
             return
         if self._waiting_bytes + message.size > self._queue_bytes:
-            cell.dropped_bytes += message.size
+            self._dropped[message.parent_id] += message.size
             return
-        recorder = cell.recorder
-        self._put(_Job(cell, lambda: recorder.take(message.type, message.content()), message.size))
+        self._waiting_bytes += message.size
+        job = partial(_take, known[0], message)
+        self._jobs.put_nowait((message.parent_id, job, message.size, None))
 
     async def end(self, cell_id: str, reply: Mapping[str, Any], *, status: str | None = None) -> int:
         """Write the end of a cell behind all that came before; return how many bytes of messages were dropped."""
-        cell = self._cells[cell_id]
-        await self._do(cell, lambda: cell.recorder.end(reply, status=status))
-        return cell.dropped_bytes
+        recorder = self._cells[cell_id][0]
+        await self._do(cell_id, lambda: recorder.end(reply, status=status))
+        return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:
         """Write what waits and let go of all files."""
-        for cell in self._cells.values():
-            await self._do(cell, cell.recorder.close)
+        for cell_id, (recorder, _) in self._cells.items():
+            await self._do(cell_id, recorder.close)
         self._cells.clear()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def _put(self, job: _Job) -> None:
-        self._waiting_bytes += job.size
-        self._jobs.append(job)
-        self._news.set()
-
-    async def _do(self, cell: _Cell, work: Callable[[], object]) -> None:
+    async def _do(self, cell_id: str, work: Callable[[], object]) -> None:
         """Do something in its turn, and wait until it is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._put(_Job(cell, work, done=done))
+        self._jobs.put_nowait((cell_id, work, 0, done))
         await asyncio.shield(done)
 
     async def _work(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            jobs, self._jobs = self._jobs, []
-            await asyncio.to_thread(_perform, jobs)
-            self._waiting_bytes -= sum(job.size for job in jobs)
-            for job in jobs:
-                if job.done is not None and not job.done.done():
-                    job.done.set_result(None)
-            for cell in {job.cell for job in jobs}:
-                cell.wake()
+            jobs = [await self._jobs.get()]
+            while not self._jobs.empty():
+                jobs.append(self._jobs.get_nowait())
+            await asyncio.to_thread(_perform, [work for _, work, _, _ in jobs])
+            for _, _, size, done in jobs:
+                self._waiting_bytes -= size
+                if done is not None and not done.done():
+                    done.set_result(None)
+            for cell_id in {cell_id for cell_id, _, _, _ in jobs} & self._cells.keys():
+                self._cells[cell_id][1]()
 
 
-def _perform(jobs: list[_Job]) -> None:
+def _take(recorder: CellRecorder, message: Message) -> None:
+    recorder.take(message.type, message.content())
+
+
+def _perform(jobs: list[Callable[[], object]]) -> None:
     for job in jobs:
         try:
-            job.work()
+            job()
         except Exception:
             _log.exception("cell_not_recorded")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Explanation, Source, Verdict
 from supervisord_py.kernels.environment import Activation, Filtered, deactivated, filtered
@@ -34,6 +34,7 @@ from supervisord_py.kernels.installs import (
 from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, Trouble, candidates, refused
 from supervisord_py.kernels.kernelspecs import find_kernelspec
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.shortened import shortened
 from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
@@ -90,14 +91,9 @@ class InterpreterResolver:
         install: bool = True,
         progress: Callable[[str], None] = ignore,
     ) -> Choice:
-        """Choose.
+        """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
-        Args:
-            request: For what.
-            config: The settings in force.
-            install: Whether an overlay may be installed (and the managed environment, where it was named), if the
-                settings allow it.
-            progress: Gets short steps of an install, on the loop.
+        `progress` gets short steps of an install, on the loop.
 
         Raises:
             InvalidInputError: The working directory, the interpreter or the kernelspec that was named is none.
@@ -109,11 +105,7 @@ class InterpreterResolver:
         return await Resolution(self, request, config, progress, install=install and config.managed).in_time()
 
     async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Explanation:
-        """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said.
-
-        Raises:
-            InvalidInputError, ConfigError, TimedOutError: As `resolve`, about the folder, kernelspec and deadline.
-        """
+        """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said."""
         resolution = Resolution(self, request, config)
         try:
             return (await resolution.in_time()).explanation
@@ -131,15 +123,9 @@ class InterpreterResolver:
         ask_gateway: Callable[[], Awaitable[str | None]],
         request: ChooseRequest,
     ) -> CapabilityReport:
-        """Say which cells can be run here. Installs nothing.
+        """Say which cells can be run here, in the folder and environment of a request. Installs nothing.
 
-        Args:
-            config: The settings.
-            ask_gateway: Asks the external gateway why it cannot be used; called where cells would run there.
-            request: Whose folder and environment it is about.
-
-        Raises:
-            InvalidInputError: There is no such working directory.
+        `ask_gateway` says why the external gateway cannot be used; it is called where cells would run there.
         """
         path = request.environ.get("PATH") or self.environ.get("PATH") or DEFAULT_PATH
         shell = await asyncio.to_thread(interpreters.find_shell, path)
@@ -201,7 +187,6 @@ class Resolution:
     async def choice(self) -> Choice:
         """Choose; see `InterpreterResolver.resolve`."""
         request = self._request
-        interpreters.check_name(request.interpreter)
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
             return await self._bash()
@@ -334,7 +319,7 @@ class Resolution:
         return taken
 
     def _note(self, source: Source, path: str, said: Trouble, version: str | None = None, remedy: str = "") -> None:
-        self._attempts.append(Attempt(source, path, said.verdict, said.detail, version, remedy or None))
+        self._attempts.append(Attempt(source, shortened(path), said.verdict, said.detail, version, remedy or None))
 
     async def _try(self, source: Source, path: str) -> tuple[str, Activation, str | None] | None:
         if self._config.skip_check:
@@ -412,20 +397,18 @@ class Resolution:
             detail = f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
         name, env = (spec.name if spec else None), self._filtered(None, spec)
         self.failed = Explanation(self._cwd, attempts, kernelspec=name, environment=env, failure=detail)
-        source, explanation = attempts[0].source, self.failed.document()
+        source = attempts[0].source
         venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
         hint = next((each.remedy for each in attempts if each.remedy), None) or (
             "pxctl kernel start --explain"
             if source.decisive
             else f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
         )
+        members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
         if source is Source.REQUEST:
-            error = refused("/interpreter", detail, hint)
-            error.extra["explanation"] = explanation
-            return error
+            return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
         if source is Source.SETTING:
-            return ConfigError(detail, hint=hint, key=source.value, explanation=explanation)
+            return ConfigError(detail, key=source.value, **members)
         if source is Source.KERNELSPEC:
-            return ConfigError(detail, hint=hint, kernelspec=name, explanation=explanation)
-        facts: dict[str, Any] = {"reason": "spawn_failed", "stage": "interpreter", "explanation": explanation}
-        return StartFailedError(detail, hint=hint, **facts)
+            return ConfigError(detail, kernelspec=name, **members)
+        return StartFailedError(detail, reason="spawn_failed", stage="interpreter", **members)

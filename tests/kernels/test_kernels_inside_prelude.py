@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours
-from supervisord_py.kernels.inside import prelude, shell
+from supervisord_py.kernels.inside import prelude
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,13 +59,6 @@ def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[d
     assert [event["op"] for event in events] == ["write", "append", "read", "read", "read", "read"]
     assert events[0] == {"op": "write", "path": "new/folder/a.txt", "bytes": 8, "preview": "one\ntwo\n"}
     assert events[3]["lines"] == 1
-
-
-@pytest.mark.parametrize(("offset", "limit"), [(0, None), (-1, 5), (1, -1)])
-def test_lines_that_cannot_be_are_refused(here: Path, offset: int, limit: int | None) -> None:
-    (here / "x").write_text("x")
-    with pytest.raises(ValueError, match="lines count from 1"):
-        prelude.read("x", offset, limit)
 
 
 def test_diff_is_of_files_or_of_texts(here: Path, events: list[dict[str, Any]]) -> None:
@@ -184,14 +177,6 @@ def test_what_is_no_folder_and_no_kind_is_refused(here: Path) -> None:
         prelude.find(kind="link")
 
 
-def test_a_file_that_may_not_be_read_and_a_link_in_a_circle_do_not_end_a_search(here: Path) -> None:
-    (here / "good").write_text("needle\n")
-    (here / "circle").symlink_to(here)
-    (here / "dangling").symlink_to("nowhere")
-    assert prelude.grep("needle") == [("good", 1, "needle")]
-    assert prelude.find(kind="any") == ["circle", "dangling", "good"]
-
-
 # -- env, output, display --------------------------------------------------------------------------------------------
 
 
@@ -223,14 +208,6 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_long_is_clipped(events: list[dict[str, Any]]) -> None:
-    shell.tell("test", text="x" * 600, entries=["y" * 600] * 30, number=1, other=object, nothing=None)
-    (event,) = events
-    assert (len(event["text"]), len(event["entries"]), len(event["entries"][0])) == (500, 20, 500)
-    assert (event["op"], event["number"], event["nothing"]) == ("test", 1, None)
-    assert shell.clipped("x" * 501) == "x" * 499 + "…"
 
 
 # -- names and documentation -----------------------------------------------------------------------------------------

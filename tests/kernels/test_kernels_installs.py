@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sys
 import sysconfig
 import venv
 from dataclasses import replace
@@ -18,9 +17,8 @@ from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fak
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
-from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
+from supervisord_py.kernels.installs import Installers, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.process.model import ChildSpec
 
@@ -242,13 +240,6 @@ async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: Res
     assert house.built() == []
 
 
-async def test_without_python_it_degrades_to_bash_and_says_why(house: ResolverHouse, bare: Path) -> None:
-    for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
-        found = await house.resolver.capabilities(config, well, ChooseRequest(cwd=str(house.proj)))
-        assert found.expose is Expose.BASH
-        assert found.python.reason
-
-
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
@@ -276,29 +267,3 @@ def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
         (Installers("/b", pip=True), "/b -m pip --python '/p q/python' install ipykernel"),
     ):
         assert tools.add_ipykernel(PYTHON, has_pip=False) == command
-
-
-def test_the_managed_environment_can_be_made_without_uv() -> None:
-    made = managed_install(Path("/d/python"), Installers("/base"))
-    venv, install = made.steps
-    assert venv == ("/base", "-m", "venv", "/d/python")
-    assert install[:4] == ("/d/python/bin/python", "-m", "pip", "install")
-    assert made.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
-
-
-def test_packages_of_the_user_count_outside_of_virtual_environments(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    monkeypatch.setattr(self_report.site, "getusersitepackages", lambda: str(tmp_path))
-    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
-    (tmp_path / "px_of_the_user").mkdir()
-    (tmp_path / "px_of_the_user" / "__init__.py").touch()
-    assert str(tmp_path) in self_report.report()["packages"]  # type: ignore[operator]
-    assert self_report.version_of("px_of_the_user") == "unknown"
-    (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
-    assert self_report.version_of("px_of_the_user") == "1.2"
-    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
-    monkeypatch.setattr(sys, "path", ["/x"])
-    assert self_report.report()["packages"] == []

@@ -20,7 +20,6 @@ from supervisord_py.kernels.render import (
     cut_end,
     cut_start,
     show,
-    whole_characters,
 )
 
 PICTURE = {"image/png": "AAAA"}
@@ -34,13 +33,6 @@ def test_a_cut_never_divides_a_character(text: str, place: int) -> None:
     place = min(place, len(data))
     data[:place][: cut_end(data[:place])].decode()
     data[place:][cut_start(data[place:]) :].decode()
-
-
-@given(st.binary(max_size=40))
-def test_cuts_are_places_within_whatever_bytes(data: bytes) -> None:
-    assert 0 <= cut_end(data) <= len(data)
-    assert 0 <= cut_start(data) <= len(data)
-    assert len(data) - 3 <= whole_characters(data) <= len(data)
 
 
 def test_a_cut_falls_between_lines_that_are_near() -> None:
