@@ -78,7 +78,7 @@ class Attempt(msgspec.Struct, frozen=True):
     source: Source
     path: str  # of the interpreter, or where it would be
     verdict: Verdict
-    detail: str = ""  # a phrase that can follow its name: "is not there"
+    detail: str  # a phrase that can follow its name: "is not there"
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
 
@@ -90,7 +90,12 @@ class Attempt(msgspec.Struct, frozen=True):
     @property
     def sentence(self) -> str:
         """Say it in one line."""
-        return f"{self.path} ({self.source.value}) {self.detail or self.verdict.value}"
+        return f"{self.path} ({self.source.value}) {self.detail}"
+
+    def document(self) -> dict[str, Any]:
+        """Return JSON values."""
+        members = {"taken": self.verdict is Verdict.TAKEN, "reason": self.verdict.value, "version": self.version}
+        return {"source": self.source.value, "path": self.path, **members, "detail": self.detail, "remedy": self.remedy}
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -107,29 +112,17 @@ class Explanation(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """Return JSON values; of the environment names only."""
-        found = self.environment
+        environment = None
+        if (found := self.environment) is not None:
+            dropped = [{"name": name, "why": why.value} for name, why in found.dropped.items()]
+            environment = {"passed": sorted(found.env), "dropped": dropped}
         return {
             "cwd": self.cwd,
             "kernelspec": self.kernelspec,
             "interpreter": self.interpreter,
             "overlay": self.overlay,
-            "candidates": [
-                {
-                    "source": each.source.value,
-                    "path": each.path,
-                    "taken": each.verdict is Verdict.TAKEN,
-                    "reason": each.verdict.value,
-                    "version": each.version,
-                    "detail": each.detail or None,
-                    "remedy": each.remedy,
-                }
-                for each in self.attempts
-            ],
-            "environment": found
-            and {
-                "passed": sorted(found.env),
-                "dropped": [{"name": name, "why": why.value} for name, why in found.dropped.items()],
-            },
+            "candidates": [each.document() for each in self.attempts],
+            "environment": environment,
             "modules": list(self.modules),
             "failure": self.failure,
         }

@@ -27,12 +27,12 @@ from supervisord_py.kernels.gateway import RemoteKernels, remaining, write_priva
 from supervisord_py.kernels.gateway_client import OUR_LOG
 from supervisord_py.kernels.gateway_kernel import MARK, EndedEarlyError
 from supervisord_py.kernels.gateway_server import LOOK_SECONDS, SPECS, UNIT, SharedGateway, log_tail
-from supervisord_py.kernels.installs import run
 from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
 from supervisord_py.kernels.start_failure import early_exit
 from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import Reason
+from supervisord_py.process.program import run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -186,7 +186,7 @@ class GatewayLocal(RemoteKernels):
             await asyncio.sleep(LOOK_SECONDS)
         argv, env = (sys.executable, "-I", "-S", str(END_MARKED), mark), {"PATH": "/usr/bin:/bin"}
         with contextlib.suppress(PxError, TimeoutError):
-            await run(self._placement, argv, unit="kernel:gateway-sweep", cwd="/", env=env, timeout=SWEEP_SECONDS)
+            await run(self._placement, argv, name="gateway-sweep", cwd="/", env=env, timeout=SWEEP_SECONDS)
         return tuple(await asyncio.to_thread(marked, mark.encode()))
 
 

@@ -12,7 +12,6 @@ import pytest
 from kernels.resolver_house import ResolverHouse, fake_python, script
 from supervisord_py.errors import ConfigError, InvalidInputError
 from supervisord_py.kernels import kernelspecs
-from supervisord_py.kernels.kernelspecs import Kernelspec
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -176,10 +175,6 @@ async def test_the_list_has_what_jupyter_shows_and_always_python3(house: Resolve
         "kernel_protocol_version": "5.5",
         "resource_dir": str(file.parent),
     }
-
-
-def test_values_of_a_kernelspec_are_in_no_repr() -> None:
-    assert "hidden" not in repr(Kernelspec("x", ("x",), "x", env={"A": "hidden"}))
 
 
 def test_the_room_is_imported_without_jupyter() -> None:

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels import render
-from supervisord_py.kernels.cell_text import NEAR_BYTES, as_on_a_terminal, cut_end, cut_start, whole_characters
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, show
+from supervisord_py.kernels.render import (
+    NEAR_BYTES,
+    CellOutput,
+    as_on_a_terminal,
+    cut_end,
+    cut_start,
+    show,
+)
 
 PICTURE = {"image/png": "AAAA"}
 
@@ -27,13 +33,6 @@ def test_a_cut_never_divides_a_character(text: str, place: int) -> None:
     place = min(place, len(data))
     data[:place][: cut_end(data[:place])].decode()
     data[place:][cut_start(data[place:]) :].decode()
-
-
-@given(st.binary(max_size=40))
-def test_cuts_are_places_within_whatever_bytes(data: bytes) -> None:
-    assert 0 <= cut_end(data) <= len(data)
-    assert 0 <= cut_start(data) <= len(data)
-    assert len(data) - 3 <= whole_characters(data) <= len(data)
 
 
 def test_a_cut_falls_between_lines_that_are_near() -> None:

@@ -50,15 +50,10 @@ class Descriptor:
 
 
 class CellWriter:
-    """The files of one cell. Every method may be called from any thread, and none raises OSError.
+    """The files `<folder>/<cell id>.*` of one cell, each stream of at most `cap` bytes.
 
-    Args:
-        folder: Where the files are; exists.
-        cell_id: Their name.
-        cap: Largest size of each stream in bytes.
+    Every method may be called from any thread, and none but `open` raises OSError.
     """
-
-    __slots__ = ("_cap", "_failed", "_files", "_placed", "_room", "_said", "_torn", "_why", "_written", "base", "ended")
 
     def __init__(self, folder: str, cell_id: str, cap: int) -> None:
         self.base = os.path.join(folder, cell_id)
@@ -243,10 +238,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> str:
-    """Return what stands for a value that JSON does not know."""
-    if isinstance(value, (bytes, bytearray)):
-        return base64.b64encode(value).decode()
-    return repr(value)
+    return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else repr(value)
 
 
 def _tame(value: Any, depth: int = 32) -> Any:
@@ -257,6 +249,4 @@ def _tame(value: Any, depth: int = 32) -> Any:
         return "…"
     if isinstance(value, dict):
         return {str(key): _tame(each, depth - 1) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_tame(each, depth - 1) for each in value]
-    return value
+    return [_tame(each, depth - 1) for each in value] if isinstance(value, (list, tuple)) else value

@@ -276,25 +276,20 @@ class IPythonKernel(ipkernel.IPythonKernel):
         """Reply to a request of ours that was broken off outside of the user's code."""
         name = type(error).__name__
         raised = {"ename": name, "evalue": str(error), "traceback": [name + ": " + str(error)]}
-        content: dict[str, Any] = {
-            "status": "error",
-            **raised,
-            "execution_count": number,
-            "user_expressions": {},
-            "payload": [],
-        }
+        members: dict[str, Any] = {"execution_count": number, "user_expressions": {}, "payload": []}
+        content: dict[str, Any] = {"status": "error", **raised, **members}
         session: Any = self.session
         session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))
         session.send(stream, "execute_reply", content, parent, ident=ident)
         if parent["content"].get("stop_on_error", True):
             self._abort_queues()
 
-    def raw_input(self, prompt: str = "") -> str:
+    def raw_input(self, *args: Any, **kwargs: Any) -> Any:
         """Ask the client; for cells of ours, say that there is nobody to ask."""
         self._need_somebody("input")
-        return str(super().raw_input(prompt))
+        return super().raw_input(*args, **kwargs)
 
-    def getpass(self, *args: Any, **kwargs: Any) -> str:
+    def getpass(self, *args: Any, **kwargs: Any) -> Any:
         """Ask the client for a secret; for cells of ours, say that there is nobody to ask."""
         self._need_somebody("getpass")
         return super().getpass(*args, **kwargs)
@@ -346,12 +341,7 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
 
 def run(arguments: Any, offered: Modules) -> None:
-    """Be the kernel until it is told to end.
-
-    Args:
-        arguments: For ipykernel.
-        offered: Names that user code finds.
-    """
+    """Be the kernel until it is told to end; `arguments` are for ipykernel, `offered` are names for user code."""
     ZMQInteractiveShell.offered = offered
     app = IPKernelApp.instance()
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
