@@ -205,26 +205,6 @@ def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Pa
     assert end.status is CellStatus.ABORTED
 
 
-def test_records_come_in_bounded_batches_and_none_is_lost(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    sizes = [*range(100), 3_000_000, 1]
-    for size in sizes:
-        writer.display({"text/plain": "x" * size})
-    finish(writer)
-    log, offset, found = log_of(tmp_path), 0, []
-    while True:
-        records, end = log.records_from(offset, limit=500)
-        found += [len(record.said["data"]["text/plain"]) for record in records if record.kind == "display"]
-        if end == offset:
-            break
-        assert 0 < len(records) <= 10
-        offset = end
-    assert found == sizes
-    for number in range(5000):
-        writer.display({"text/plain": f"{number}"})
-    assert log.ended() is not None, "however much came late"
-
-
 def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     log = log_of(tmp_path)

@@ -151,23 +151,6 @@ def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(
     rig.good("1")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import sys; sys.stdout = None",
-        "import sys; sys.stdout = object()",
-        "import io, sys; sys.stdout = io.StringIO(); sys.stdout.close()",
-    ],
-)
-def test_a_cell_that_breaks_the_streams_is_answered_all_the_same(rig: InsideRig, code: str) -> None:
-    """Alone, ipykernel fails to flush them, logs that, and never replies."""
-    ran = rig.run(code)
-    (end,) = rig.records(ran.id, "end")
-    assert end["status"] == ran.reply["status"]
-    assert end["execution_count"] == ran.of("execute_input")[0]["execution_count"]
-    assert rig.good("print('back')").text() == "back\n"
-
-
 def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig: InsideRig) -> None:
     """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass it on."""
     first = rig.good(
@@ -180,19 +163,6 @@ def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig
     )
     second = rig.good("print('second'); sys.stdout = sys.stdout.beneath")
     assert (rig.out(first.id), rig.out(second.id)) == (b"first\n", b"second\n")
-
-
-def test_exit_is_told_apart_from_a_crash(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python), interrupted=True) as rig:
-        cell = rig.send("print('bye'); exit(keep_kernel=True)")
-        assert rig.collect(cell).reply["status"] == "ok"
-        assert rig.records(cell, "end")[0]["ask_exit"] is False
-        cell = rig.send("print('bye'); exit()")
-        reply = rig.message("shell", cell)["content"]
-        assert [each["source"] for each in reply["payload"]] == ["ask_exit"]
-        assert rig.process.wait(60) == 0
-        assert rig.records(cell, "end")[0]["ask_exit"] is True
-        assert rig.out(cell) == b"bye\n"
 
 
 def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:

@@ -70,7 +70,7 @@ async def test_python3_means_our_own_rule(house: ResolverHouse) -> None:
             spec.write_text(json.dumps({"argv": ["python3", *IPYKERNEL], "language": "python", **more}))
     assert (await house.choose(kernelspec="PYTHON3")).interpreter == str(python)
     named = await house.choose(kernelspec="python3", interpreter=str(python))
-    assert named.explanation.attempts[0].source.value == "request"
+    assert named.attempts[0].source.value == "request"
 
 
 async def test_a_python_kernelspec_runs_by_our_launcher_with_its_interpreter(house: ResolverHouse) -> None:

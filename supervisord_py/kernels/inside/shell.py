@@ -110,10 +110,6 @@ def run(
         timeout: Seconds after which it is ended as by an interrupt.
         check: Whether an exit code other than 0 is an error.
 
-    Example:
-        >>> run("git status --short")
-        >>> if not (tests := run("pytest -q", timeout=60)): print(tests.stdout[-2000:])
-
     Raises:
         subprocess.TimeoutExpired: With `stdout` and `stderr` up to then.
         subprocess.CalledProcessError: It failed, and `check` was set.
