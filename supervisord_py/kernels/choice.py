@@ -89,7 +89,6 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Say it in one line."""
         return f"{self.path} ({self.source.value}) {self.detail}"
 
     def document(self) -> dict[str, Any]:

@@ -75,8 +75,6 @@ def is_complete(target: Path, proof: str) -> bool:
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Something to be made."""
-
     target: Path
     what: str  # in words for people
     steps: tuple[tuple[str, ...], ...]
@@ -112,8 +110,6 @@ class InstallFailedError(StartFailedError):
 
 
 class Installs:
-    """All installs of one control plane."""
-
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
         self._running: dict[Path, asyncio.Task[None]] = {}

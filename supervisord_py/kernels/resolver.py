@@ -174,7 +174,6 @@ class Resolution:
         self.installable = False
 
     async def in_time(self) -> Choice:
-        """Choose before the deadline of the request."""
         try:
             async with asyncio.timeout_at(self._request.deadline):
                 return await self.choice()
@@ -185,7 +184,6 @@ class Resolution:
             ) from None
 
     async def choice(self) -> Choice:
-        """Choose; see `InterpreterResolver.resolve`."""
         request = self._request
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
@@ -311,7 +309,9 @@ class Resolution:
         return taken
 
     def _note(self, source: Source, path: str, said: Trouble, version: str | None = None, remedy: str = "") -> None:
-        self._attempts.append(Attempt(source, shortened(path), said.verdict, said.detail, version, remedy or None))
+        self._attempts.append(
+            Attempt(source, shortened(path, 1024), said.verdict, said.detail, version, remedy or None)
+        )
 
     async def _try(self, source: Source, path: str) -> tuple[str, Activation, str | None] | None:
         if self._config.skip_check:

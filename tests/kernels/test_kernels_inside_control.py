@@ -176,23 +176,6 @@ def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     assert rig.out(second.id) == b"second\n"
 
 
-def test_cells_in_a_subshell_have_files_of_their_own(rig: InsideRig, python: str) -> None:
-    if python != sys.executable:
-        return  # ipykernel 6 has no subshells
-    asked = rig.ask("control", "create_subshell_request", {})
-    subshell = rig.message("control", asked)["content"]["subshell_id"]
-    main = rig.send(
-        "import threading\nfree = threading.Event(); print('main begins'); free.wait(60); print('main ends')"
-    )
-    until(lambda: rig.out(main), "the main cell")
-    side = rig.run("print('side'); import os; os.write(1, b'side fd'); free.set(); 2 + 2", subshell=subshell)
-    assert side.reply["status"] == "ok"
-    assert rig.collect(main).reply["status"] == "ok"
-    assert rig.out(side.id) == b"side\nside fd"
-    assert rig.out(main) == b"main begins\nmain ends\n"
-    assert rig.records(side.id, "result")[0]["data"]["text/plain"] == "4"
-
-
 def test_the_debugger_is_off_and_its_package_can_be_imported(rig: InsideRig) -> None:
     asked = rig.ask("shell", "kernel_info_request", {})
     assert "debugger" not in rig.message("shell", asked)["content"].get("supported_features", [])

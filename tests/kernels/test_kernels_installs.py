@@ -41,11 +41,6 @@ def bare(house: ResolverHouse) -> Path:
     return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
 
 
-async def well() -> str | None:
-    """Say that the gateway is well."""
-    return None
-
-
 # -- overlays ----------------------------------------------------------------------------------------------------------
 
 
@@ -227,17 +222,6 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 
 
 # -- what is offered ---------------------------------------------------------------------------------------------------
-
-
-async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ResolverHouse, bare: Path) -> None:
-    found = await house.resolver.capabilities(house.config, well, ChooseRequest(cwd=str(house.proj)))
-    assert found.python.offered
-    assert "will be built" in str(found.python.reason)
-    named = await house.resolver.capabilities(
-        replace(house.config, python=MANAGED), well, ChooseRequest(cwd=str(house.proj))
-    )
-    assert named.python.offered
-    assert house.built() == []
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------

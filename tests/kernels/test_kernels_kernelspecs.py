@@ -101,25 +101,6 @@ async def test_a_kernelspec_of_another_language_runs_from_its_argv(house: Resolv
     assert house.placement.spawned == []
 
 
-async def test_a_mere_python_is_that_of_the_environment_the_kernelspec_is_installed_in(house: ResolverHouse) -> None:
-    python = script(house.folder / "bin" / "python", "")
-    install(house, "bash", ["python", "-m", "bash_kernel", "-f", "{connection_file}"], language="bash")
-    assert (await house.choose(kernelspec="bash")).kernelspec_argv == (
-        str(python),
-        "-m",
-        "bash_kernel",
-        "-f",
-        "{connection_file}",
-    )
-
-
-async def test_a_kernelspec_whose_program_is_gone_says_so(house: ResolverHouse) -> None:
-    file = install(house, "x", ["/nowhere/xkernel"], language="x")
-    with pytest.raises(ConfigError) as caught:
-        await house.choose(kernelspec="x")
-    assert f"{file}: its program /nowhere/xkernel is not there" in caught.value.detail
-
-
 @pytest.mark.parametrize(
     "text",
     [

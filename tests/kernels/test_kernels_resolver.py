@@ -187,15 +187,6 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
 
 
-async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ResolverHouse) -> None:
-    fake_python(house.bin / "python3")
-    user, project = str(house.folder / "modules"), house.proj / ".pxd" / "modules"
-    assert (await house.choose()).modules == (user,)
-    project.mkdir(parents=True)
-    choice = await house.choose()
-    assert choice.modules == choice.modules == (user, str(project))
-
-
 def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / ".pxd" / "modules"
     project.mkdir(parents=True)

@@ -336,7 +336,6 @@ def output(id: str, offset: int = 0, limit: int | None = None) -> Text:
 
 
 def _printed(name: str) -> bytes:
-    """Return all that a cell printed, both streams in order."""
     streams = sys.modules.get((__package__ or "") + ".streams")
     folder = None if streams is None else streams.CELLS.folder
     if folder is None:

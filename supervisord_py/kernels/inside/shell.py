@@ -69,7 +69,6 @@ class Completed(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with 0."""
         return self.returncode == 0
 
     def __bool__(self) -> bool:
