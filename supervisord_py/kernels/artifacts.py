@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 import os
 import re
 from contextlib import suppress
@@ -16,22 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-EXTENSIONS = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/svg+xml": "svg",
-    "application/json": "json",
-    "application/pdf": "pdf",
-    "application/javascript": "js",
-    "text/html": "html",
-    "text/markdown": "md",
-    "text/plain": "txt",
-    "text/latex": "tex",
-    "text/csv": "csv",
-}
-_MIMES = {extension: mime for mime, extension in EXTENSIONS.items()}
+_TYPES = mimetypes.MimeTypes()  # without what the machine adds to them
+_TYPES.add_type("text/markdown", ".md")
+_TYPES.add_type("text/latex", ".tex")
 _RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
 _BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
 """Types that kernels give as base64: pictures (but SVG), sound, films, PDF."""
@@ -106,7 +94,7 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
     Raises:
         UnknownUnitError: There is none, or it is no id of an artifact.
     """
-    path, mime = folder / artifact_id, _MIMES.get(artifact_id.rpartition(".")[2], "application/octet-stream")
+    path, mime = folder / artifact_id, _TYPES.guess_type(artifact_id, strict=False)[0]
     if CELL_ID.match(artifact_id):
         log = CellLog(folder, artifact_id)
         path = log.paths["stdout"]
@@ -120,7 +108,7 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
             f"there is no artifact {artifact_id}: it never was, or was removed by age or for space",
             hint="`kernels.output` in the settings says how much is kept and for how long",
         )
-    return ArtifactFile(path, mime)
+    return ArtifactFile(path, mime or "application/octet-stream")
 
 
 def _in_order(log: CellLog) -> Iterator[bytes]:
@@ -144,4 +132,5 @@ def weight(value: Any) -> int:
 
 def extension(mime: str) -> str:
     """Return what the name of a file of that type ends with; letters, digits and dashes."""
-    return EXTENSIONS.get(mime) or re.sub(r"[^a-z0-9]+", "-", mime.lower()).strip("-")[:40] or "bin"
+    known = _TYPES.guess_extension(mime, strict=False) or mime
+    return re.sub(r"[^a-z0-9]+", "-", known.lower()).strip("-")[:40] or "bin"

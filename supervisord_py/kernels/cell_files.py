@@ -96,7 +96,6 @@ class CellLog:
         self.records_path = folder / f"{cell_id}{RECORDS}"
 
     def exists(self) -> bool:
-        """Say whether it is kept."""
         return self.records_path.is_file()
 
     def size(self, stream: str) -> int:
@@ -241,7 +240,6 @@ def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") 
 
 
 def end_of(record: Record) -> End:
-    """Return what a record `end` says."""
     said = record.said
     error = error_in(said["error"]) if isinstance(said.get("error"), dict) else None
     size, count, duration = record.at + record.err_at, said.get("execution_count"), said.get("duration")
@@ -249,7 +247,6 @@ def end_of(record: Record) -> End:
 
 
 def reply_of(content: Mapping[str, Any]) -> Reply:
-    """Return what the content of an execute_reply says."""
     status, count, payload = _status(content), content.get("execution_count"), content.get("payload")
     pieces = [it for it in payload if isinstance(it, dict)] if isinstance(payload, list) else []
     error = error_in(content, "ename", "evalue") if status is CellStatus.ERROR else None
@@ -267,7 +264,6 @@ def as_event(record: Record) -> dict[str, Any] | None:
 
 
 def capped_words(capped: Record) -> str:
-    """Say that output is missing, and why."""
     if why := capped.said.get("disk"):
         return f"some output of this cell was not kept: {why}"
     return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"

@@ -24,12 +24,10 @@ class Expose(StrEnum):
 
     @property
     def python(self) -> bool:
-        """Whether Python cells are wanted."""
         return self is not Expose.BASH
 
     @property
     def bash(self) -> bool:
-        """Whether bash cells are wanted."""
         return self is not Expose.PYTHON
 
 

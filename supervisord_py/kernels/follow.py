@@ -40,13 +40,11 @@ class Bell:
         self._next = asyncio.Event()
 
     def ring(self) -> None:
-        """There is something new."""
         self.rings += 1
         self._next.set()
         self._next = asyncio.Event()
 
     def close(self) -> None:
-        """It is over, everything is there."""
         self.is_closed = True
         self.ring()
 

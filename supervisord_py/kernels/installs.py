@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import importlib.util
 import os
 import shlex
 import shutil
@@ -37,38 +36,32 @@ INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
 """A person's own settings of the installers (indexes, caches, certificates) pass to an install, not to kernels."""
 INSTALL_SECONDS = 1800.0
 LOOK_SECONDS = 0.1
-_PLAIN = ("--no-input", "--disable-pip-version-check")
 
 
 class Installers(msgspec.Struct, frozen=True):
-    """What there is to install with: the daemon's interpreter, whether it has a pip, and the path of uv."""
+    """What there is to install with: the daemon's interpreter, and the path of uv."""
 
     python: str
-    pip: bool = False
     uv: str | None = None
 
     def pip_install(self, python: str, *, has_pip: bool) -> tuple[str, ...] | None:
         """Return the beginning of a command that installs for an interpreter; None where there is nothing to do it."""
         if self.uv is not None:
             return (self.uv, "pip", "install", "--python", python, "--compile-bytecode")
-        if has_pip:
-            return (python, "-m", "pip", "install", *_PLAIN)
-        return (self.python, "-m", "pip", "--python", python, "install", *_PLAIN) if self.pip else None
+        return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check") if has_pip else None
 
     def add_ipykernel(self, python: str, *, has_pip: bool) -> str:
         """Return the exact command that gives an interpreter its own ipykernel."""
-        own = (python, "-m", "pip", "install", "ipykernel")
-        command = None if has_pip else self.pip_install(python, has_pip=False)
-        if command is not None:
-            return shlex.join((*(word for word in command if word not in {*_PLAIN, "--compile-bytecode"}), "ipykernel"))
-        return shlex.join(own) if has_pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {shlex.join(own)}"
+        if not has_pip and self.uv is not None:
+            return shlex.join((self.uv, "pip", "install", "--python", python, "ipykernel"))
+        command = shlex.join((python, "-m", "pip", "install", "ipykernel"))
+        return command if has_pip else f"{shlex.join((python, '-m', 'ensurepip'))} && {command}"
 
 
 def find_installers(path: str) -> Installers:
     """Return what there is to install with, uv looked for beside the daemon's interpreter and on `path`. File I/O."""
     beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path)
-    return Installers(sys.executable, pip=importlib.util.find_spec("pip") is not None, uv=uv)
+    return Installers(sys.executable, str(beside) if os.access(beside, os.X_OK) else shutil.which("uv", path=path))
 
 
 def mark_of(target: Path) -> Path:
@@ -82,8 +75,6 @@ def is_complete(target: Path, proof: str) -> bool:
 
 
 class Install(msgspec.Struct, frozen=True):
-    """Something to be made."""
-
     target: Path
     what: str  # in words for people
     steps: tuple[tuple[str, ...], ...]
@@ -119,8 +110,6 @@ class InstallFailedError(StartFailedError):
 
 
 class Installs:
-    """All installs of one control plane."""
-
     def __init__(self, client: KeeperClient) -> None:
         self._client = client
         self._running: dict[Path, asyncio.Task[None]] = {}

@@ -128,7 +128,6 @@ class Recording:
         return self._dropped.pop(cell_id, 0)
 
     async def close(self) -> None:
-        """Write what waits and let go of all files."""
         for cell_id, (recorder, _) in self._cells.items():
             await self._do(cell_id, recorder.close)
         self._cells.clear()

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Explanation, Source, Verdict
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Source, Verdict
 from supervisord_py.kernels.environment import Activation, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
 from supervisord_py.kernels.installs import (
@@ -104,11 +104,11 @@ class InterpreterResolver:
         """
         return await Resolution(self, request, config, progress, install=install and config.managed).in_time()
 
-    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Explanation:
+    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Choice:
         """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said."""
         resolution = Resolution(self, request, config)
         try:
-            return (await resolution.in_time()).explanation
+            return await resolution.in_time()
         except PxError:
             found = resolution.failed
             if found is None:
@@ -170,11 +170,10 @@ class Resolution:
         self._cwd = ""
         self._modules: tuple[str, ...] = ()
         self._attempts: list[Attempt] = []
-        self.failed: Explanation | None = None
+        self.failed: Choice | None = None
         self.installable = False
 
     async def in_time(self) -> Choice:
-        """Choose before the deadline of the request."""
         try:
             async with asyncio.timeout_at(self._request.deadline):
                 return await self.choice()
@@ -185,7 +184,6 @@ class Resolution:
             ) from None
 
     async def choice(self) -> Choice:
-        """Choose; see `InterpreterResolver.resolve`."""
         request = self._request
         self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
         if request.language == BASH or request.backend is BackendName.BASH:
@@ -266,17 +264,9 @@ class Resolution:
 
     def _made(self, key: str, env: Filtered, **members: Any) -> Choice:
         """Return a choice with these members, explained by what was tried."""
-        explanation = Explanation(
-            cwd=self._cwd,
-            attempts=tuple(self._attempts),
-            interpreter=members.get("interpreter") or members.get("shell"),
-            kernelspec=members.get("kernelspec"),
-            overlay=members.get("overlay"),
-            environment=env,
-            modules=self._modules,
-        )
-        members = {"backend": self._request.backend, "language": PYTHON, "modules": self._modules, **members}
-        return Choice(cwd=self._cwd, key=key, explanation=explanation, env=env.env, **members)
+        members = {"backend": self._request.backend, "language": PYTHON, **members}
+        about: dict[str, Any] = {"environment": env, "attempts": tuple(self._attempts), "modules": self._modules}
+        return Choice(self._cwd, key, **about, **members)
 
     # -- one candidate after the other ---------------------------------------------------------------------------------
 
@@ -319,7 +309,9 @@ class Resolution:
         return taken
 
     def _note(self, source: Source, path: str, said: Trouble, version: str | None = None, remedy: str = "") -> None:
-        self._attempts.append(Attempt(source, shortened(path), said.verdict, said.detail, version, remedy or None))
+        self._attempts.append(
+            Attempt(source, shortened(path, 1024), said.verdict, said.detail, version, remedy or None)
+        )
 
     async def _try(self, source: Source, path: str) -> tuple[str, Activation, str | None] | None:
         if self._config.skip_check:
@@ -396,7 +388,7 @@ class Resolution:
         else:
             detail = f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
         name, env = (spec.name if spec else None), self._filtered(None, spec)
-        self.failed = Explanation(self._cwd, attempts, kernelspec=name, environment=env, failure=detail)
+        self.failed = self._made("", env, kernelspec=name, failure=detail)
         source = attempts[0].source
         venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
         hint = next((each.remedy for each in attempts if each.remedy), None) or (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import os
 import subprocess
@@ -26,7 +25,6 @@ from supervisord_py.kernels.cell_files import (
     as_event,
 )
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
-from supervisord_py.kernels.inside import cell_writer
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.recording import CellRecorder
 
@@ -35,33 +33,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 60
 STREAMS = st.sampled_from(["stdout", "stderr"])
-real_write = os.write
 
 
 def kinds(log: CellLog) -> list[str]:
     return [record.kind for record in log.records()]
-
-
-class Disk:
-    """Stands before os.write: lets so many bytes through, then fails."""
-
-    room: int | None = None
-
-    def write(self, fd: int, data: Any) -> int:
-        if self.room is None:
-            return real_write(fd, data)
-        if self.room == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = real_write(fd, bytes(data)[: self.room])
-        self.room -= done
-        return done
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
-    monkeypatch.setattr(cell_writer.os, "write", made.write)
-    return made
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -104,25 +79,6 @@ def test_what_comes_after_the_end_is_kept_and_what_was_swept_away_stays_away(tmp
     writer.write("stderr", b"late")
     writer.display({"x": 1})
     assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_leaves_an_exact_beginning_and_is_told(tmp_path: Path, disk: Disk) -> None:
-    writer = writer_of(tmp_path)
-    disk.room = 5
-    writer.write("stdout", b"0123456789")
-    disk.room = 10
-    writer.write("stdout", b"behind the hole")
-    writer.display({"x": "torn"})
-    disk.room = None
-    writer.display({"x": "kept"})
-    finish(writer)
-    log = log_of(tmp_path)
-    assert log.page(0, 99).data == b"01234"
-    assert kinds(log) == ["begin", "display", "capped", "end"]
-    assert as_event(list(log.records())[2]) == {
-        "event": "notice",
-        "text": "some output of this cell was not kept: No space left on device",
-    }
 
 
 def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Path) -> None:
@@ -203,26 +159,6 @@ def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Pa
     end = log.ended()
     assert end is not None
     assert end.status is CellStatus.ABORTED
-
-
-def test_records_come_in_bounded_batches_and_none_is_lost(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    sizes = [*range(100), 3_000_000, 1]
-    for size in sizes:
-        writer.display({"text/plain": "x" * size})
-    finish(writer)
-    log, offset, found = log_of(tmp_path), 0, []
-    while True:
-        records, end = log.records_from(offset, limit=500)
-        found += [len(record.said["data"]["text/plain"]) for record in records if record.kind == "display"]
-        if end == offset:
-            break
-        assert 0 < len(records) <= 10
-        offset = end
-    assert found == sizes
-    for number in range(5000):
-        writer.display({"text/plain": f"{number}"})
-    assert log.ended() is not None, "however much came late"
 
 
 def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:

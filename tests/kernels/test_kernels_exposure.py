@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from supervisord_py.kernels.choice import Attempt, Explanation, Source, Verdict
+from supervisord_py.kernels.choice import Attempt, Choice, Source, Verdict
 from supervisord_py.kernels.config import EnvRules
 from supervisord_py.kernels.environment import filtered
 from supervisord_py.kernels.exposure import (
@@ -122,7 +122,7 @@ def test_an_explanation_is_json_without_values() -> None:
         ),
         Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN, "runs"),
     )
-    whole = Explanation("/p", attempts, "/usr/bin/python3", environment=found).document()
+    whole = Choice("/p", "k", BackendName.DIRECT, "python", found, attempts, "/usr/bin/python3").document()
     assert "hidden" not in json.dumps(whole)
     assert whole["environment"] == {
         "passed": ["HOME", "PATH"],
@@ -130,4 +130,3 @@ def test_an_explanation_is_json_without_values() -> None:
     }
     assert [each["taken"] for each in whole["candidates"]] == [False, True]
     assert whole["candidates"][0]["remedy"] == "pip install"
-    assert Explanation("/p").document()["environment"] is None

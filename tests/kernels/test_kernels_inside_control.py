@@ -151,23 +151,6 @@ def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(
     rig.good("1")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import sys; sys.stdout = None",
-        "import sys; sys.stdout = object()",
-        "import io, sys; sys.stdout = io.StringIO(); sys.stdout.close()",
-    ],
-)
-def test_a_cell_that_breaks_the_streams_is_answered_all_the_same(rig: InsideRig, code: str) -> None:
-    """Alone, ipykernel fails to flush them, logs that, and never replies."""
-    ran = rig.run(code)
-    (end,) = rig.records(ran.id, "end")
-    assert end["status"] == ran.reply["status"]
-    assert end["execution_count"] == ran.of("execute_input")[0]["execution_count"]
-    assert rig.good("print('back')").text() == "back\n"
-
-
 def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig: InsideRig) -> None:
     """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass it on."""
     first = rig.good(
@@ -182,19 +165,6 @@ def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig
     assert (rig.out(first.id), rig.out(second.id)) == (b"first\n", b"second\n")
 
 
-def test_exit_is_told_apart_from_a_crash(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python), interrupted=True) as rig:
-        cell = rig.send("print('bye'); exit(keep_kernel=True)")
-        assert rig.collect(cell).reply["status"] == "ok"
-        assert rig.records(cell, "end")[0]["ask_exit"] is False
-        cell = rig.send("print('bye'); exit()")
-        reply = rig.message("shell", cell)["content"]
-        assert [each["source"] for each in reply["payload"]] == ["ask_exit"]
-        assert rig.process.wait(60) == 0
-        assert rig.records(cell, "end")[0]["ask_exit"] is True
-        assert rig.out(cell) == b"bye\n"
-
-
 def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     first = rig.good(
         "import asyncio\nfree = asyncio.Event()\n"
@@ -204,23 +174,6 @@ def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     second = rig.good("free.set(); await asyncio.sleep(0); await task; print('second')")
     assert rig.out(first.id) == b"late\n"
     assert rig.out(second.id) == b"second\n"
-
-
-def test_cells_in_a_subshell_have_files_of_their_own(rig: InsideRig, python: str) -> None:
-    if python != sys.executable:
-        return  # ipykernel 6 has no subshells
-    asked = rig.ask("control", "create_subshell_request", {})
-    subshell = rig.message("control", asked)["content"]["subshell_id"]
-    main = rig.send(
-        "import threading\nfree = threading.Event(); print('main begins'); free.wait(60); print('main ends')"
-    )
-    until(lambda: rig.out(main), "the main cell")
-    side = rig.run("print('side'); import os; os.write(1, b'side fd'); free.set(); 2 + 2", subshell=subshell)
-    assert side.reply["status"] == "ok"
-    assert rig.collect(main).reply["status"] == "ok"
-    assert rig.out(side.id) == b"side\nside fd"
-    assert rig.out(main) == b"main begins\nmain ends\n"
-    assert rig.records(side.id, "result")[0]["data"]["text/plain"] == "4"
 
 
 def test_the_debugger_is_off_and_its_package_can_be_imported(rig: InsideRig) -> None:

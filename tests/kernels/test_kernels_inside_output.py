@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock, until
+from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,21 +138,6 @@ def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig,
     second = rig.good("pool.submit(print, 'from the pool').result(); pool.shutdown()")
     if python == sys.executable:  # ipykernel 6 has books of its own, in which a worker is its first cell's
         assert rig.out(second.id) == b"from the pool\n"
-
-
-def test_a_child_that_outlives_its_cell_writes_to_its_file_and_no_other(rig: InsideRig) -> None:
-    first = rig.good(
-        "import os, subprocess\n"
-        "gate = os.path.abspath('gate'); os.mkfifo(gate)\n"
-        "child = subprocess.Popen(['sh', '-c', 'echo early; read line < ' + gate + '; echo late'])\n"
-        "print(1)"
-    )
-    second = rig.good(
-        "print('second'); os.write(1, b'fd\\n'); open(gate, 'w').write('go\\n'); child.wait(); os.unlink(gate)"
-    )
-    until(lambda: b"late\n" in rig.out(first.id), "the late line")
-    assert sorted(rig.out(first.id).replace(b"\n", b"")) == sorted(b"1earlylate")
-    assert rig.out(second.id) == b"second\nfd\n"
 
 
 FORKED = """

@@ -166,17 +166,6 @@ def test_outside_of_a_repository_only_hidden_names_are_left_out_and_those_within
     assert prelude.find("[st]*/**/t?st_*.py", outer / "project") == [f"{outer}/project/src/deep/er/test_a.py"]
 
 
-def test_what_is_no_folder_and_no_kind_is_refused(here: Path) -> None:
-    (here / "file").write_text("")
-    for call in (lambda: prelude.find("*", "file"), lambda: prelude.tree("nowhere")):
-        with pytest.raises(NotADirectoryError):
-            call()
-    with pytest.raises(FileNotFoundError, match="there is no nowhere"):
-        prelude.grep("x", "nowhere")
-    with pytest.raises(ValueError, match="kind must be one of"):
-        prelude.find(kind="link")
-
-
 # -- env, output, display --------------------------------------------------------------------------------------------
 
 

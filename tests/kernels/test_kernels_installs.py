@@ -41,11 +41,6 @@ def bare(house: ResolverHouse) -> Path:
     return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
 
 
-async def well() -> str | None:
-    """Say that the gateway is well."""
-    return None
-
-
 # -- overlays ----------------------------------------------------------------------------------------------------------
 
 
@@ -54,7 +49,7 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Reso
     for _ in range(2):
         choice = await house.choose()
         assert (choice.interpreter, choice.overlay) == (str(bare), str(overlay))
-    assert choice.explanation.attempts[0].detail == f"runs, with the overlay {overlay}"
+    assert choice.attempts[0].detail == f"runs, with the overlay {overlay}"
     assert len(house.built()) == 1
     assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
     log = overlay.with_name(f"{TAG}.log")
@@ -197,7 +192,7 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
     assert not list(root.parent.glob(".part-*"))
     unnamed = await house.choose()
     assert unnamed.interpreter == choice.interpreter
-    assert unnamed.explanation.attempts[2].source is Source.MANAGED
+    assert unnamed.attempts[2].source is Source.MANAGED
     assert len(house.built()) == 2
 
 
@@ -229,41 +224,27 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 # -- what is offered ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ResolverHouse, bare: Path) -> None:
-    found = await house.resolver.capabilities(house.config, well, ChooseRequest(cwd=str(house.proj)))
-    assert found.python.offered
-    assert "will be built" in str(found.python.reason)
-    named = await house.resolver.capabilities(
-        replace(house.config, python=MANAGED), well, ChooseRequest(cwd=str(house.proj))
-    )
-    assert named.python.offered
-    assert house.built() == []
-
-
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
 PYTHON = "/p q/python"
 
 
-def test_uv_is_preferred_then_the_interpreter_s_own_pip_then_ours() -> None:
-    for tools, pip, start in (
-        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", PYTHON)),
-        (Installers("/base", pip=True), True, (PYTHON, "-m", "pip", "install")),
-        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", PYTHON, "install")),
-    ):
-        install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
-        assert install is not None
-        (command,) = install.steps
-        assert command[: len(start)] == start
-        assert command[-3:-1] == ("--target", "/overlays/t")
-    assert overlay_install(PYTHON, "/overlays/t", Installers("/base"), has_pip=False) is None
-
-
-def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
-    assert Installers("/b").add_ipykernel(PYTHON, has_pip=True) == "'/p q/python' -m pip install ipykernel"
-    for tools, command in (
-        (Installers("/b", uv="/uv"), "/uv pip install --python '/p q/python' ipykernel"),
-        (Installers("/b", pip=True), "/b -m pip --python '/p q/python' install ipykernel"),
-    ):
-        assert tools.add_ipykernel(PYTHON, has_pip=False) == command
+@pytest.mark.parametrize(
+    ("tools", "pip", "start", "by_hand"),
+    [
+        (Installers("/b", "/uv"), True, ("/uv", "pip", "install", "--python", PYTHON), "'/p q/python' -m pip install"),
+        (Installers("/b", "/uv"), False, ("/uv", "pip", "install"), "/uv pip install --python '/p q/python'"),
+        (Installers("/b"), True, (PYTHON, "-m", "pip", "install"), "'/p q/python' -m pip install"),
+        (Installers("/b"), False, None, "'/p q/python' -m ensurepip && '/p q/python' -m pip install"),
+    ],
+)
+def test_uv_is_preferred_then_the_interpreter_s_own_pip(
+    tools: Installers, pip: bool, start: tuple[str, ...] | None, by_hand: str
+) -> None:
+    assert tools.add_ipykernel(PYTHON, has_pip=pip) == f"{by_hand} ipykernel"
+    install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
+    assert (install is None) is (start is None)
+    if install is not None and start is not None:
+        assert install.steps[0][: len(start)] == start
+        assert install.steps[0][-3:-1] == ("--target", "/overlays/t")

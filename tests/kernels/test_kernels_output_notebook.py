@@ -209,21 +209,6 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
     assert again.cells == (Cell("code 1", "The first"), Cell("code 3"), Cell("code 4"), Cell("code 5"))
 
 
-@pytest.mark.parametrize(
-    ("session", "name", "language"),
-    [
-        ({"language": "bash"}, "bash", "bash"),
-        ({"language": "julia", "kernelspec": "julia-1.11"}, "julia-1.11", "julia"),
-    ],
-)
-def test_other_languages_are_named(tmp_path: Path, session: dict[str, Any], name: str, language: str) -> None:
-    made = valid(
-        json.dumps(export([row(1)], lambda each: log_of(tmp_path, each.id), LIMITS, session_id="s", **session))
-    )
-    assert made.metadata.kernelspec.name == name
-    assert made.metadata.language_info.name == language
-
-
 # -- scripts ---------------------------------------------------------------------------------------------------------
 
 

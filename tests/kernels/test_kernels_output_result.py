@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +13,12 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.artifacts import find_artifact, spill
 from supervisord_py.kernels.cell import CellError, CellStatus, Step
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, cell_result, show, traceback_text
+from supervisord_py.kernels.render import CellOutput, cell_result, show
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LIMITS = OutputLimits()
-PNG = base64.b64encode(b"\x89PNG" + bytes(range(256)) * 2000).decode()
 
 
 def test_a_small_cell_is_shown_whole(tmp_path: Path) -> None:
@@ -45,43 +42,6 @@ def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkey
     assert show(log, LIMITS) == CellOutput()
     monkeypatch.setattr(type(log), "exists", lambda _: True)  # it goes between the two looks
     assert "not kept" in str(show(log, LIMITS).unkept)
-
-
-def test_fifty_megabytes_are_shown_by_their_ends_within_little_memory(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    for number in range(500):
-        writer.write("stdout", b"".join(b"%012d\n" % line for line in range(number * 8000, number * 8000 + 8000)))
-    finish(writer)
-    tracemalloc.start()
-    try:
-        found = show(log_of(tmp_path), LIMITS)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * 1024 * 1024
-    assert (found.total_bytes, found.total_lines, found.truncated) == (52_000_000, 4_000_000, True)
-    head, marker, tail = found.text.partition("… [")[0], found.text.split("\n… ")[1].split(" …\n")[0], found.text
-    assert head.startswith("000000000000\n")
-    assert tail.endswith(f"{3_999_999:012d}\n")
-    assert len(found.text.encode()) < LIMITS.preview_bytes + 100
-    lines = found.text.count("\n") - 1
-    assert marker == f"[{52_000_000 - found.shown_bytes} bytes, {4_000_000 - lines} lines omitted; artifact {CELL}]"
-    assert found.shown_bytes == lines * 13
-
-
-def test_an_exception_is_in_the_text_without_its_colours_and_among_the_outputs_with_them(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.error("ValueError", "no", ["\x1b[31mTraceback\x1b[0m", "ValueError: no"])
-    writer.end("error", execution_count=1, duration=0.1, error={"name": "ValueError", "value": "no", "traceback": []})
-    found = show(log_of(tmp_path), LIMITS)
-    assert found.text == "Traceback\nValueError: no\n"
-    (error,) = found.outputs
-    assert (error["output_type"], error["ename"], error["traceback"][0]) == (
-        "error", "ValueError", "\x1b[31mTraceback\x1b[0m",
-    )  # fmt: skip
-    assert found.error is not None
-    assert found.error.name == "ValueError"
-    assert traceback_text(CellError("E", "v")) == "E: v\n"
 
 
 def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tmp_path: Path) -> None:

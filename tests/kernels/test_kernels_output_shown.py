@@ -110,18 +110,6 @@ def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs(tmp_path: 
     assert f"1 lines omitted; artifact {found.artifact}" in found.text
 
 
-def test_words_that_are_cut_at_both_ends_name_the_outputs_and_stand_once(tmp_path: Path) -> None:
-    found = shown(tmp_path, ["t" * 30], head=10, tail=10)
-    assert found.text == "tttttttttt\n… [11 bytes, 0 lines omitted; see the outputs] …\nttttttttt\n"
-    assert kinds(found) == ["text/markdown"]
-
-
-def test_a_picture_between_two_full_ends_is_no_reason_for_a_marker(tmp_path: Path) -> None:
-    found = shown(tmp_path, [("stdout", "a" * 10), "", ("stdout", "b" * 10)], head=10, tail=10)
-    assert found.text == "aaaaaaaaaabbbbbbbbbb"
-    assert kinds(found) == ["stdout", "image/png", "stdout"]
-
-
 def test_only_the_first_and_the_last_rich_outputs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render, "FIRST_OUTPUTS", 2)
     found = shown(tmp_path, [f"{number}" for number in range(10)], most_outputs=5)

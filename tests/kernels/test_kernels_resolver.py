@@ -35,7 +35,7 @@ async def test_the_first_that_runs_is_taken_and_the_others_are_explained(house: 
     fake_python(house.proj / "venv" / "bin" / "python")
     environ = {"VIRTUAL_ENV": str(gone), "CONDA_PREFIX": str(conda), "PATH": "/nowhere"}
     choice = await house.choose(environ=environ)
-    told = {each.source: (each.verdict, each.detail) for each in choice.explanation.attempts}
+    told = {each.source: (each.verdict, each.detail) for each in choice.attempts}
     assert told == {
         Source.VIRTUAL_ENV: (Verdict.MISSING, "is not there"),
         Source.CONDA_PREFIX: (Verdict.FAILED, "exits with 3: no such library"),
@@ -129,12 +129,6 @@ async def test_skip_check_takes_the_first_that_exists_without_asking(house: Reso
     assert choice.interpreter == str(python)
     assert choice.env["VIRTUAL_ENV"] == str(house.proj / ".venv")
     assert house.placement.spawned == []
-    conda = house.folder / "conda"
-    (conda / "conda-meta").mkdir(parents=True)
-    script(conda / "bin" / "python", "exit 1")
-    assert (await house.choose(environ={"CONDA_PREFIX": str(conda)})).env["CONDA_PREFIX"] == str(conda)
-    plain = script(house.folder / "plain" / "bin" / "python", "exit 1")
-    assert "VIRTUAL_ENV" not in (await house.choose(interpreter=str(plain))).env
 
 
 # -- what is named -----------------------------------------------------------------------------------------------------
@@ -170,14 +164,7 @@ async def test_without_any_interpreter_the_error_says_what_was_tried_and_what_he
         ("{proj}/gone", "Working directory does not exist: {proj}/gone"),
         ("{proj}/file", "Working directory is not a directory: {proj}/file"),
         ("proj", "Working directory is not an absolute path: 'proj'"),
-        (
-            f"/{'x' * 300}",
-            f"Working directory does not exist: /{'x' * 199}… and 101 characters more",
-        ),
-        (
-            "/x" * 2048,
-            f"Working directory does not exist: {'/x' * 100}… and 3896 characters more",
-        ),
+        ("/x" * 2048, f"Working directory does not exist: {'/x' * 100}… and 3896 characters more"),
     ],
 )
 async def test_a_working_directory_that_is_none_is_refused(house: ResolverHouse, cwd: str, message: str) -> None:
@@ -198,15 +185,6 @@ def test_the_names_of_one_interpreter_in_a_directory_are_one_session(tmp_path: P
     (real / "python").symlink_to("python3")
     (tmp_path / "link").symlink_to(real)
     assert interpreters.session_path(str(tmp_path / "link" / name)) == str(real / "python")
-
-
-async def test_folders_of_modules_that_exist_are_named_the_project_s_last(house: ResolverHouse) -> None:
-    fake_python(house.bin / "python3")
-    user, project = str(house.folder / "modules"), house.proj / ".pxd" / "modules"
-    assert (await house.choose()).modules == (user,)
-    project.mkdir(parents=True)
-    choice = await house.choose()
-    assert choice.modules == choice.explanation.modules == (user, str(project))
 
 
 def test_what_a_stranger_left_in_an_open_directory_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +216,7 @@ async def test_a_stranger_s_environment_is_passed_over_and_told(
     monkeypatch.setattr(interpreters, "is_trusted", lambda path, _cwd: not path.endswith(".venv"))
     choice = await house.choose()
     assert choice.interpreter == str(house.bin / "python3")
-    assert choice.explanation.attempts[0].verdict is Verdict.NOT_TRUSTED
+    assert choice.attempts[0].verdict is Verdict.NOT_TRUSTED
     assert "belongs to somebody else" in choice.notices[0]
     named = await house.choose(interpreter=".venv/bin/python")
     assert named.interpreter == str(house.proj / ".venv" / "bin" / "python")

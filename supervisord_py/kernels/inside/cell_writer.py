@@ -80,7 +80,6 @@ class CellWriter:
         return found
 
     def size(self, ending: str) -> int:
-        """Return the size of a file in bytes; 0 where there is none."""
         found = self._files.get(ending)
         try:
             return os.stat(self.base + ending if found is None else found.number).st_size
@@ -113,7 +112,6 @@ class CellWriter:
                 self._say_capped(cap=self._cap)
 
     def begin(self, code: str, pid: int | None = None) -> None:
-        """Open the cell."""
         self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
 
     def display(
@@ -131,7 +129,6 @@ class CellWriter:
             self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
 
     def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], execution_count: int | None) -> None:
-        """Record the value of the cell's last expression."""
         self._record("result", data=data, metadata=metadata, execution_count=execution_count)
 
     def clear(self, wait: bool) -> None:
@@ -139,7 +136,6 @@ class CellWriter:
         self._record("clear", wait=wait)
 
     def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
-        """Record an exception."""
         self._record("error", name=name, value=value, traceback=list(traceback))
 
     def end(

@@ -33,8 +33,6 @@ PACKAGE = "px_inside"
 
 
 class Options:
-    """What the command line says to us; the rest of it is for ipykernel."""
-
     def __init__(self, arguments: list[str]) -> None:
         self.overlay: str | None = None
         self.modules: list[str] = []
@@ -103,7 +101,6 @@ def import_ipykernel(overlay: str | None) -> Any:
 
 
 def main() -> None:
-    """Become the kernel."""
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
     options = Options(sys.argv[1:])

@@ -43,7 +43,6 @@ class Modules:
             self._load(name)
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Be a finder of Python's import system."""
         return spec_from_file_location(name, self._files[name]) if name in self._files else None
 
     def look_again(self) -> str | None:

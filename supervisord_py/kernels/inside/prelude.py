@@ -44,9 +44,6 @@ def read(path: str | Path, offset: int = 1, limit: int | None = None, *, encodin
         offset: First line that is wanted; lines count from 1.
         limit: How many lines; all that follow where it is not given.
         encoding: Of the file.
-
-    Example:
-        >>> print(read("setup.cfg", offset=10, limit=5))
     """
     if offset < 1 or (limit is not None and limit < 0):
         raise ValueError("lines count from 1: offset must be at least 1, and limit at least 0")
@@ -98,10 +95,6 @@ def diff(old: str | Path, new: str | Path, *, context: int = 3, texts: bool = Fa
         context: Lines that are shown around each difference.
         texts: Compare these texts themselves.
         encoding: Of the files.
-
-    Example:
-        >>> diff("config.toml.orig", "config.toml")
-        >>> diff(before, after, texts=True)
     """
     import difflib
 
@@ -149,10 +142,6 @@ def find(
         hidden: Also what has a leading dot in its name.
         ignored: Also what git ignores, in a repository.
         limit: At most so many.
-
-    Example:
-        >>> find("*.toml")
-        >>> len(find("src/**/*.py", limit=10_000))
     """
     if kind not in _KINDS:
         raise ValueError("kind must be one of " + ", ".join(_KINDS))
@@ -189,10 +178,6 @@ def grep(
         hidden: Also files with a leading dot in their name.
         ignored: Also what git ignores, in a repository.
         limit: At most so many.
-
-    Example:
-        >>> grep("^class .*Error", "src", glob="*.py")
-        >>> {match.path for match in grep("TODO", literal=True)}
     """
     wanted = re.compile(re.escape(pattern) if literal else pattern, re.IGNORECASE if ignore_case else 0)
     root = os.path.expanduser(str(path))
@@ -341,10 +326,6 @@ def output(id: str, offset: int = 0, limit: int | None = None) -> Text:
         id: Of the cell; answers name it (`cells[].id`, and `artifact` where output was cut).
         offset: First byte that is wanted.
         limit: How many bytes; all that follow where it is not given.
-
-    Example:
-        >>> print(output("3f9a0c55d2e14b7a", offset=0, limit=2000))
-        >>> json.loads(output("3f9a0c55d2e14b7a"))["items"]
     """
     if offset < 0 or (limit is not None and limit < 0):
         raise ValueError("offset and limit must not be less than 0")
@@ -355,7 +336,6 @@ def output(id: str, offset: int = 0, limit: int | None = None) -> Text:
 
 
 def _printed(name: str) -> bytes:
-    """Return all that a cell printed, both streams in order."""
     streams = sys.modules.get((__package__ or "") + ".streams")
     folder = None if streams is None else streams.CELLS.folder
     if folder is None:

@@ -69,7 +69,6 @@ class Completed(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with 0."""
         return self.returncode == 0
 
     def __bool__(self) -> bool:
@@ -109,10 +108,6 @@ def run(
         input: For its standard input, which is empty where not given.
         timeout: Seconds after which it is ended as by an interrupt.
         check: Whether an exit code other than 0 is an error.
-
-    Example:
-        >>> run("git status --short")
-        >>> if not (tests := run("pytest -q", timeout=60)): print(tests.stdout[-2000:])
 
     Raises:
         subprocess.TimeoutExpired: With `stdout` and `stderr` up to then.
