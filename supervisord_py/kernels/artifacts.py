@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 import os
 import re
 from contextlib import suppress
@@ -13,26 +14,15 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell_files import CELL_ID, READ_BYTES, CellLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-EXTENSIONS = {
-    "image/png": "png",
-    "image/jpeg": "jpg",
-    "image/gif": "gif",
-    "image/webp": "webp",
-    "image/svg+xml": "svg",
-    "application/json": "json",
-    "application/pdf": "pdf",
-    "application/javascript": "js",
-    "text/html": "html",
-    "text/markdown": "md",
-    "text/plain": "txt",
-    "text/latex": "tex",
-    "text/csv": "csv",
-}
-MIMES = {extension: mime for mime, extension in EXTENSIONS.items()}
+_TYPES = mimetypes.MimeTypes()  # without what the machine adds to them
+_TYPES.add_type("text/markdown", ".md")
+_TYPES.add_type("text/latex", ".tex")
 _RICH = re.compile(r"[A-Za-z0-9_-]{1,64}\.[0-9]{1,20}\.[a-z0-9-]{1,40}\Z")
+_BASE64 = re.compile(r"(?:image/(?!svg\+xml)|audio/|video/|application/pdf\Z)")
+"""Types that kernels give as base64: pictures (but SVG), sound, films, PDF."""
 
 
 class ArtifactFile(NamedTuple):
@@ -46,8 +36,7 @@ def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inlin
     """Return a bundle of at most about `inline_bytes`: its largest values are files, and references in their place.
 
     Args:
-        folder: Of the session's cells.
-        cell_id: Whose output it is.
+        folder, cell_id: Of the session's cells, and whose output it is.
         place: Offset of its record.
         data: `{mime: value}`.
         inline_bytes: What may stay.
@@ -68,14 +57,11 @@ def spill(folder: Path, cell_id: str, place: int, data: Mapping[str, Any], inlin
 
 def content(mime: str, value: Any) -> bytes:
     """Return the bytes of the file that a value of a bundle becomes."""
-    if isinstance(value, str) and is_base64(mime):
-        try:
+    if isinstance(value, str) and _BASE64.match(mime):
+        with suppress(ValueError):  # not base64 after all: kept as the text that it is
             return base64.b64decode(value, validate=False)
-        except ValueError:
-            pass  # not base64 after all: kept as the text that it is
-    if mime.endswith("json"):
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    return joined(value).encode("utf-8", "surrogatepass")
+    text = json.dumps(value, ensure_ascii=False) if mime.endswith("json") else joined(value)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _keep(target: Path, data: bytes) -> dict[str, Any]:
@@ -85,15 +71,19 @@ def _keep(target: Path, data: bytes) -> dict[str, Any]:
         return reference
     draft = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
+        _write(draft, [data])
         draft.replace(target)
     except OSError as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
         return {"artifact": None, "bytes": len(data), "error": f"not kept: {error.strerror}"}
     return reference
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+        file.writelines(pieces)
 
 
 def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
@@ -104,9 +94,13 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
     Raises:
         UnknownUnitError: There is none, or it is no id of an artifact.
     """
-    path, mime = folder / artifact_id, MIMES.get(artifact_id.rpartition(".")[2], "application/octet-stream")
+    path, mime = folder / artifact_id, _TYPES.guess_type(artifact_id, strict=False)[0]
     if CELL_ID.match(artifact_id):
-        path = _whole_output(CellLog(folder, artifact_id))
+        log = CellLog(folder, artifact_id)
+        path = log.paths["stdout"]
+        if log.size("stderr"):
+            path = path.with_suffix(".both")
+            _write(path, _in_order(log))
     elif not _RICH.match(artifact_id):
         raise UnknownUnitError(f"{artifact_id!r} is not the id of an artifact", hint="ids are in the outputs of a cell")
     if path.is_symlink() or not path.is_file():
@@ -114,18 +108,12 @@ def find_artifact(folder: Path, artifact_id: str) -> ArtifactFile:
             f"there is no artifact {artifact_id}: it never was, or was removed by age or for space",
             hint="`kernels.output` in the settings says how much is kept and for how long",
         )
-    return ArtifactFile(path, mime)
+    return ArtifactFile(path, mime or "application/octet-stream")
 
 
-def _whole_output(log: CellLog) -> Path:
-    if not log.size("stderr"):
-        return log.paths["stdout"]
-    target = log.folder / f"{log.cell_id}.both"
-    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-        offset = 0
-        while data := log.page(offset, READ_BYTES * 16).data:
-            offset += file.write(data)
-    return target
+def _in_order(log: CellLog) -> Iterator[bytes]:
+    for stream, start, end in log.pieces():
+        yield from (log.read(stream, at, min(READ_BYTES, end - at)) for at in range(start, end, READ_BYTES))
 
 
 def joined(value: Any) -> str:
@@ -142,12 +130,7 @@ def weight(value: Any) -> int:
     return len(value) if isinstance(value, str) else len(json.dumps(value, ensure_ascii=False))
 
 
-def is_base64(mime: str) -> bool:
-    """Say whether kernels give this type as base64: pictures (but SVG), sound, films, PDF."""
-    kind = mime.partition("/")[0]
-    return (kind in {"image", "audio", "video"} and mime != "image/svg+xml") or mime == "application/pdf"
-
-
 def extension(mime: str) -> str:
     """Return what the name of a file of that type ends with; letters, digits and dashes."""
-    return EXTENSIONS.get(mime) or re.sub(r"[^a-z0-9]+", "-", mime.lower()).strip("-")[:40] or "bin"
+    known = _TYPES.guess_extension(mime, strict=False) or mime
+    return re.sub(r"[^a-z0-9]+", "-", known.lower()).strip("-")[:40] or "bin"

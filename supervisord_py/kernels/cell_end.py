@@ -99,7 +99,7 @@ async def follow(request: Request, probe: Request, died: Died, cell: ExecuteRequ
         if request.reply.done() or died.done():
             return replace(await conclude(request, died, cell, unit), iopub_lost=False)
         if loop.time() > over_by:  # the kernel is idle: the cell never reached it, or its files were taken away
-            if await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).last, "begin") is None:
+            if not await asyncio.to_thread(CellLog(cell.cells_dir, cell.cell_id).exists):
                 return Reply(CellStatus.ABORTED, notice="the cell never reached the kernel: it was not run")
             return no_answer()
         if probe.reply.done() and over_by == float("inf"):

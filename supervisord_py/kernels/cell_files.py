@@ -1,4 +1,4 @@
-"""Reads the files of one cell, and writes them for kernels that do not; blocking.
+"""Reads the files of one cell; blocking.
 
 Who writes them (`inside/cell_writer.py`) may be killed at any instruction: a last line without its end is not read yet,
 a line that makes no sense is passed over, memory is bounded whatever the files hold. The record file is the sign that a
@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import re
-import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,7 @@ from msgspec import Struct
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.inside.cell_writer import RECORDS, STATUS_MIME, STREAMS, CellWriter, in_order
+from supervisord_py.kernels.inside.cell_writer import RECORDS, STREAMS, CellWriter, in_order
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -32,6 +31,12 @@ READ_BYTES = 64 * 1024
 RECORD_BYTES = 1024 * 1024
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 CAP_SECONDS = 1.0
+_EVENTS = {
+    "display": ("data", "metadata", "display_id", "update"),
+    "result": ("data", "metadata", "execution_count"),
+    "error": ("name", "value", "traceback"),
+    "clear": ("wait",),
+}
 
 
 class OutputGoneError(UnknownUnitError):
@@ -53,7 +58,7 @@ class Record(Struct, frozen=True):
 
 
 class End(Struct, frozen=True):
-    """How a cell ended; `duration` in seconds, `at` and `time` as in Record, `size` of both streams."""
+    """How a cell ended; `duration` in seconds, `time` as in Record, `size` of both streams."""
 
     status: CellStatus
     size: int
@@ -74,11 +79,7 @@ class Page(NamedTuple):
 
 
 class CellLog:
-    """The files of one cell. Holds no descriptor.
-
-    Args:
-        folder: `cells_dir/<session id>`.
-        cell_id: Names them.
+    """The files of one cell, `<folder>/<cell id>.*`; the folder is `cells_dir/<session id>`. Holds no descriptor.
 
     Raises:
         UnknownUnitError: The id is not one.
@@ -95,7 +96,6 @@ class CellLog:
         self.records_path = folder / f"{cell_id}{RECORDS}"
 
     def exists(self) -> bool:
-        """Say whether it is kept."""
         return self.records_path.is_file()
 
     def size(self, stream: str) -> int:
@@ -172,53 +172,43 @@ class CellLog:
             found, end = self.records_from(offset)
             yield from found
 
-    def last(self, kind: str) -> Record | None:
-        """Return the last record of a kind, which is near the end of the file unless much came late; None without."""
-        found = None
-        with suppress(OSError), self.records_path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            for start in sorted({max(0, size - READ_BYTES), 0}, reverse=True):
-                file.seek(start)
-                for line in file.readlines()[1 if start else 0 :]:
-                    if f'"{kind}"'.encode() in line and line.endswith(b"\n"):
-                        record = _record(line, start)
-                        found = record if record is not None and record.kind == kind else found
-                if found is not None:
-                    break
-        return found
-
     def ended(self) -> End | None:
         """Return how the cell ended, None while it has not or its writer was killed.
 
         Raises:
             OutputGoneError: The cell is not kept.
         """
-        found = self.last("end")
-        if found is None and not self.exists():
-            raise self._gone()
-        return None if found is None else end_of(found)
+        try:
+            with self.records_path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                for start in sorted({max(0, size - READ_BYTES), 0}, reverse=True):  # further ahead if much came late
+                    file.seek(start)
+                    lines = (line for line in file if b'"end"' in line and line.endswith(b"\n"))
+                    found = [record for line in lines if (record := _record(line, 0)) and record.kind == "end"]
+                    if found:
+                        return end_of(found[-1])
+        except FileNotFoundError:
+            raise self._gone() from None
+        return None
 
     def seal(self, error: Mapping[str, object] | None, ended_at: float) -> bool:
         """Write the end (Unix seconds) of a cell that began and has none; say whether it was written."""
-        try:
-            if not self.exists() or self.last("end") is not None:
-                return False
-            began = next((record.time for record in self.records()), ended_at)
-            with self.records_path.open("ab", buffering=0) as file:
-                file.write(b"\n")  # a writer that was killed may have left half a line
-        except (UnknownUnitError, OSError):
-            return False
-        writer = CellWriter(str(self.folder), self.cell_id, cap=1 << 62)
-        writer.end("error", execution_count=None, duration=max(0.0, ended_at - began), error=error)
-        return self.last("end") is not None
+        with suppress(UnknownUnitError, OSError):
+            if self.ended() is None:
+                began = next((record.time for record in self.records()), ended_at)
+                with self.records_path.open("ab", buffering=0) as file:
+                    file.write(b"\n")  # a writer that was killed may have left half a line
+                writer = CellWriter(str(self.folder), self.cell_id, cap=1 << 62)
+                writer.end("error", execution_count=None, duration=max(0.0, ended_at - began), error=error)
+                return self.ended() is not None
+        return False
 
     def reply(self) -> Reply | None:
         """Return what the end says as a kernel's reply, None where there is no end."""
-        found = self.last("end")
-        if found is None:
-            return None
-        end = end_of(found)
-        return Reply(end.status, end.error, end.execution_count, end.asked_exit)
+        with suppress(OutputGoneError):
+            if (end := self.ended()) is not None:
+                return Reply(end.status, end.error, end.execution_count, end.asked_exit)
+        return None
 
     def _gone(self) -> OutputGoneError:
         return OutputGoneError(
@@ -238,6 +228,10 @@ def _record(line: bytes, offset: int) -> Record | None:
         return None
 
 
+def _status(said: Mapping[str, Any]) -> CellStatus:
+    return {"ok": CellStatus.OK, "error": CellStatus.ERROR}.get(str(said.get("status")), CellStatus.ABORTED)
+
+
 def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") -> CellError:
     """Return what was raised, as a record, or with `ename` and `evalue` as a message, has it."""
     lines = said.get("traceback")
@@ -246,58 +240,30 @@ def error_in(said: Mapping[str, Any], name: str = "name", value: str = "value") 
 
 
 def end_of(record: Record) -> End:
-    """Return what a record `end` says."""
     said = record.said
-    statuses = {"ok": CellStatus.OK, "error": CellStatus.ERROR}
-    return End(
-        statuses.get(str(said.get("status")), CellStatus.ABORTED),
-        record.at + record.err_at,
-        record.time,
-        said.get("execution_count"),
-        said.get("duration"),
-        said.get("ask_exit") is True,
-        error_in(said["error"]) if isinstance(said.get("error"), dict) else None,
-    )
+    error = error_in(said["error"]) if isinstance(said.get("error"), dict) else None
+    size, count, duration = record.at + record.err_at, said.get("execution_count"), said.get("duration")
+    return End(_status(said), size, record.time, count, duration, said.get("ask_exit") is True, error)
 
 
 def reply_of(content: Mapping[str, Any]) -> Reply:
-    """Return what the content of an execute_reply says."""
-    statuses = {"ok": CellStatus.OK, "error": CellStatus.ERROR}
-    status = statuses.get(str(content.get("status")), CellStatus.ABORTED)
-    count = content.get("execution_count")
-    return Reply(
-        status,
-        error_in(content, "ename", "evalue") if status is CellStatus.ERROR else None,
-        count if isinstance(count, int) else None,
-        asks_exit(content),
-    )
-
-
-def asks_exit(content: Mapping[str, Any]) -> bool:
-    """Say whether the code of an execute_reply called exit() or quit()."""
-    pieces = content.get("payload")
-    pieces = [it for it in pieces if isinstance(it, dict)] if isinstance(pieces, list) else []
-    return any(it.get("source") == "ask_exit" and not it.get("keepkernel") for it in pieces)
+    status, count, payload = _status(content), content.get("execution_count"), content.get("payload")
+    pieces = [it for it in payload if isinstance(it, dict)] if isinstance(payload, list) else []
+    error = error_in(content, "ename", "evalue") if status is CellStatus.ERROR else None
+    asked_exit = any(it.get("source") == "ask_exit" and not it.get("keepkernel") for it in pieces)
+    return Reply(status, error, count if isinstance(count, int) else None, asked_exit)
 
 
 def as_event(record: Record) -> dict[str, Any] | None:
     """Return a record as clients of a stream are told it (without `id`), None for what they are not told."""
-    said = record.said
-    members = {
-        "display": ("data", "metadata", "display_id", "update"),
-        "result": ("data", "metadata", "execution_count"),
-        "error": ("name", "value", "traceback"),
-        "clear": ("wait",),
-    }
-    if record.kind in members:
-        return {"event": record.kind, **{name: said.get(name) for name in members[record.kind]}}
+    if record.kind in _EVENTS:
+        return {"event": record.kind, **{name: record.said.get(name) for name in _EVENTS[record.kind]}}
     if record.kind == "status":
-        return {"event": "status", "status": said.get("event")}
+        return {"event": "status", "status": record.said.get("event")}
     return {"event": "notice", "text": capped_words(record)} if record.kind == "capped" else None
 
 
 def capped_words(capped: Record) -> str:
-    """Say that output is missing, and why."""
     if why := capped.said.get("disk"):
         return f"some output of this cell was not kept: {why}"
     return f"the complete output is cut at its cap of {capped.said.get('cap')} bytes"
@@ -319,60 +285,3 @@ async def held_to_cap(request: ExecuteRequest) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-class CellRecorder:
-    """Writes the files of a cell from the iopub messages of a kernel that does not write them by itself; blocking."""
-
-    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
-        self._writer = CellWriter(str(folder), cell_id, cap)
-        self._began = time.monotonic()
-        self.begin = self._writer.begin
-        self.close = self._writer.close
-
-    def take(self, msg_type: str, content: Mapping[str, Any]) -> bool:
-        """Record a message of the cell; False for one that is no output."""
-        writer = self._writer
-        data, metadata, transient = (_map(content, name) for name in ("data", "metadata", "transient"))
-        if msg_type == "stream":
-            name = "stderr" if content.get("name") == "stderr" else "stdout"
-            writer.write(name, str(content.get("text") or "").encode("utf-8", "surrogatepass"))
-        elif msg_type in {"display_data", "update_display_data"}:
-            named = transient.get("display_id")
-            is_update = msg_type == "update_display_data"
-            if isinstance(data.get(STATUS_MIME, {}), dict):
-                writer.display(data, metadata, None if named is None else str(named), update=is_update)
-        elif msg_type == "execute_result":
-            count = content.get("execution_count")
-            writer.result(data, metadata, count if isinstance(count, int) else None)
-        elif msg_type == "clear_output":
-            writer.clear(content.get("wait") is True)
-        elif msg_type == "error":
-            error = error_in(content, "ename", "evalue")
-            writer.error(error.name, error.value, error.traceback)
-        else:
-            return False
-        return True
-
-    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
-        """The cell has ended. Output that comes later may still be taken.
-
-        Args:
-            content: Of the execute_reply; {} where none came.
-            status: `ok`, `error` or `aborted`, where it is not to be the reply's.
-        """
-        reply = reply_of(content)
-        error = reply.error
-        told = None if error is None else {"name": error.name, "value": error.value, "traceback": [*error.traceback]}
-        self._writer.end(
-            status or (reply.status.value if content else "error"),
-            execution_count=reply.execution_count,
-            duration=time.monotonic() - self._began,
-            ask_exit=reply.asked_exit,
-            error=told,
-        )
-
-
-def _map(content: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = content.get(name)
-    return value if isinstance(value, dict) else {}

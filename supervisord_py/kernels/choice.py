@@ -9,12 +9,12 @@ import msgspec
 
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.session import BackendName
-from supervisord_py.process.child_environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.environment import Filtered
+    from supervisord_py.process.child_environment import Environment
 
 BASH = "bash"
 PYTHON = "python"
@@ -78,7 +78,7 @@ class Attempt(msgspec.Struct, frozen=True):
     source: Source
     path: str  # of the interpreter, or where it would be
     verdict: Verdict
-    detail: str = ""  # a phrase that can follow its name: "is not there"
+    detail: str  # a phrase that can follow its name: "is not there"
     version: str | None = None
     remedy: str | None = None  # the command that would make it usable
 
@@ -89,61 +89,23 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Say it in one line."""
-        return f"{self.path} ({self.source.value}) {self.detail or self.verdict.value}"
-
-
-class Explanation(msgspec.Struct, frozen=True):
-    """How a choice came about, or why there is none (`failure`). `attempts` are all candidates in their order."""
-
-    cwd: str
-    attempts: tuple[Attempt, ...] = ()
-    interpreter: str | None = None
-    kernelspec: str | None = None
-    overlay: str | None = None
-    environment: Filtered | None = None
-    modules: tuple[str, ...] = ()
-    failure: str | None = None
+        return f"{self.path} ({self.source.value}) {self.detail}"
 
     def document(self) -> dict[str, Any]:
-        """Return JSON values; of the environment names only."""
-        found = self.environment
-        return {
-            "cwd": self.cwd,
-            "kernelspec": self.kernelspec,
-            "interpreter": self.interpreter,
-            "overlay": self.overlay,
-            "candidates": [
-                {
-                    "source": each.source.value,
-                    "path": each.path,
-                    "taken": each.verdict is Verdict.TAKEN,
-                    "reason": each.verdict.value,
-                    "version": each.version,
-                    "detail": each.detail or None,
-                    "remedy": each.remedy,
-                }
-                for each in self.attempts
-            ],
-            "environment": found
-            and {
-                "passed": sorted(found.env),
-                "dropped": [{"name": name, "why": why.value} for name, why in found.dropped.items()],
-            },
-            "modules": list(self.modules),
-            "failure": self.failure,
-        }
+        """Return JSON values."""
+        members = {"taken": self.verdict is Verdict.TAKEN, "reason": self.verdict.value, "version": self.version}
+        return {"source": self.source.value, "path": self.path, **members, "detail": self.detail, "remedy": self.remedy}
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Everything that a start needs to know about where and with what."""
+    """Everything that a start needs to know about where and with what, and how it came about; or why there is none."""
 
     cwd: str  # real path
     key: str  # for `SessionKey.interpreter`
     backend: BackendName  # BASH for bash cells, else as asked for
     language: str  # `python`, `bash`, or that of the kernelspec
-    explanation: Explanation
-    env: Environment = NOTHING  # complete and filtered; for an external gateway only what the session brings
+    environment: Filtered  # complete; for an external gateway only what the session brings
+    attempts: tuple[Attempt, ...] = ()  # all candidates in their order
     interpreter: str | None = None  # Python for our launcher
     overlay: str | None = None  # folder with ipykernel to be appended to sys.path
     modules: tuple[str, ...] = ()  # folders that exist, the user's before the project's
@@ -152,3 +114,23 @@ class Choice(msgspec.Struct, frozen=True):
     interrupt_mode: str = "signal"  # or `message`
     shell: str | None = None  # the bash, for bash cells
     notices: tuple[str, ...] = ()  # for people
+    failure: str | None = None  # why nothing can be started
+
+    @property
+    def env(self) -> Environment:
+        """The environment of the kernel."""
+        return self.environment.env
+
+    def document(self) -> dict[str, Any]:
+        """Return the explanation as JSON values; of the environment names only."""
+        dropped = [{"name": name, "why": why.value} for name, why in self.environment.dropped.items()]
+        return {
+            "cwd": self.cwd,
+            "kernelspec": self.kernelspec,
+            "interpreter": self.interpreter or self.shell,
+            "overlay": self.overlay,
+            "candidates": [each.document() for each in self.attempts],
+            "environment": {"passed": sorted(self.env), "dropped": dropped},
+            "modules": list(self.modules),
+            "failure": self.failure,
+        }

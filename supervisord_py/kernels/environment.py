@@ -30,8 +30,6 @@ _MARKS = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 class PrefixKind(StrEnum):
-    """What sort of environment an interpreter lives in."""
-
     VENV = "venv"
     CONDA = "conda"
     PLAIN = "plain"
@@ -46,8 +44,6 @@ class Activation(msgspec.Struct, frozen=True):
 
 
 class Why(StrEnum):
-    """Why a variable did not pass."""
-
     OURS = "ours"
     SECRET = "holds a secret"  # noqa: S105  # a word for people
     DENIED = "denied"

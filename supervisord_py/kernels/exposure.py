@@ -24,25 +24,11 @@ class Expose(StrEnum):
 
     @property
     def python(self) -> bool:
-        """Whether Python cells are wanted."""
         return self is not Expose.BASH
 
     @property
     def bash(self) -> bool:
-        """Whether bash cells are wanted."""
         return self is not Expose.PYTHON
-
-
-def degraded(wanted: Expose, *, python: bool, bash: bool) -> Expose | None:
-    """Return what is offered of what is wanted; None when nothing at all can be had.
-
-    Where Python cells are wanted and cannot be had, bash takes their place, even where only Python was asked for: an
-    agent that can do something is better than one that can do nothing. The other way round nothing is widened: who
-    asked for bash alone did not want Python.
-    """
-    if wanted.python and python:
-        return Expose.BOTH if wanted.bash and bash else Expose.PYTHON
-    return Expose.BASH if bash else None
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -75,18 +61,23 @@ class CapabilityReport(msgspec.Struct, frozen=True):
 
 
 def report(wanted: Expose, python: Offer, shell: str | None, backend: BackendName) -> CapabilityReport:
-    """Put together what is offered, from what is wanted, what became of Python, and the bash that was found or not."""
-    expose = degraded(wanted, python=python.offered, bash=shell is not None)
+    """Put together what is offered, from what is wanted, what became of Python, and the bash that was found or not.
+
+    Where Python cells are wanted and cannot be had, bash takes their place, even where only Python was asked for: an
+    agent that can do something is better than one that can do nothing. The other way round nothing is widened.
+    """
     if not wanted.python:
         python = Offer(offered=False, reason=NOT_WANTED)
+    is_instead = not wanted.bash and not python.offered
     if shell is None:
         bash = Offer(offered=False, reason="there is no bash on PATH")
-    elif expose is None or not expose.bash:
-        bash = Offer(offered=False, reason=NOT_WANTED, program=shell)
+    elif wanted.bash or is_instead:
+        reason = "in place of Python cells, which cannot be had" if is_instead else None
+        bash = Offer(offered=True, reason=reason, program=shell)
     else:
-        instead = None if wanted.bash else "in place of Python cells, which cannot be had"
-        bash = Offer(offered=True, reason=instead, program=shell)
-    return CapabilityReport(wanted, expose, python, bash, backend)
+        bash = Offer(offered=False, reason=NOT_WANTED, program=shell)
+    kinds = {(True, True): Expose.BOTH, (True, False): Expose.PYTHON, (False, True): Expose.BASH}
+    return CapabilityReport(wanted, kinds.get((python.offered, bash.offered)), python, bash, backend)
 
 
 # -- variables of the original -----------------------------------------------------------------------------------------

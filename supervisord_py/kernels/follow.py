@@ -1,6 +1,6 @@
 """Follows a cell while it runs: bytes and records in their true order, each follower at its own speed.
 
-What is not taken waits in the files, not in memory. A ring is a hint, the files are the truth.
+What is not taken waits in the files, not in memory. A ring of the bell is a hint, the files are the truth.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ class Bell:
         self._next = asyncio.Event()
 
     def ring(self) -> None:
-        """There is something new."""
         self.rings += 1
         self._next.set()
         self._next = asyncio.Event()
 
     def close(self) -> None:
-        """It is over, everything is there."""
         self.is_closed = True
         self.ring()
 
@@ -84,7 +82,7 @@ async def follow(log: CellLog, bell: Bell, begin: Position = START) -> AsyncGene
         found = await asyncio.to_thread(reading.look)
         for item in found:
             yield item
-        if (found and isinstance(found[-1], Record) and found[-1].kind == "end") or (over and not found):
+        if (over and not found) or (found and isinstance(found[-1], Record) and found[-1].kind == "end"):
             return
         pause = LOOK_SECONDS[0] if found else min(2 * pause, LOOK_SECONDS[1])
         if not found:

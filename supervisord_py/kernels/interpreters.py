@@ -7,29 +7,41 @@ in it: they say how it was started. `candidates` is pure; what looks at the disk
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import re
 import shutil
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from supervisord_py.errors import InvalidInputError
+from supervisord_py.errors import InvalidInputError, StartFailedError
 from supervisord_py.kernels.choice import Source, Verdict
 from supervisord_py.kernels.environment import Activation, PrefixKind
-from supervisord_py.kernels.installs import part_of
+from supervisord_py.kernels.inside import self_report
+from supervisord_py.kernels.installs import PROGRAMS, how_it_ended, mark_of
 from supervisord_py.kernels.shortened import shortened
+from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+
+    from supervisord_py.process.keeper_client import KeeperClient
 
 MANAGED = "managed"
 """The word by which a request asks for the managed environment."""
-PATH_MAX, PART_MAX = 4096, 255
 PROJECT_MODULES = ".pxd/modules"
+PROBE_SECONDS = 10.0
+SHIM_SECONDS = 30.0
+"""How long a program that only leads to another one (pyenv's) is believed: its answer depends on files nobody knows."""
+REMEMBERED = 64
 _VERSIONED = re.compile(r"python[0-9.]*")
+_SCRIPT = str(Path(self_report.__file__).absolute())
 
 Stamps = tuple[tuple[str, int], ...]
 
@@ -73,7 +85,7 @@ def candidates(
         bare = root.rstrip("/") or "/"
         return Candidate(source, (f"{bare}/bin/python", f"{bare}/bin/python3"), root=bare)
 
-    def program(source: Source, name: str) -> Candidate:
+    def on_path(source: Source, name: str) -> Candidate:
         entries = (environ.get("PATH") or path).split(":")  # relative ones are none that we follow
         found = dict.fromkeys(f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/"))
         return Candidate(source, tuple(found) or (f"/{name}",), name=name)
@@ -86,18 +98,12 @@ def candidates(
         if "/" in named or named == "~":
             place = absolute(named).rstrip("/") or "/"
             return (Candidate(source, (place, f"{place}/bin/python", f"{place}/bin/python3")),)
-        return (program(source, named),)
-    found = [
-        *(
-            environment(source, absolute(environ[source.value]))
-            for source in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX)
-            if environ.get(source.value)
-        ),
-        *(environment(source, absolute(source.value)) for source in (Source.DOT_VENV, Source.VENV)),
-        *((environment(Source.MANAGED, managed),) if managed is not None else ()),
-        program(Source.PATH, "python3"),
-        program(Source.PATH, "python"),
-    ]
+        return (on_path(source, named),)
+    active = [each for each in (Source.VIRTUAL_ENV, Source.CONDA_PREFIX) if environ.get(each.value)]
+    found = [environment(each, absolute(environ[each.value])) for each in active]
+    found += [environment(each, absolute(each.value)) for each in (Source.DOT_VENV, Source.VENV)]
+    found += [environment(Source.MANAGED, managed)] if managed is not None else []
+    found += [on_path(Source.PATH, "python3"), on_path(Source.PATH, "python")]
     firsts: dict[str, Candidate] = {}
     for each in found:
         firsts.setdefault(each.paths[0], each)
@@ -114,43 +120,25 @@ def real_cwd(cwd: str | None, home: str) -> str:
         InvalidInputError: It is not absolute, not there, no directory, or closed to us.
     """
     wanted = home if cwd is None else cwd
-    trouble = None
+    trouble, real = None, "" if "\0" in wanted else os.path.realpath(wanted)
     if not wanted.startswith("/") or "\0" in wanted:
         trouble = f"is not an absolute path: {shortened(repr(wanted))}"
-    elif _is_too_long(wanted):
-        trouble = f"has a name longer than a path can be: {shortened(wanted)}"
     elif not os.path.exists(wanted):
-        trouble = f"does not exist: {wanted}"
+        trouble = f"does not exist: {shortened(wanted)}"
     elif not os.path.isdir(wanted):
         trouble = f"is not a directory: {wanted}"
     elif not os.access(wanted, os.X_OK):
         trouble = f"cannot be entered: {wanted}"
-    real = os.path.realpath(wanted) if trouble is None else ""
-    if any("\ud800" <= char <= "\udfff" for char in real):
+    elif any("\ud800" <= char <= "\udfff" for char in real):
         trouble = f"has a name that is no UTF-8: {os.fsencode(real)!r}"
     if trouble is not None:
         raise refused("/cwd", f"Working directory {trouble}", "name a directory that exists, with --cwd")
     return real
 
 
-def check_name(interpreter: str | None) -> None:
-    """Check that what is asked for could be an interpreter at all.
-
-    Raises:
-        InvalidInputError: It is longer than a path or a name can be.
-    """
-    if interpreter is not None and _is_too_long(interpreter):
-        message = f"the interpreter has a name longer than a path can be: {shortened(interpreter)}"
-        raise refused("/interpreter", message, "name an interpreter, its environment, or managed")
-
-
 def refused(pointer: str, message: str, hint: str) -> InvalidInputError:
     """Return the error for one member of a request."""
     return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])
-
-
-def _is_too_long(path: str) -> bool:
-    return len(path) >= PATH_MAX or any(len(part) > PART_MAX for part in path.split("/"))
 
 
 def is_trusted(path: str, cwd: str) -> bool:
@@ -167,7 +155,7 @@ def is_trusted(path: str, cwd: str) -> bool:
 
 def module_folders(user: str, cwd: str) -> tuple[str, ...]:
     """Return the folders of modules that exist: the user's, then the project's, which overrides by name."""
-    project = os.path.join(cwd, PROJECT_MODULES)
+    project = f"{cwd.rstrip('/')}/{PROJECT_MODULES}"
     trusted = (user, project) if is_trusted(project, cwd) else (user,)
     return tuple(folder for folder in trusted if os.path.isdir(folder))
 
@@ -183,38 +171,25 @@ def session_path(python: str) -> str:
     The last part is not followed: a virtual environment is known by where its python lies. `python3` beside a `python`
     that is the same file is that `python`: who has activated an environment and who finds it on PATH meet.
     """
-    folder, name = os.path.realpath(os.path.dirname(python)), os.path.basename(python)
-    usual = os.path.join(folder, "python")
+    path = Path(python)
+    path = path.parent.resolve() / path.name
+    usual = path.with_name("python")
     try:
-        same = _VERSIONED.fullmatch(name) is not None and os.path.samefile(usual, os.path.join(folder, name))
+        same = _VERSIONED.fullmatch(path.name) is not None and usual.samefile(path)
     except OSError:
         same = False
-    return usual if same else os.path.join(folder, name)
+    return str(usual if same else path)
 
 
 def activation_of(python: str) -> Activation:
     """Return what activating the environment of an interpreter would say, by its path alone."""
-    folder = os.path.dirname(python)
-    prefix = os.path.dirname(folder)
-    if os.path.isfile(os.path.join(prefix, "pyvenv.cfg")):
-        return Activation(folder, prefix, PrefixKind.VENV)
-    conda = os.path.isdir(os.path.join(prefix, "conda-meta"))
-    return Activation(folder, prefix, PrefixKind.CONDA if conda else PrefixKind.PLAIN)
+    folder = Path(python).parent
+    kind = PrefixKind.CONDA if (folder.parent / "conda-meta").is_dir() else PrefixKind.PLAIN
+    kind = PrefixKind.VENV if (folder.parent / "pyvenv.cfg").is_file() else kind
+    return Activation(str(folder), str(folder.parent), kind)
 
 
-def stamps(paths: Sequence[str]) -> Stamps:
-    """Return when each was changed last; -1 for what is not there."""
-
-    def changed(path: str) -> int:
-        try:
-            return os.stat(path).st_mtime_ns
-        except OSError:
-            return -1
-
-    return tuple((path, changed(path)) for path in paths)
-
-
-class Trouble(msgspec.Struct, frozen=True):
+class Trouble(NamedTuple):
     """Why an interpreter cannot be asked, or did not answer. `detail` follows its name: "is not there"."""
 
     verdict: Verdict
@@ -225,7 +200,7 @@ def find(candidate: Candidate, cwd: str) -> str | Trouble:
     """Return the program of a candidate, or why there is none."""
     root, source = candidate.root, candidate.source
     if root is not None and (source is Source.MANAGED or source.decisive):
-        if os.path.lexists(part_of(Path(root))):
+        if os.path.lexists(mark_of(Path(root))):
             return Trouble(Verdict.NOT_BUILT, "is half built")
         if not os.path.isdir(root):
             return Trouble(Verdict.NOT_BUILT, "is not built")
@@ -237,10 +212,106 @@ def find(candidate: Candidate, cwd: str) -> str | Trouble:
             if os.access(path, os.X_OK):
                 return path
             trouble = trouble or Trouble(Verdict.NOT_EXECUTABLE, "is not executable")
-        elif os.path.islink(path) and trouble is None:
-            trouble = Trouble(Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there")
+        elif os.path.islink(path):
+            trouble = trouble or Trouble(Verdict.MISSING, f"is a link to {os.readlink(path)}, which is not there")
     if trouble is not None:
         return trouble
     if root is not None and os.path.isdir(root):
         return Trouble(Verdict.MISSING, "is not there: the environment has no bin/python")
     return Trouble(Verdict.MISSING, "is not on PATH" if candidate.name else "is not there")
+
+
+# -- what they say of themselves ---------------------------------------------------------------------------------------
+
+
+class Interpreter(msgspec.Struct, frozen=True):
+    """What an interpreter said of itself (`inside/self_report.py`); `path` is where it was found."""
+
+    executable: str
+    version: tuple[int, ...]
+    prefix: str
+    venv: bool
+    conda: bool
+    ipykernel: str | None
+    lacking: tuple[str, ...]
+    tag: str  # names its overlay
+    pip: bool
+    packages: tuple[str, ...]
+    path: str = ""
+
+    @property
+    def activation(self) -> Activation:
+        """What activating its environment would say."""
+        kind = PrefixKind.VENV if self.venv else PrefixKind.CONDA if self.conda else PrefixKind.PLAIN
+        return Activation(str(Path(self.executable).parent), self.prefix, kind)
+
+    @property
+    def shim(self) -> bool:
+        """Whether the program that was found is only a way to another one."""
+        return os.path.realpath(self.path) != os.path.realpath(self.executable)
+
+    def stamps(self) -> Stamps:
+        """Return when each file was changed that the answer depends on; -1 for what is not there."""
+
+        def changed(path: str) -> int:
+            try:
+                return os.stat(path).st_mtime_ns
+            except OSError:
+                return -1
+
+        paths = (self.path, os.path.realpath(self.path), f"{self.prefix}/pyvenv.cfg", *self.packages)
+        return tuple((path, changed(path)) for path in paths)
+
+
+def read_report(path: str, text: str) -> Interpreter | Trouble:
+    """Turn the report among what an interpreter printed into a value: start-up files may print, too."""
+    lines = [line for line in text.splitlines() if line.startswith(self_report.MARK)]
+    if not lines:
+        return Trouble(Verdict.FAILED, "exits with 0 without an answer")
+    try:
+        said = msgspec.json.decode(lines[-1].removeprefix(self_report.MARK), type=Interpreter)
+    except msgspec.DecodeError:
+        return Trouble(Verdict.FAILED, "gives an answer that makes no sense")
+    return msgspec.structs.replace(said, path=path, executable=said.executable or path)
+
+
+class InterpreterProbe:
+    """Asks interpreters what they are: each is run once, and what it said holds until its files change.
+
+    A failure is never remembered: the next request asks a dead interpreter again.
+    """
+
+    def __init__(self, client: KeeperClient) -> None:
+        self._client = client
+        self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def ask(self, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | Trouble:
+        """Ask an interpreter what it is; who asks meanwhile waits for the same answer. `cwd` matters to shims."""
+        lock = self._asking.setdefault(path, asyncio.Lock())
+        async with lock:
+            for key in ((path, ""), (path, cwd)):
+                said, seen, until = self._answers.get(key, (None, (), 0.0))
+                if said is not None and time.monotonic() < until and await asyncio.to_thread(said.stamps) == seen:
+                    return said
+            name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
+            argv = (path, "-I", _SCRIPT)
+            try:
+                ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env, timeout=PROBE_SECONDS)
+            except TimeoutError:
+                return Trouble(Verdict.TIMED_OUT, f"does not answer within {PROBE_SECONDS:g} s")
+            except StartFailedError as error:
+                return Trouble(Verdict.FAILED, f"cannot be started: {error.detail}")
+            if ended.code != 0:
+                return Trouble(Verdict.FAILED, how_it_ended(ended))
+            answer = read_report(path, ended.stdout)
+            if isinstance(answer, Interpreter):
+                until = time.monotonic() + (SHIM_SECONDS if answer.shim else float("inf"))
+                while len(self._answers) >= REMEMBERED:
+                    del self._answers[next(iter(self._answers))]
+                self._answers[path, cwd if answer.shim else ""] = (
+                    answer,
+                    await asyncio.to_thread(answer.stamps),
+                    until,
+                )
+            return answer

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-import os
 import re
 import shutil
 import sys
+from contextlib import suppress
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,6 @@ class Kernelspec(msgspec.Struct, frozen=True):
     interrupt_mode: str = "signal"
     env: Mapping[str, str] = {}
     file: str = ""
-    provisioner: str = LOCAL_PROVISIONER
 
     def __repr__(self) -> str:
         return f"Kernelspec({self.name!r}, {self.argv!r}, {self.file!r})"
@@ -79,20 +79,17 @@ async def documents() -> dict[str, dict[str, Any]]:
 
     A broken one is left out; the native one is always there.
     """
-    return await asyncio.to_thread(_documents)
 
+    def read() -> dict[str, dict[str, Any]]:
+        native = {"argv": ["python3", *_LAUNCHED], "display_name": "Python 3", "language": "python"}
+        found = {NATIVE: {**_DEFAULTS, **native}}
+        for name, folder in sorted(_folders().items()):
+            with suppress(ConfigError):
+                filled = {key: value for key, value in _read(name, folder).to_dict().items() if value}
+                found[name] = {**_DEFAULTS, "display_name": name, "language": "", **filled, "resource_dir": folder}
+        return found
 
-def _documents() -> dict[str, dict[str, Any]]:
-    native = {"argv": ["python3", *_LAUNCHED], "display_name": "Python 3", "language": "python"}
-    found = {NATIVE: {**_DEFAULTS, **native}}
-    for name, folder in sorted(_folders().items()):
-        try:
-            said = _read(name, folder)
-        except ConfigError:
-            continue
-        filled = {key: value for key, value in said.to_dict().items() if value}
-        found[name] = {**_DEFAULTS, "display_name": name, "language": "", **filled, "resource_dir": folder}
-    return found
+    return await asyncio.to_thread(read)
 
 
 async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernelspec:
@@ -108,24 +105,46 @@ async def find_kernelspec(name: str, backend: BackendName, path: str) -> Kernels
 def _find(name: str, backend: BackendName, path: str) -> Kernelspec:
     folders, wanted = _folders(), name.lower()
     if wanted not in folders:
-        if wanted != NATIVE:
-            raise _unknown(name, sorted({NATIVE, *folders}))
-        return Kernelspec(NATIVE, ("python3", *_LAUNCHED), "python")
+        if wanted == NATIVE:
+            return Kernelspec(NATIVE, ("python3", *_LAUNCHED), "python")
+        names = sorted({NATIVE, *folders})
+        near = next(iter(difflib.get_close_matches(wanted, names, n=1)), None)
+        meant = f"; did you mean {near}?" if near else "."
+        message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
+        hint = "`jupyter kernelspec list` shows where they are looked for."
+        errors = [{"pointer": "/kernelspec", "message": message}]
+        raise InvalidInputError(message, hint=hint, errors=errors, nearest=near, kernelspecs=names)
     folder = folders[wanted]
     said = _read(wanted, folder)
+    file = str(Path(folder, "kernel.json"))
     known = {"{resource_dir}": folder, "{prefix}": sys.prefix}  # the connection file is put in by the start
+    argv = tuple(_TEMPLATE.sub(lambda found: known[found[0]], word) for word in said.argv)
     stanza = said.metadata.get("kernel_provisioner")
-    spec = Kernelspec(
-        name=wanted,
-        argv=tuple(_TEMPLATE.sub(lambda found: known[found[0]], word) for word in said.argv),
-        language=said.language,
-        interrupt_mode=said.interrupt_mode,
-        env=said.env,
-        file=os.path.join(folder, "kernel.json"),
-        provisioner=(isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER,
-    )
-    _check_provisioner(spec, backend)
-    return spec if spec.native else _with_program(spec, path)
+    provisioner = (isinstance(stanza, dict) and stanza.get("provisioner_name")) or LOCAL_PROVISIONER
+    if provisioner == OUR_PROVISIONER and backend is not BackendName.DIRECT:
+        raise ConfigError(
+            f"the kernelspec {wanted} ({file}) starts its kernels through this daemon (provisioner {provisioner}); "
+            f"the backend {backend} would ask the daemon again, without end",
+            hint=f"use --backend {BackendName.DIRECT}, or another kernelspec",
+            kernelspec=wanted,
+        )
+    if provisioner not in {OUR_PROVISIONER, LOCAL_PROVISIONER} and backend is BackendName.DIRECT:
+        raise ConfigError(
+            f"the kernelspec {wanted} ({file}) is started by the provisioner {provisioner}, elsewhere than on this "
+            "machine; the direct backend cannot do that",
+            hint=f"use --backend {BackendName.GATEWAY_LOCAL} or {BackendName.GATEWAY_EXTERNAL}",
+            kernelspec=wanted,
+        )
+    spec = Kernelspec(wanted, argv, said.language, said.interrupt_mode, said.env, file)
+    if spec.native:
+        return spec
+    program = shutil.which(argv[0], path=path)
+    if _BARE_PYTHON.fullmatch(argv[0]):  # a mere "python" is that of the environment it was installed in
+        prefix = file.removesuffix(f"/share/jupyter/kernels/{wanted}/kernel.json")
+        program = shutil.which(f"{prefix}/bin/{argv[0]}") or program
+    if program is None:
+        raise _broken(wanted, file, f"its program {argv[0]} is not there or cannot be executed")
+    return msgspec.structs.replace(spec, argv=(program, *argv[1:]))
 
 
 def _folders() -> dict[str, str]:
@@ -133,80 +152,27 @@ def _folders() -> dict[str, str]:
     from jupyter_client.kernelspec import KernelSpecManager
     from jupyter_core.paths import jupyter_path
 
-    found: dict[str, str] = KernelSpecManager(
-        kernel_dirs=jupyter_path("kernels"), ensure_native_kernel=False
-    ).find_kernel_specs()
+    manager = KernelSpecManager(kernel_dirs=jupyter_path("kernels"), ensure_native_kernel=False)
+    found: dict[str, str] = manager.find_kernel_specs()
     return found
 
 
 def _read(name: str, folder: str) -> Any:
-    """Return Jupyter's `KernelSpec` of a folder.
-
-    Raises:
-        ConfigError: It is broken.
-    """
+    """Return Jupyter's `KernelSpec` of a folder; raise ConfigError where it is broken."""
     from jupyter_client.kernelspec import KernelSpec
     from traitlets import TraitError
 
-    file = os.path.join(folder, "kernel.json")
-    try:
-        with open(file, encoding="utf-8") as opened:
-            members = dict(json.load(opened))  # without those that it does not know: traitlets will refuse them one day
-        said = KernelSpec(
-            resource_dir=folder, **{n: members[n] for n in KernelSpec.class_trait_names() if n in members}
-        )
+    file = Path(folder, "kernel.json")
+    try:  # without members that it does not know: traitlets will refuse them one day
+        members = {k: v for k, v in dict(json.loads(file.read_text("utf-8"))).items() if k in KernelSpec.class_traits()}
+        said = KernelSpec(resource_dir=folder, **members)
     except (OSError, ValueError, TypeError, TraitError) as error:
-        raise _broken(name, file, f"cannot be read: {error}") from error
+        raise _broken(name, str(file), f"cannot be read: {error}") from error
     if not said.argv or not all(isinstance(word, str) for word in (*said.argv, *said.env.values())):
-        raise _broken(name, file, "it must have `argv`, a list of texts; `env` maps names to texts")
+        raise _broken(name, str(file), "it must have `argv`, a list of texts; `env` maps names to texts")
     return said
 
 
-def _with_program(spec: Kernelspec, path: str) -> Kernelspec:
-    """Return it with the full path of its program. A mere "python" is that of the environment it was installed in."""
-    program = shutil.which(spec.argv[0], path=path)
-    if _BARE_PYTHON.fullmatch(spec.argv[0]):
-        prefix = spec.file.removesuffix(f"/share/jupyter/kernels/{spec.name}/kernel.json")
-        program = shutil.which(os.path.join(prefix, "bin", spec.argv[0])) or program
-    if program is None:
-        raise _broken(spec.name, spec.file, f"its program {spec.argv[0]} is not there or cannot be executed")
-    return msgspec.structs.replace(spec, argv=(program, *spec.argv[1:]))
-
-
-def _check_provisioner(spec: Kernelspec, backend: BackendName) -> None:
-    if spec.provisioner == OUR_PROVISIONER and backend is not BackendName.DIRECT:
-        raise ConfigError(
-            f"the kernelspec {spec.name} ({spec.file}) starts its kernels through this daemon (provisioner "
-            f"{OUR_PROVISIONER}); the backend {backend} would ask the daemon again, without end",
-            hint=f"use --backend {BackendName.DIRECT}, or another kernelspec",
-            kernelspec=spec.name,
-        )
-    if spec.provisioner not in {OUR_PROVISIONER, LOCAL_PROVISIONER} and backend is BackendName.DIRECT:
-        raise ConfigError(
-            f"the kernelspec {spec.name} ({spec.file}) is started by the provisioner {spec.provisioner}, elsewhere "
-            "than on this machine; the direct backend cannot do that",
-            hint=f"use --backend {BackendName.GATEWAY_LOCAL} or {BackendName.GATEWAY_EXTERNAL}",
-            kernelspec=spec.name,
-        )
-
-
-def _unknown(name: str, names: list[str]) -> InvalidInputError:
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.6)
-    meant = f"; did you mean {near[0]}?" if near else "."
-    message = f"there is no kernelspec {name[:80]!r}{meant} There are: {', '.join(names)}."
-    return InvalidInputError(
-        message,
-        hint="`jupyter kernelspec list` shows where they are looked for.",
-        errors=[{"pointer": "/kernelspec", "message": message}],
-        nearest=near[0] if near else None,
-        kernelspecs=names,
-    )
-
-
 def _broken(name: str, file: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"the kernelspec {name} cannot be used: {file}: {why}",
-        hint=f"mend {file}, or install that kernel again",
-        kernelspec=name,
-        file=file,
-    )
+    detail, hint = f"the kernelspec {name} cannot be used: {file}: {why}", f"mend {file}, or install that kernel again"
+    return ConfigError(detail, hint=hint, kernelspec=name, file=file)

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +19,8 @@ from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels.artifacts import joined
 from supervisord_py.kernels.cell import Cell, CellError, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError, error_in
-from supervisord_py.kernels.cell_text import PLAIN
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.render import show
+from supervisord_py.kernels.render import PLAIN, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,20 +53,14 @@ _WORDS = {
 
 
 class NotebookCells(NamedTuple):
-    """What a notebook asks to be run.
+    """What a notebook asks to be run: its code cells, and name and language of the kernel it was made with.
 
-    Attributes:
-        cells: Its code cells in order; blank ones and those tagged `skip-execution` are not among them.
-        kernelspec: Name of the one that it was made with.
-        language: Of that kernel.
+    Blank cells and those tagged `skip-execution` are not among them.
     """
 
     cells: tuple[Cell, ...]
     kernelspec: str | None
     language: str | None
-
-
-# -- out of a notebook ---------------------------------------------------------------------------------------------
 
 
 def cells_of_notebook(text: str) -> NotebookCells:
@@ -79,17 +73,15 @@ def cells_of_notebook(text: str) -> NotebookCells:
     metadata = notebook.get("metadata") or {}
     spec = metadata.get("kernelspec") or {}
     language = (metadata.get("language_info") or {}).get("name") or spec.get("language")
-    cells = tuple(Cell(cell["source"], _title(cell)) for cell in _runnable(notebook))
-    return NotebookCells(cells, _text(spec.get("name")), _text(language))
+    cells = []
+    for cell in _runnable(notebook):
+        about = cell.get("metadata") or {}
+        cells.append(Cell(cell["source"], _text(about.get("title")) or _text(about.get("name"))))
+    return NotebookCells(tuple(cells), _text(spec.get("name")), _text(language))
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _title(cell: Mapping[str, Any]) -> str | None:
-    metadata = cell.get("metadata") or {}
-    return _text(metadata.get("title")) or _text(metadata.get("name"))
 
 
 def _runnable(notebook: Any) -> Iterator[Any]:
@@ -97,9 +89,6 @@ def _runnable(notebook: Any) -> Iterator[Any]:
         tags = (cell.get("metadata") or {}).get("tags") or ()
         if cell.get("cell_type") == "code" and cell["source"].strip() and SKIP_TAG not in tags:
             yield cell
-
-
-# -- into a notebook -----------------------------------------------------------------------------------------------
 
 
 def executed(
@@ -111,12 +100,8 @@ def executed(
 
     Args:
         text: The notebook as it was sent.
-        results: Of the cells of `cells_of_notebook`, in that order; a cell without one, or whose result says that it
-            was not run, is left without outputs.
+        results: Of the cells of `cells_of_notebook`, in that order; a cell that was not run is left without outputs.
         outputs_of: Returns the outputs of a result, in more detail than the result has them.
-
-    Raises:
-        InvalidInputError: It is no notebook.
     """
     notebook = _read(text)
     for position, cell in enumerate(_runnable(notebook)):
@@ -141,9 +126,6 @@ def _written(notebook: Any) -> str:
     return text if text.endswith("\n") else f"{text}\n"
 
 
-# -- history as a notebook -----------------------------------------------------------------------------------------
-
-
 def export(
     rows: Iterable[KernelCellRow],
     log_of: Callable[[KernelCellRow], CellLog],
@@ -162,10 +144,12 @@ def export(
         session_id, language, kernelspec: Of the session.
     """
     v4 = importlib.import_module("nbformat.v4")
-    name = kernelspec or {"python": "python3"}.get(language, language)
-    display = kernelspec or language.capitalize()
     metadata = {
-        "kernelspec": {"name": name, "display_name": display, "language": language},
+        "kernelspec": {
+            "name": kernelspec or {"python": "python3"}.get(language, language),
+            "display_name": kernelspec or language.capitalize(),
+            "language": language,
+        },
         "language_info": _LANGUAGES.get(language, {"name": language}),
         "px": {"session": session_id},
     }
@@ -177,10 +161,8 @@ def export(
         if row.title:
             notebook.cells.append(v4.new_markdown_cell(f"### {row.title}", id=f"{row.id[:58]}-title"))
             about["title"] = row.title
-        outputs = _nodes(_history_outputs(row, log_of, limits))
-        count = row.execution_count
-        cell = v4.new_code_cell(row.code, id=row.id, metadata=about, execution_count=count, outputs=outputs)
-        notebook.cells.append(cell)
+        members = {"execution_count": row.execution_count, "outputs": _nodes(_history_outputs(row, log_of, limits))}
+        notebook.cells.append(v4.new_code_cell(row.code, id=row.id, metadata=about, **members))
     plain: dict[str, Any] = json.loads(_written(notebook))
     return plain
 
@@ -188,12 +170,10 @@ def export(
 def _history_outputs(
     row: KernelCellRow, log_of: Callable[[KernelCellRow], CellLog], limits: OutputLimits
 ) -> list[Output]:
-    try:
+    outputs, is_kept = [], False
+    with suppress(OutputGoneError, OSError):
         log = log_of(row)
-        outputs = notebook_outputs(log, limits)
-        is_kept = log.exists()
-    except (OutputGoneError, OSError):
-        outputs, is_kept = [], False
+        outputs, is_kept = notebook_outputs(log, limits), log.exists()
     if not is_kept and row.total_bytes:
         gone = f"… [{row.total_bytes} bytes of output were removed by age or for space] …\n"
         outputs = [{"output_type": "stream", "name": "stdout", "text": gone}]
@@ -202,13 +182,7 @@ def _history_outputs(
 
 
 def notebook_outputs(log: CellLog, limits: OutputLimits, *, rich: bool = False) -> list[Output]:
-    """Return the outputs of a cell; blocking. A cell without files has none.
-
-    Args:
-        log: Its files.
-        limits: How much of it, as in answers.
-        rich: Pictures and tables whole, up to 16 MiB each.
-    """
+    """Return the outputs of a cell; blocking. With `rich`, pictures and tables are whole, up to 16 MiB each."""
     limits = replace(limits, inline_bytes=RICH_BYTES) if rich else limits
     return valid_outputs(show(log, limits, ALL_OUTPUTS).outputs)
 
@@ -231,13 +205,10 @@ def _valid(output: Mapping[str, Any]) -> Output:
     metadata = dict(output.get("metadata") or {})
     if away:
         metadata["px"] = {"artifacts": away}
-        kept.setdefault(PLAIN, "\n".join(_reference_words(mime, each) for mime, each in away.items()))
+        places = (f"artifact {it['artifact']}" if it["artifact"] else it.get("error") for it in away.values())
+        words = (f"[{mime}, {away[mime]['bytes']} bytes: {place}]" for mime, place in zip(away, places, strict=True))
+        kept.setdefault(PLAIN, "\n".join(words))
     return {**output, "data": kept, "metadata": metadata}
-
-
-def _reference_words(mime: str, reference: Mapping[str, Any]) -> str:
-    where = f"artifact {reference['artifact']}" if reference["artifact"] else reference.get("error", "not kept")
-    return f"[{mime}, {reference['bytes']} bytes: {where}]"
 
 
 def with_failure(outputs: list[Output], status: CellStatus, error: CellError | None) -> list[Output]:
@@ -249,9 +220,6 @@ def with_failure(outputs: list[Output], status: CellStatus, error: CellError | N
     traceback = list(error.traceback) if error is not None else []
     told = {"output_type": "error", "ename": name, "evalue": value, "traceback": traceback or [f"{name}: {value}"]}
     return [*outputs, told]
-
-
-# -- reading -------------------------------------------------------------------------------------------------------
 
 
 def _read(text: str) -> Any:
@@ -292,9 +260,6 @@ def _refused(pointer: str, why: str) -> InvalidInputError:
     return InvalidInputError(
         f"the notebook is not valid: {where}{why}", hint=_HINT, errors=[{"pointer": pointer, "message": why}]
     )
-
-
-# -- scripts -------------------------------------------------------------------------------------------------------
 
 
 def cells_of_script(script: str) -> tuple[Cell, ...]:

@@ -6,16 +6,18 @@ streams are read at their two ends, large rich outputs become files as they are 
 
 from __future__ import annotations
 
+import codecs
+import importlib
+import re
 from collections import deque
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 
-from supervisord_py.kernels.artifacts import spill, weight
+from supervisord_py.kernels.artifacts import joined, spill, weight
 from supervisord_py.kernels.cell import CellResult, CellStatus
 from supervisord_py.kernels.cell_files import OutputGoneError, capped_words, end_of, error_in
-from supervisord_py.kernels.cell_text import as_on_a_terminal, cut_end, cut_start, text_of, traceback_text
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 
 if TYPE_CHECKING:
@@ -32,19 +34,15 @@ BLOCK_BYTES = 256 * 1024
 INLINE_OUTPUTS = 32
 """So many times `inline_bytes` of rich outputs stay in an answer; beyond it each is held to INLINE_LATER_BYTES."""
 INLINE_LATER_BYTES = 4 * 1024
-_NAMELESS = "NoneType"
+NEAR_BYTES = 1024
+"""A cut moves this far to fall between lines; further away it only keeps characters whole."""
+MARKDOWN, PLAIN, HTML = "text/markdown", "text/plain", "text/html"
+_CHARACTER_BYTES = 4
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 class CellOutput(Struct, frozen=True):
-    """What a cell gave, as far as its files tell.
-
-    Attributes:
-        text, outputs, truncated, artifact, total_bytes, total_lines, shown_bytes: See CellResult.
-        error: What was raised.
-        end: Its end record; None where it runs, or its writer was killed.
-        unkept: Says that something which was printed is not on disk, for another reason than the cap.
-        notices: Output beyond the cap, outputs that are not listed.
-    """
+    """What a cell gave, as far as its files tell; members without a comment as in CellResult."""
 
     text: str = ""
     outputs: tuple[Output, ...] = ()
@@ -53,10 +51,10 @@ class CellOutput(Struct, frozen=True):
     total_bytes: int = 0
     total_lines: int = 0
     shown_bytes: int = 0
-    error: CellError | None = None
-    end: End | None = None
-    unkept: str | None = None
-    notices: tuple[str, ...] = ()
+    error: CellError | None = None  # what was raised
+    end: End | None = None  # None where it runs, or its writer was killed
+    unkept: str | None = None  # that something which was printed is not on disk, for another reason than the cap
+    notices: tuple[str, ...] = ()  # output beyond the cap, outputs that are not listed
 
 
 def show(log: CellLog, limits: OutputLimits, most_outputs: int = FIRST_OUTPUTS + LAST_OUTPUTS) -> CellOutput:
@@ -80,72 +78,59 @@ def _show(log: CellLog, limits: OutputLimits, most_outputs: int) -> CellOutput:
     total = sum(sizes.values())
     found = _survey(log.records(), total)
     parts = _Parts(log, limits, found, most_outputs, sizes)
-    text, outputs, shown_bytes, is_cut = _compose(parts, limits)
-    capped, missing = found.capped, max(0, found.end.size - total) if found.end else 0
+    shown, is_cut = parts.shown()
+    end, capped = found.end, found.capped
     unkept, notices = None, []
-    if missing and capped is None:
-        unkept = f"{missing} bytes of output are lost: they were removed from disk while the cell ran"
-    elif capped is not None and capped.said.get("disk"):
+    if capped is not None and capped.said.get("disk"):
         unkept = capped_words(capped)
     elif capped is not None:
         notices.append(capped_words(capped))
-    if parts.count > len(parts.rich):
-        dropped = parts.count - len(parts.rich)
+    elif end is not None and end.size > total:
+        unkept = f"{end.size - total} bytes of output are lost: they were removed from disk while the cell ran"
+    if (dropped := parts.count - len(parts.rich)) > 0:
         notices.append(f"{dropped} of {parts.count} rich outputs are not listed: only the first and the last are")
+    lines = sum(_count_lines(log, stream, 0, size) for stream, size in sizes.items())
     return CellOutput(
-        text,
-        outputs,
-        is_cut or capped is not None,
-        log.cell_id if total else None,
-        total,
-        _count_lines(log, log.pieces()) + (total > 0 and log.page(total - 1, 1).data != b"\n"),
-        shown_bytes,
-        what_was_raised(found.end.error if found.end else None, found.error),
-        found.end,
-        unkept,
-        tuple(notices),
+        text=_text(shown),
+        outputs=tuple(_outputs(shown, parts)),
+        truncated=is_cut or capped is not None,
+        artifact=log.cell_id if total else None,
+        total_bytes=total,
+        total_lines=lines + (total > 0 and log.page(total - 1, 1).data != b"\n"),
+        shown_bytes=sum(len(data) for part, data in shown if part.stream),
+        error=what_was_raised(end.error if end else None, found.error),
+        end=end,
+        unkept=unkept,
+        notices=tuple(notices),
     )
 
 
-def _count_lines(log: CellLog, pieces: Iterable[tuple[str, int, int]]) -> int:
-    """Return how many line ends lie in a stretch of each stream that all these pieces are of."""
-    ends: dict[str, tuple[int, int]] = {}
-    for stream, start, end in pieces:
-        first, last = ends.get(stream, (start, end))
-        ends[stream] = min(first, start), max(last, end)
-    count = 0
-    for stream, (at, last) in ends.items():
-        for start in range(at, last, BLOCK_BYTES):
-            count += log.read(stream, start, min(BLOCK_BYTES, last - start)).count(b"\n")
-    return count
+def _count_lines(log: CellLog, stream: str, start: int, end: int) -> int:
+    places = range(start, end, BLOCK_BYTES)
+    return sum(log.read(stream, at, min(BLOCK_BYTES, end - at)).count(b"\n") for at in places)
 
 
 # -- the first look over the records: what was cleared, which displays were written over, how it ended ---------------
 
 
 class _Survey(Struct):
-    """What must be known before the records are shown in order.
+    """What must be known before the records are shown in order."""
 
-    Attributes:
-        cleared: The record that cleared last.
-        latest: `{display_id: its last update}`.
-        displayed: Ids that were displayed, cleared ones included.
-        error: What was raised last.
-    """
-
-    cleared: Record | None = None
-    latest: dict[str, Record] = field(default_factory=dict)
-    displayed: set[str] = field(default_factory=set)
-    error: CellError | None = None
+    cleared: Record | None = None  # the record that cleared last
+    latest: dict[str, Record] = field(default_factory=dict)  # display id → its last update
+    displayed: set[str] = field(default_factory=set)  # ids, cleared ones included
+    error: CellError | None = None  # what was raised last
     end: End | None = None
     capped: Record | None = None
 
-    def is_shown(self, record: Record) -> bool:
-        """Say whether a display has a place of its own; an update only has where its id was never displayed here."""
+    def displays(self, record: Record) -> Mapping[str, Any] | None:
+        """Return what stands in the place of a display; None for an update of what was displayed here before."""
         name = record.said.get("display_id")
-        if not record.said.get("update"):
-            return True
-        return name is not None and name not in self.displayed and self.latest[name].offset == record.offset
+        update = self.latest.get(name or "")
+        if record.said.get("update"):
+            is_last = update is not None and update.offset == record.offset
+            return record.said if is_last and name not in self.displayed else None
+        return update.said if update is not None and update.offset > record.offset else record.said
 
 
 def _survey(records: Iterable[Record], total_bytes: int) -> _Survey:
@@ -180,7 +165,7 @@ def _survey(records: Iterable[Record], total_bytes: int) -> _Survey:
 
 
 class _Part(NamedTuple):
-    """A stretch of a stream, from `start` on, or the words of the rich output number `ordinal`."""
+    """A stretch of a stream, from `start` on; or the words of the rich output `ordinal`; or, with neither, a marker."""
 
     size: int
     stream: str = ""
@@ -188,8 +173,12 @@ class _Part(NamedTuple):
     ordinal: int = -1
 
 
+_Shown = list[tuple[_Part, bytes]]
+_MARKER = _Part(0)
+
+
 class _Parts:
-    """Everything that is shown, in order.
+    """Everything that could be shown, in order.
 
     Attributes:
         all: In order.
@@ -199,35 +188,33 @@ class _Parts:
     def __init__(
         self, log: CellLog, limits: OutputLimits, found: _Survey, most_outputs: int, sizes: dict[str, int]
     ) -> None:
-        self.log = log
         self.all: list[_Part] = []
         self.rich: dict[int, tuple[Output, bytes]] = {}
         self.count = 0
+        self._log = log
         self._limits = limits
-        self._found = found
         self._first = min(FIRST_OUTPUTS, most_outputs)
         self._last: deque[int] = deque()
         self._most_last = most_outputs - self._first
         self._inline = 0
-        cleared, self._sizes = found.cleared, sizes
+        self._sizes, cleared = sizes, found.cleared
         self._at = {"stderr": cleared.err_at if cleared else 0, "stdout": cleared.at if cleared else 0}
         for record in log.records():
             if cleared is None or record.offset > cleared.offset:
-                self._streams_up_to(record.at, record.err_at)
-                self._take(record)
-        self._streams_up_to(sizes["stdout"], sizes["stderr"])
+                self._streams_up_to({"stderr": record.err_at, "stdout": record.at})
+                self._take(record, found)
+        self._streams_up_to(sizes)
         self.all = [part for part in self.all if part.ordinal < 0 or part.ordinal in self.rich]
 
-    def _streams_up_to(self, out: int, err: int) -> None:
-        for stream, end in (("stderr", min(err, self._sizes["stderr"])), ("stdout", min(out, self._sizes["stdout"]))):
-            start = self._at[stream]
+    def _streams_up_to(self, ends: Mapping[str, int]) -> None:
+        for stream, start in self._at.items():
+            end = min(ends[stream], self._sizes[stream])
             if end > start:
                 self._at[stream] = end
-                if self.all and self.all[-1].stream == stream:
-                    start = self.all.pop().start
-                self.all.append(_Part(end - start, stream, start))
+                begin = self.all.pop().start if self.all and self.all[-1].stream == stream else start
+                self.all.append(_Part(end - begin, stream, begin))
 
-    def _take(self, record: Record) -> None:
+    def _take(self, record: Record, found: _Survey) -> None:
         said = record.said
         if record.kind == "error":
             error = error_in(said)
@@ -237,9 +224,7 @@ class _Parts:
             self._add({"output_type": "display_data", "metadata": {}, "data": {STATUS_MIME: said.get("event")}}, "")
         elif record.kind == "result":
             self._add_bundle(record, said, {"output_type": "execute_result"})
-        elif record.kind == "display" and self._found.is_shown(record):
-            update = self._found.latest.get(said.get("display_id", ""))
-            latest = update.said if update is not None and update.offset > record.offset else said
+        elif record.kind == "display" and (latest := found.displays(record)) is not None:
             self._add_bundle(record, latest, {"output_type": "display_data"})
 
     def _add_bundle(self, record: Record, said: Mapping[str, Any], output: Output) -> None:
@@ -249,14 +234,14 @@ class _Parts:
         output["metadata"] = dict(said.get("metadata") or {})
         if record.kind == "result":
             output["execution_count"] = said.get("execution_count")
-        output["data"] = spill(self.log.folder, self.log.cell_id, record.offset, data, allowed)
+        output["data"] = spill(self._log.folder, self._log.cell_id, record.offset, data, allowed)
         self._inline += sum(map(weight, output["data"].values()))
         self._add(output, text_of(data))
 
     def _add(self, output: Output, text: str) -> None:
-        words = text.encode("utf-8", "replace")
-        if len(words) > 2 * self._limits.preview_bytes:  # of its middle nothing can be shown
-            words = words[: self._limits.preview_bytes] + words[-self._limits.preview_bytes :]
+        words, most = text.encode("utf-8", "replace"), self._limits.preview_bytes
+        if len(words) > 2 * most:  # of its middle nothing can be shown
+            words = words[:most] + words[-most:]
         self.rich[self.count] = (output, words)
         self.all.append(_Part(len(words), ordinal=self.count))
         if self.count >= self._first:
@@ -265,125 +250,146 @@ class _Parts:
                 del self.rich[self._last.popleft()]
         self.count += 1
 
-    def between(self, start: int, end: int) -> list[_Piece]:
-        """Return what lies between two places of all parts; the stretches of a stream are read at once."""
-        chosen: list[tuple[_Part, int, int]] = []
-        at = 0
+    def shown(self) -> tuple[_Shown, bool]:
+        """Return what is shown, a marker in the place of what is left out, and whether something is."""
+        limits = self._limits
+        whole = sum(part.size for part in self.all)
+        if whole <= limits.preview_bytes:
+            return self._between(0, whole), False
+        head = self._between(0, limits.head_bytes)
+        tail = self._between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
+        last = max((at for at, (_, data) in enumerate(head) if data), default=None)
+        if last is not None:
+            head[last] = (head[last][0], head[last][1][: cut_end(head[last][1])])
+        first = min((at for at, (_, data) in enumerate(tail) if data), default=None)
+        if first is not None:
+            tail[first] = (tail[first][0], tail[first][1][cut_start(tail[first][1]) :])
+        return [*head, (_MARKER, self._marker(whole, [*head, *tail]).encode()), *tail], True
+
+    def _between(self, start: int, end: int) -> _Shown:
+        found, at = [], 0
         for part in self.all:
             low, high = max(start - at, 0), min(end - at, part.size)
-            if low < high or (not part.size and start <= at <= end):
-                chosen.append((part, low, high))
+            if low < high and part.stream:
+                found.append((part, self._log.read(part.stream, part.start + low, high - low)))
+            elif low < high or (not part.size and start <= at <= end):
+                found.append((part, self.rich[part.ordinal][1][low:high]))
             at += part.size
-        blocks: dict[str, tuple[int, bytes]] = {}
-        for stream in self._at:
-            spans = [(part.start + low, part.start + high) for part, low, high in chosen if part.stream == stream]
-            if spans:
-                blocks[stream] = spans[0][0], self.log.read(stream, spans[0][0], spans[-1][1] - spans[0][0])
-        found = []
-        for part, low, high in chosen:
-            first, block = blocks.get(part.stream) or (0, self.rich[part.ordinal][1])
-            begin = part.start - first
-            found.append(_Piece(part, block[begin + low : begin + high]))
         return found
 
-
-# -- text and outputs --------------------------------------------------------------------------------------------------
-
-
-class _Piece(Struct):
-    """What is shown of a part: `part` is None for the marker of what is left out."""
-
-    part: _Part | None
-    data: bytes
-
-    @property
-    def stream(self) -> str:
-        """Which stream it is of; "" where of none."""
-        return self.part.stream if self.part is not None else ""
-
-    @property
-    def text(self) -> str:
-        """As text."""
-        return self.data.decode("utf-8", "replace")
+    def _marker(self, whole: int, shown: _Shown) -> str:
+        streams = [part for part in self.all if part.stream]
+        lines = sum(_count_lines(self._log, part.stream, part.start, part.start + part.size) for part in streams)
+        lines += sum(words.count(b"\n") for _, words in self.rich.values())
+        lines -= sum(data.count(b"\n") for _, data in shown)
+        streamed = sum(len(data) for part, data in shown if part.stream)
+        is_stream = sum(part.size for part in streams) > streamed
+        where = f"artifact {self._log.cell_id}" if is_stream else "see the outputs"
+        return f"… [{whole - sum(len(data) for _, data in shown)} bytes, {lines} lines omitted; {where}] …\n"
 
 
-def _compose(parts: _Parts, limits: OutputLimits) -> tuple[str, tuple[Output, ...], int, bool]:
-    """Return text, outputs, how many bytes of the stream are in the text, and whether something is left out."""
-    whole = sum(part.size for part in parts.all)
-    if whole <= limits.preview_bytes:
-        shown = parts.between(0, whole)
-        return _text(shown), tuple(_outputs(shown, {}, parts)), _streamed(shown), False
-    head = parts.between(0, limits.head_bytes)
-    tail = parts.between(whole - max(0, limits.preview_bytes - limits.head_bytes), whole)
-    for last in [piece for piece in head if piece.data][-1:]:
-        last.data = last.data[: cut_end(last.data)]
-    for first in [piece for piece in tail if piece.data][:1]:
-        first.data = first.data[cut_start(first.data) :]
-    marker = _Piece(None, _marker(parts, whole, [*head, *tail]).encode())
-    shown = [*head, marker, *tail]
-    placed = {piece.part.ordinal for piece in shown if piece.part is not None}
-    left_out = {ordinal: output for ordinal, (output, _) in parts.rich.items() if ordinal not in placed}
-    return _text(shown), tuple(_outputs(shown, left_out, parts)), _streamed(shown), True
-
-
-def _marker(parts: _Parts, whole: int, shown: Sequence[_Piece]) -> str:
-    streams = [part for part in parts.all if part.stream]
-    lines = _count_lines(parts.log, ((part.stream, part.start, part.start + part.size) for part in streams))
-    lines += sum(words.count(b"\n") for _, words in parts.rich.values())
-    lines -= sum(piece.data.count(b"\n") for piece in shown)
-    size = whole - sum(len(piece.data) for piece in shown)
-    is_stream = sum(part.size for part in streams) > _streamed(shown)
-    where = f"artifact {parts.log.cell_id}" if is_stream else "see the outputs"
-    return f"… [{size} bytes, {lines} lines omitted; {where}] …\n"
-
-
-def _streamed(shown: Iterable[_Piece]) -> int:
-    return sum(len(piece.data) for piece in shown if piece.stream)
-
-
-def _text(shown: Iterable[_Piece]) -> str:
+def _text(shown: _Shown) -> str:
     """Put everything into one text; what is not stream begins on a line of its own."""
     text = ""
-    for is_stream, run in groupby(shown, lambda piece: bool(piece.stream)):
+    for is_stream, run in groupby(shown, lambda each: bool(each[0].stream)):
         if is_stream:
-            text += as_on_a_terminal(b"".join(piece.data for piece in run).decode("utf-8", "replace"))
+            text += as_on_a_terminal(b"".join(data for _, data in run).decode("utf-8", "replace"))
             continue
-        for words in filter(None, (piece.text for piece in run)):
+        for words in filter(None, (data.decode("utf-8", "replace") for _, data in run)):
             text += words if not text or text.endswith("\n") else f"\n{words}"
     return text
 
 
-def _outputs(shown: Iterable[_Piece], left_out: Mapping[int, Output], parts: _Parts) -> Iterator[Output]:
+def _outputs(shown: _Shown, parts: _Parts) -> Iterator[Output]:
     """Yield the outputs in order; those whose words are left out stand at the marker, which is in the stream there."""
+    placed = {part.ordinal for part, _ in shown}
+    left_out = [output for ordinal, (output, _) in parts.rich.items() if ordinal not in placed]
     told: set[int] = set()
     streamed: list[tuple[str, str]] = []
-    for piece in shown:
-        if piece.stream:
-            streamed.append((piece.stream, piece.text))
+    for part, data in shown:
+        text = data.decode("utf-8", "replace")
+        if part.stream:
+            streamed.append((part.stream, text))
             continue
-        if piece.part is None and "artifact" in piece.text:
+        if part is _MARKER and "artifact" in text:
             stream, before = streamed[-1] if streamed else ("stdout", "\n")
-            streamed.append((stream, piece.text if before.endswith("\n") else f"\n{piece.text}"))
-        due = left_out if piece.part is None else {piece.part.ordinal: parts.rich[piece.part.ordinal][0]}
-        if new := [output for ordinal, output in due.items() if ordinal not in told]:
+            streamed.append((stream, text if before.endswith("\n") else f"\n{text}"))
+        due = left_out if part is _MARKER else [parts.rich[part.ordinal][0]] if part.ordinal not in told else []
+        told.add(part.ordinal)
+        if due:
             yield from _streams(streamed)
             streamed.clear()
-            told.update(due)
-            yield from new
+            yield from due
     yield from _streams(streamed)
 
 
 def _streams(streamed: Iterable[tuple[str, str]]) -> Iterator[Output]:
     for stream, run in groupby(streamed, lambda each: each[0]):
-        text = as_on_a_terminal("".join(text for _, text in run))
-        if text:
+        if text := as_on_a_terminal("".join(text for _, text in run)):
             yield {"output_type": "stream", "name": stream, "text": text}
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def cut_end(data: bytes) -> int:
+    """Return where to end a head that goes on: behind its last line, if that is near, else behind a character."""
+    newline = data.rfind(b"\n", max(0, len(data) - NEAR_BYTES))
+    return newline + 1 if newline >= 0 else whole_characters(data)
+
+
+def cut_start(data: bytes) -> int:
+    """Return where to begin a tail that something came before: at a line's beginning, if near, else at a character."""
+    newline = data.find(b"\n", 0, NEAR_BYTES)
+    if 0 <= newline < len(data) - 1:
+        return newline + 1
+    starts = (place for place, byte in enumerate(data[:_CHARACTER_BYTES]) if byte & 0xC0 != 0x80)
+    return next(starts, len(data) if len(data) < _CHARACTER_BYTES else 0)
+
+
+def whole_characters(data: bytes) -> int:
+    """Return how many bytes lie before a UTF-8 character that is cut by the end; all of them where none is."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_CHARACTER_BYTES:])
+    return len(data) - len(decoder.getstate()[0])
+
+
+def as_on_a_terminal(text: str) -> str:
+    """Return the text with carriage returns resolved: each line as the last writing over it left it."""
+    if "\r" not in text:
+        return text
+    lines = []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        seen = ""
+        for over in filter(None, line.split("\r")):
+            escaped = "\x1b" in over or "\x1b" in seen  # columns cannot be counted: the later writing stands alone
+            seen = over if escaped else over + seen[len(over) :]
+        lines.append(seen)
+    return "\n".join(lines)
+
+
+def text_of(data: Mapping[str, Any]) -> str:
+    """Return the words that stand for a bundle, ending with a line end: markdown, else plain text, else HTML; or ""."""
+    mime = next((each for each in (MARKDOWN, PLAIN, HTML) if each in data), None)
+    text = "" if mime is None else joined(data[mime])
+    if mime == HTML:  # the first time imports the library, a tenth of a second
+        text = importlib.import_module("markdownify").markdownify(text, heading_style="ATX").strip("\n")
+    return text if not text or text.endswith("\n") else f"{text}\n"
+
+
+def traceback_text(error: CellError) -> str:
+    """Return a traceback without its colours, else the name and value."""
+    text = "\n".join(error.traceback) or f"{error.name}: {error.value}"
+    return _ESCAPES.sub("", text).rstrip("\n") + "\n"
+
+
+# -- the result --------------------------------------------------------------------------------------------------------
 
 
 def what_was_raised(*told: CellError | None) -> CellError | None:
     """Return the first error that has a name; a kernel replies `NoneType` where a value's own `__repr__` raised."""
     errors = [error for error in told if error is not None]
-    return next((error for error in errors if error.name != _NAMELESS), errors[0] if errors else None)
+    return next((error for error in errors if error.name != "NoneType"), errors[0] if errors else None)
 
 
 def cell_result(
@@ -401,12 +407,14 @@ def cell_result(
 ) -> CellResult:
     """Put what a cell gave and how it ended together; what is None here is taken from its end record."""
     end = output.end
-    if status is None:
-        status = end.status if end is not None else CellStatus.ERROR
+    if end is not None:
+        status = status or end.status
+        duration_seconds = end.duration if duration_seconds is None else duration_seconds
+        execution_count = end.execution_count if execution_count is None else execution_count
     return CellResult(
         cell_id,
         title,
-        status,
+        status or CellStatus.ERROR,
         output.text,
         output.outputs,
         what_was_raised(error, output.error),
@@ -415,8 +423,8 @@ def cell_result(
         output.total_bytes,
         output.total_lines,
         output.shown_bytes,
-        duration_seconds if duration_seconds is not None or end is None else end.duration,
-        execution_count if execution_count is not None or end is None else end.execution_count,
+        duration_seconds,
+        execution_count,
         tuple(steps),
         lossy or output.unkept is not None,
         (*filter(None, [output.unkept]), *output.notices, *notices),

@@ -2,43 +2,55 @@
 
 The first candidate that runs is taken; why the others were not is kept. What somebody named is taken or refused, never
 replaced. An interpreter without ipykernel gets an overlay with it, which is installed where that is allowed; else the
-next one has its turn. Nothing is installed in silence. An interpreter is asked once, by running it; what it said holds
-while its files are what they were. A failure is never remembered.
+next one has its turn. Nothing is installed in silence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import time
-from typing import TYPE_CHECKING
+import dataclasses
+import shlex
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from supervisord_py.errors import ConfigError, PxError, StartFailedError, TimedOutError
+from supervisord_py.errors import ConfigError, InvalidInputError, PxError, StartFailedError, TimedOutError
 from supervisord_py.kernels import interpreters
-from supervisord_py.kernels.choice import Choice, Explanation
-from supervisord_py.kernels.environment import deactivated
+from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, Attempt, Choice, Source, Verdict
+from supervisord_py.kernels.environment import Activation, Filtered, deactivated, filtered
 from supervisord_py.kernels.exposure import Offer, report
-from supervisord_py.kernels.installs import Installs, stop_left_over
-from supervisord_py.kernels.interpreter_probe import InterpreterProbe
-from supervisord_py.kernels.resolution import Resolution
+from supervisord_py.kernels.installs import (
+    INSTALLER_SETTINGS,
+    PROGRAMS,
+    InstallFailedError,
+    Installs,
+    find_installers,
+    is_complete,
+    managed_install,
+    overlay_install,
+)
+from supervisord_py.kernels.interpreters import MANAGED, Candidate, InterpreterProbe, Trouble, candidates, refused
+from supervisord_py.kernels.kernelspecs import find_kernelspec
 from supervisord_py.kernels.session import BackendName
+from supervisord_py.kernels.shortened import shortened
+from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH, Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from supervisord_py.kernels.choice import ChooseRequest
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
-    from supervisord_py.kernels.interpreters import Stamps
+    from supervisord_py.kernels.interpreters import Interpreter
+    from supervisord_py.kernels.kernelspecs import Kernelspec
     from supervisord_py.process.keeper_client import KeeperClient
 
-KEEP_SECONDS = 5.0
-"""How long the same question gets the same answer, if nothing it looked at has changed."""
-REMEMBERED = 64
-_PLACES = (".", ".venv", ".venv/bin", "venv", "venv/bin", ".pxd", interpreters.PROJECT_MODULES)
+OLDEST = (3, 8)
+"""Python versions below it run no kernel of ours."""
+_ACTIVE = frozenset({"VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV"})
 
 
 def ignore(_line: str) -> None:
@@ -49,28 +61,27 @@ class InterpreterResolver:
     """Chooses; one for a control plane.
 
     Args:
-        placement: Runs what is asked and installed.
+        client: Runs what is asked and installed.
         environ: The daemon's environment.
         own: Variables of ours that kernels get (`PX_SOCKET`, so that a cell can call `pxctl`).
     """
 
     def __init__(
-        self, placement: KeeperClient, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
+        self, client: KeeperClient, *, environ: Mapping[str, str], own: Mapping[str, str] | None = None
     ) -> None:
-        self._placement = placement
-        self._environ = deactivated(environ)
-        self._own = Environment(own or {})
-        self._probe = InterpreterProbe(placement)
-        self._installs = Installs(placement)
-        self._choices: dict[Hashable, tuple[Choice, KernelsConfig, Stamps, float]] = {}
+        self.client = client
+        self.environ = deactivated(environ)
+        self.own = Environment(own or {})
+        self.probe = InterpreterProbe(client)
+        self.installs = Installs(client)
 
     async def open(self) -> None:
         """Stop what an earlier control plane was asking or installing."""
-        await stop_left_over(self._placement)
+        await program.stop_left_over(self.client, PROGRAMS)
 
     async def close(self) -> None:
         """End what is being installed."""
-        await self._installs.close()
+        await self.installs.close()
 
     async def resolve(
         self,
@@ -80,14 +91,9 @@ class InterpreterResolver:
         install: bool = True,
         progress: Callable[[str], None] = ignore,
     ) -> Choice:
-        """Choose; the same question within a few seconds gets the same answer while what it looked at is as it was.
+        """Choose; install an overlay (and the managed environment, where it was named) if that may be.
 
-        Args:
-            request: For what.
-            config: The settings in force.
-            install: Whether an overlay may be installed (and the managed environment, where it was named), if the
-                settings allow it.
-            progress: Gets short steps of an install, on the loop.
+        `progress` gets short steps of an install, on the loop.
 
         Raises:
             InvalidInputError: The working directory, the interpreter or the kernelspec that was named is none.
@@ -96,33 +102,13 @@ class InterpreterResolver:
                 was named and cannot be installed.
             TimedOutError: The deadline passed; an install goes on, and the next call joins it.
         """
-        question = (
-            *(request.cwd, request.interpreter, request.kernelspec, request.backend, request.language, install),
-            *(frozenset(request.extra.items()), frozenset(request.environ.items())),
-        )
-        known = self._choices.get(question)
-        if known is not None:
-            choice, settings, seen, until = known
-            fresh = settings is config and time.monotonic() < until
-            if fresh and interpreters.stamps([path for path, _ in seen]) == seen:
-                return choice
-        resolution = self._resolution(request, config, progress, install=install and config.managed)
-        choice = await _in_time(request, resolution.choice())
-        if request.kernelspec is None:  # who repairs a kernelspec tries it at once
-            while len(self._choices) >= REMEMBERED:
-                del self._choices[next(iter(self._choices))]
-            self._choices[question] = (choice, config, self._looked_at(choice, config), time.monotonic() + KEEP_SECONDS)
-        return choice
+        return await Resolution(self, request, config, progress, install=install and config.managed).in_time()
 
-    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Explanation:
-        """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said.
-
-        Raises:
-            InvalidInputError, ConfigError, TimedOutError: As `resolve`, about the folder, kernelspec and deadline.
-        """
-        resolution = self._resolution(request, config)
+    async def explain(self, request: ChooseRequest, config: KernelsConfig) -> Choice:
+        """Say what would be chosen and why, or why nothing. Installs nothing; that a start would is said."""
+        resolution = Resolution(self, request, config)
         try:
-            return (await _in_time(request, resolution.choice())).explanation
+            return await resolution.in_time()
         except PxError:
             found = resolution.failed
             if found is None:
@@ -137,59 +123,284 @@ class InterpreterResolver:
         ask_gateway: Callable[[], Awaitable[str | None]],
         request: ChooseRequest,
     ) -> CapabilityReport:
-        """Say which cells can be run here. Installs nothing.
+        """Say which cells can be run here, in the folder and environment of a request. Installs nothing.
 
-        Args:
-            config: The settings.
-            ask_gateway: Asks the external gateway why it cannot be used; called where cells would run there.
-            request: Whose folder and environment it is about.
-
-        Raises:
-            InvalidInputError: There is no such working directory.
+        `ask_gateway` says why the external gateway cannot be used; it is called where cells would run there.
         """
-        path = request.environ.get("PATH") or self._environ.get("PATH") or DEFAULT_PATH
+        path = request.environ.get("PATH") or self.environ.get("PATH") or DEFAULT_PATH
         shell = await asyncio.to_thread(interpreters.find_shell, path)
         python = Offer(offered=False)
         if config.expose.python and config.backend is BackendName.GATEWAY_EXTERNAL:
             trouble = await ask_gateway()
             python = Offer(offered=trouble is None, reason=trouble or "cells run at the external gateway")
         elif config.expose.python:
-            asked = replace(request, backend=config.backend)
-            resolution = self._resolution(asked, config)
+            resolution = Resolution(self, replace(request, backend=config.backend), config)
             try:
-                choice = await _in_time(asked, resolution.choice())
-                python = Offer(offered=True, program=choice.interpreter)
+                python = Offer(offered=True, program=(await resolution.in_time()).interpreter)
             except (ConfigError, StartFailedError) as error:
-                found = resolution.failed
-                if found is not None and resolution.installable and config.managed:
+                python = Offer(offered=False, reason=error.detail)
+                if resolution.installable and config.managed:
                     python = Offer(offered=True, reason="what it lacks will be built with the first cell")
-                else:
-                    python = Offer(offered=False, reason=error.detail)
         return report(config.expose, python, shell, config.backend)
 
-    def _resolution(
+
+class Resolution:
+    """Makes one choice. When none can be made, `failed` explains it and `installable` says if an install would do."""
+
+    def __init__(
         self,
+        resolver: InterpreterResolver,
         request: ChooseRequest,
         config: KernelsConfig,
         progress: Callable[[str], None] = ignore,
         *,
         install: bool = False,
-    ) -> Resolution:
-        about = {"environ": self._environ, "own": self._own}
-        return Resolution(self._probe, self._installs, request, config, progress, install=install, **about)
+    ) -> None:
+        self._resolver = resolver
+        self._request = request
+        self._config = config
+        self.progress = progress
+        self._install = install
+        environ = resolver.environ
+        self._home = request.environ.get("HOME") or environ.get("HOME") or "/"
+        # a PATH of the caller's comes with what was active beside it
+        daemon = {k: v for k, v in environ.items() if k not in _ACTIVE or "PATH" not in request.environ}
+        self._source = Environment({**daemon, **request.environ})
+        self._path = self._source.get("PATH") or DEFAULT_PATH
+        self._cwd = ""
+        self._modules: tuple[str, ...] = ()
+        self._attempts: list[Attempt] = []
+        self.failed: Choice | None = None
+        self.installable = False
 
-    def _looked_at(self, choice: Choice, config: KernelsConfig) -> Stamps:
-        paths = [os.path.join(choice.cwd, place) for place in _PLACES]
-        paths += [str(config.modules_dir), choice.interpreter or choice.cwd]
-        return (*interpreters.stamps(paths), *self._probe.seen(choice.interpreter or ""))
+    async def in_time(self) -> Choice:
+        try:
+            async with asyncio.timeout_at(self._request.deadline):
+                return await self.choice()
+        except TimeoutError:
+            raise TimedOutError(
+                "the time of the call was over before there was an interpreter for it",
+                hint="ask again: what is being built goes on; or give the call more time with --timeout",
+            ) from None
 
+    async def choice(self) -> Choice:
+        request = self._request
+        self._cwd = await asyncio.to_thread(interpreters.real_cwd, request.cwd, self._home)
+        if request.language == BASH or request.backend is BackendName.BASH:
+            return await self._bash()
+        if request.language != PYTHON:
+            message = f"cells are in {PYTHON} or {BASH}, not in {request.language[:40]!r}"
+            hint = f"say {PYTHON} or {BASH}, or name a kernelspec: `pxctl kernel specs`"
+            raise refused("/language", message, hint)
+        if request.backend is BackendName.GATEWAY_EXTERNAL:
+            return self._elsewhere()
+        spec = None
+        if request.kernelspec is not None:
+            spec = await find_kernelspec(request.kernelspec, request.backend, self._path)
+        if spec is None or spec.native:
+            return await self._python(await self._order(), spec)
+        if request.interpreter is not None:
+            detail = f"the kernelspec {spec.name} says itself what it runs; no other interpreter can be named beside it"
+            raise refused("/interpreter", detail, "name the one or the other")
+        key = f"{SPEC_PREFIX}{spec.name}"
+        if spec.python is not None:
+            return await self._python((Candidate(Source.KERNELSPEC, (spec.python,)),), spec, key)
+        return self._made(
+            key,
+            self._filtered(None, spec),
+            kernelspec=spec.name,
+            language=spec.language or spec.name,
+            kernelspec_argv=spec.argv,
+            interrupt_mode=spec.interrupt_mode,
+        )
 
-async def _in_time(request: ChooseRequest, work: Awaitable[Choice]) -> Choice:
-    try:
-        async with asyncio.timeout_at(request.deadline):
-            return await work
-    except TimeoutError:
-        raise TimedOutError(
-            "the time of the call was over before there was an interpreter for it",
-            hint="ask again: what is being built goes on; or give the call more time with --timeout",
-        ) from None
+    # -- the kinds of choices ------------------------------------------------------------------------------------------
+
+    async def _python(self, order: Sequence[Candidate], spec: Kernelspec | None, key: str = "") -> Choice:
+        user = str(self._config.modules_dir)
+        self._modules = await asyncio.to_thread(interpreters.module_folders, user, self._cwd)
+        taken = await self._first_that_runs(order)
+        if taken is None:
+            raise self._none_runs(spec)
+        path, activation, overlay = taken
+        before = takewhile(lambda each: each.verdict is not Verdict.TAKEN, self._attempts)
+        notices = tuple(  # cells run with another's packages now
+            f"{each.sentence}{f' ({each.remedy})' if each.remedy else ''}; cells run with {path} instead"
+            for each in before
+            if each.passed_over
+        )
+        return self._made(
+            key or interpreters.session_path(path),
+            self._filtered(activation, spec),
+            interpreter=path,
+            overlay=overlay,
+            kernelspec=spec.name if spec else None,
+            interrupt_mode=spec.interrupt_mode if spec else "signal",
+            notices=notices,
+        )
+
+    def _elsewhere(self) -> Choice:
+        """Of an external gateway only the name of the kernelspec is known; nothing of this machine is sent there."""
+        name = self._request.kernelspec or self._config.gateway.kernel_name
+        found = filtered({}, self._config.env, extra=self._request.extra, secrets=self._secrets)
+        env = Environment({each: value for each, value in found.env.items() if each in self._request.extra})
+        return self._made(f"{SPEC_PREFIX}{name}", Filtered(env, found.dropped), kernelspec=name)
+
+    async def _bash(self) -> Choice:
+        """Shell cells run where the project's environment is active, if it has one; nobody asks whether it runs."""
+        shell = await asyncio.to_thread(interpreters.find_shell, self._path)
+        if shell is None:
+            detail = "there is no bash on PATH, nor in /bin or /usr/bin"
+            raise StartFailedError(detail, hint="install bash", reason="spawn_failed", stage="shell")
+
+        def active() -> Activation | None:
+            order = (each for each in candidates(self._cwd, self._request.environ) if each.source is not Source.PATH)
+            found = (interpreters.find(each, self._cwd) for each in order)
+            path = next((each for each in found if isinstance(each, str)), None)
+            return interpreters.activation_of(path) if path else None
+
+        env = self._filtered(await asyncio.to_thread(active), None)
+        return self._made(BASH, env, shell=shell, backend=BackendName.BASH, language=BASH)
+
+    def _made(self, key: str, env: Filtered, **members: Any) -> Choice:
+        """Return a choice with these members, explained by what was tried."""
+        members = {"backend": self._request.backend, "language": PYTHON, **members}
+        about: dict[str, Any] = {"environment": env, "attempts": tuple(self._attempts), "modules": self._modules}
+        return Choice(self._cwd, key, **about, **members)
+
+    # -- one candidate after the other ---------------------------------------------------------------------------------
+
+    async def _order(self) -> Sequence[Candidate]:
+        """Return the candidates; a managed environment that was named is installed first, where that is allowed."""
+        request, setting = self._request.interpreter or None, self._config.python or None
+        managed = self._config.data_dir / "python"
+        if (request or setting) == MANAGED and not self._config.managed:
+            detail = "the managed environment is turned off by [kernels] managed = false"
+            hint = "PX_KERNELS__MANAGED=true, or name another interpreter"
+            if request is not None:
+                raise refused("/interpreter", detail, hint)
+            raise ConfigError(f"kernels.python = {MANAGED!r}, but {detail}", hint=hint, key=Source.SETTING.value)
+        if (request or setting) == MANAGED and self._install:
+            tools = await asyncio.to_thread(find_installers, self._path)
+            await self._resolver.installs.ensure(managed_install(managed, tools), self._installer_env(), self.progress)
+        return candidates(
+            self._cwd,
+            self._request.environ,
+            path=self._resolver.environ.get("PATH") or DEFAULT_PATH,
+            request=request,
+            setting=setting,
+            managed=str(managed) if self._config.managed else None,
+            home=self._home,
+        )
+
+    async def _first_that_runs(self, order: Sequence[Candidate]) -> tuple[str, Activation, str | None] | None:
+        """Return path, environment and overlay of the first that runs; what is said of each goes to the attempts."""
+        looks = await asyncio.to_thread(lambda: [interpreters.find(each, self._cwd) for each in order])
+        taken = None
+        for candidate, look in zip(order, looks, strict=True):
+            source = candidate.source
+            if isinstance(look, Trouble):
+                self.installable |= look.verdict is Verdict.NOT_BUILT and source.decisive
+                self._note(source, candidate.name or candidate.paths[0], look)
+            elif taken is not None:
+                self._note(source, look, Trouble(Verdict.NOT_NEEDED, "was not needed: an earlier one runs"))
+            else:
+                taken = await self._try(source, look)
+        return taken
+
+    def _note(self, source: Source, path: str, said: Trouble, version: str | None = None, remedy: str = "") -> None:
+        self._attempts.append(
+            Attempt(source, shortened(path, 1024), said.verdict, said.detail, version, remedy or None)
+        )
+
+    async def _try(self, source: Source, path: str) -> tuple[str, Activation, str | None] | None:
+        if self._config.skip_check:
+            self._note(source, path, Trouble(Verdict.TAKEN, "exists; it was not asked, by setting"))
+            return path, await asyncio.to_thread(interpreters.activation_of, path), None
+        asked = await self._resolver.probe.ask(path, self._cwd, self._filtered(None, None).env)
+        if isinstance(asked, Trouble):
+            self._note(source, path, asked)
+            return None
+        version = ".".join(str(part) for part in asked.version)
+        if asked.version[:2] < OLDEST:
+            detail = f"is Python {version}; kernels need {OLDEST[0]}.{OLDEST[1]} or newer"
+            self._note(source, path, Trouble(Verdict.TOO_OLD, detail), version)
+            return None
+        overlay, runs = None, f"runs, with ipykernel {asked.ipykernel}"
+        if asked.lacking:
+            overlay = str(self._config.data_dir / "overlays" / asked.tag)
+            runs = f"runs, with the overlay {overlay}"
+            why, remedy = await self._overlay_trouble(asked, overlay)
+            if why is not None:
+                lack = Trouble(Verdict.NO_IPYKERNEL, f"has no {asked.lacking[0]}, and {why}")
+                self._note(source, path, lack, version, remedy)
+                return None
+        # a shim found on PATH gives way to what it leads to; what somebody named by its path stays
+        path = asked.executable if asked.shim and source is Source.PATH else path
+        self._note(source, path, Trouble(Verdict.TAKEN, runs), version)
+        return path, asked.activation, overlay
+
+    async def _overlay_trouble(self, asked: Interpreter, overlay: str) -> tuple[str | None, str]:
+        """Say why an interpreter has no overlay, which is installed if it may be, and the command that helps."""
+        if await asyncio.to_thread(is_complete, Path(overlay), "ipykernel"):
+            return None, ""
+        tools = await asyncio.to_thread(find_installers, self._path)
+        remedy = tools.add_ipykernel(asked.executable, has_pip=asked.pip)
+        install = overlay_install(asked.executable, overlay, tools, has_pip=asked.pip)
+        if install is None or not self._install:
+            self.installable |= install is not None
+            return "there is no overlay for it", remedy
+        try:
+            await self._resolver.installs.ensure(install, self._installer_env(), self.progress)
+        except InstallFailedError as error:
+            return error.detail, remedy
+        return None, ""
+
+    # -- environments --------------------------------------------------------------------------------------------------
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        token = self._config.gateway.token
+        return (token,) if token else ()
+
+    def _filtered(self, activation: Activation | None, spec: Kernelspec | None) -> Filtered:
+        extra = {**(spec.environment(self._source) if spec else {}), **self._request.extra}
+        own, secrets = self._resolver.own, self._secrets
+        return filtered(self._source, self._config.env, activation, extra=extra, own=own, secrets=secrets)
+
+    def _installer_env(self) -> Environment:
+        """Return what installers may see: as kernels, with a person's settings of them, without Python's."""
+        rules = self._config.env
+        allowed, denied = (*rules.allow_prefixes, *INSTALLER_SETTINGS), (*rules.deny, "PYTHONPATH", *_ACTIVE)
+        wider = dataclasses.replace(rules, allow_prefixes=allowed, deny=denied)
+        return Environment({**filtered(self._source, wider, secrets=self._secrets).env, "PYTHONUNBUFFERED": "1"})
+
+    # -- when none runs ------------------------------------------------------------------------------------------------
+
+    def _none_runs(self, spec: Kernelspec | None) -> PxError:
+        """Return the error: what was named in a request is input, in a setting or a kernelspec configuration."""
+        attempts = tuple(self._attempts)
+        there = [each.sentence for each in attempts if each.passed_over]
+        if len(attempts) == 1:
+            detail = f"the interpreter {attempts[0].sentence}"
+        elif there:
+            detail = f"no Python for cells: {'; '.join(there)}"
+        else:
+            detail = f"no Python for cells: none of {', '.join(each.path for each in attempts)} is there"
+        name, env = (spec.name if spec else None), self._filtered(None, spec)
+        self.failed = self._made("", env, kernelspec=name, failure=detail)
+        source = attempts[0].source
+        venv = shlex.quote(f"{self._cwd.rstrip('/')}/.venv")
+        hint = next((each.remedy for each in attempts if each.remedy), None) or (
+            "pxctl kernel start --explain"
+            if source.decisive
+            else f"python3 -m venv {venv} && {venv}/bin/python -m pip install ipykernel"
+        )
+        members: dict[str, Any] = {"hint": hint, "explanation": self.failed.document()}
+        if source is Source.REQUEST:
+            return InvalidInputError(detail, errors=[{"pointer": "/interpreter", "message": detail}], **members)
+        if source is Source.SETTING:
+            return ConfigError(detail, key=source.value, **members)
+        if source is Source.KERNELSPEC:
+            return ConfigError(detail, kernelspec=name, **members)
+        return StartFailedError(detail, reason="spawn_failed", stage="interpreter", **members)

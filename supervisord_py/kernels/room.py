@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from supervisord_py.kernels.backend import KernelBackend, KernelHandle, SpareView
     from supervisord_py.kernels.cell import CallEvent, CallRequest, CallResult
-    from supervisord_py.kernels.choice import Choice, Explanation
+    from supervisord_py.kernels.choice import Choice
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.exposure import CapabilityReport
     from supervisord_py.kernels.hosting.live_session import LiveSession
@@ -220,7 +220,7 @@ class Kernels:
         asked = ChooseRequest(cwd=cwd, environ=environ or {})
         return await self.resolver.capabilities(self.config, ask_gateway, asked)
 
-    async def explain(self, request: StartRequest) -> Explanation:
+    async def explain(self, request: StartRequest) -> Choice:
         """Say which interpreter and environment would be taken, and why not others; nothing is started."""
         return await self.resolver.explain(self._choose_request(request), self.config)
 

@@ -211,6 +211,8 @@ class Pool:
         self._waiting: dict[str, Slot] = {}
         self._deadlines: list[tuple[float, int]] = []
         self._serial = 0
+        self._is_crowded = False
+        """Whether there are still too many, or too large ones, because those that could go are busy."""
         self._out: list[Action] = []
 
     # -- to look at --------------------------------------------------------------------------------------------
@@ -248,7 +250,13 @@ class Pool:
 
     def ask(self, request: Request, now: float) -> list[Action]:
         """Take a request."""
-        slot = self._slots.setdefault(request.unit, Slot(request.unit, request.rules, self.bounds.backoff))
+        slot = self._slots.get(request.unit)
+        if slot is None:
+            slot = self._slots[request.unit] = Slot(request.unit, request.rules, self.bounds.backoff)
+        elif slot.rules == request.rules and not slot.line and slot.free > 0:  # warm: nobody else is concerned
+            self._holders[request.ticket] = slot
+            slot.in_flight[request.ticket] = request
+            return [Grant(request.ticket, slot.unit, slot.serial, cold=False)]
         slot.declare(request.rules)
         if self.is_closed:
             self._refuse(slot, request.ticket, Refusal.CLOSING)
@@ -273,11 +281,15 @@ class Pool:
         if slot is None:
             return []
         request = slot.in_flight.pop(ticket, None)
-        self._leave_line(slot, ticket)
-        if request is not None:
+        if request is None:
+            self._leave_line(slot, ticket)
+        else:
+            del self._holders[ticket]
             slot.last_used = now
             keep = request.keep_alive
             slot.keep_seconds = slot.rules.keep_seconds if keep is None else math.inf if keep == -1 else keep
+            if slot.free > 0 and slot.keep_seconds > 0 and not (self._waiting or self._is_crowded):
+                return []  # it stays warm, and nobody wants its place
         return self._settle(now)
 
     def _refuse(self, slot: Slot, ticket: int, refusal: Refusal, retry_after: float = RETRY_SECONDS) -> None:
@@ -503,6 +515,7 @@ class Pool:
             self._stop(victim, Reason.EVICTED_LRU)
         while self._is_over_budget() and (victim := next((v for v in self._victims() if v.rss_bytes), None)):
             self._stop(victim, Reason.EVICTED_LRU)
+        self._is_crowded = self._count(*LIVE) > self.bounds.keep_max or self._is_over_budget()
 
     def _is_over_budget(self) -> bool:
         budget = self.bounds.memory_budget_bytes

@@ -105,9 +105,9 @@ async def run(
     return Completed(record.code, record.signal, *texts)
 
 
-async def stop_left_over(client: KeeperClient) -> None:
-    """Stop what an earlier control plane left running."""
-    await asyncio.gather(*(_finish(client, child.key) for child in await client.list(f"{KIND}:")))
+async def stop_left_over(client: KeeperClient, names: str = "") -> None:
+    """Stop what an earlier control plane left running of the programs whose names begin so."""
+    await asyncio.gather(*(_finish(client, child.key) for child in await client.list(f"{KIND}:{names}")))
 
 
 async def _finish(client: KeeperClient, key: str) -> None:

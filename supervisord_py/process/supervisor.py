@@ -221,6 +221,7 @@ class Supervisor:
             await self._stop(driver, instance, reason)
         except KeeperLostError as error:
             await self._cut_off(driver, instance, error)
+        await self._ledger.flush()  # whoever hears that it is gone may kill us: the event and its reason are kept
         instance.stopped.set()
 
     async def _stop(self, driver: Driver[Kind_contra], instance: Kind_contra, reason: Reason | None) -> None:

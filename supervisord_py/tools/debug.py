@@ -253,7 +253,7 @@ async def _try_it(launcher: Tools, spec: ToolSpec) -> PxError | None:
             await launcher.warm(spec.name)
         else:
             request = RunRequest(json.dumps(sample.value).encode(), sample.value)
-            async with start_run(launcher, spec.name, request):
+            async with start_run(launcher, spec, request):
                 pass
     except PxError as error:
         return error

@@ -128,9 +128,9 @@ async def forward(
     Raises:
         PxError: Before the answer has begun; afterwards where a stream broke off.
     """
-    tools.catalog.get(name)  # an unknown tool is 404 whatever else is wrong
+    spec = tools.catalog.get(name)  # an unknown tool is 404 whatever else is wrong
     asked = await read_request(tools, request, name, streaming=streaming)
-    async with start_run(tools, name, asked) as run:
+    async with start_run(tools, spec, asked) as run:
         answer = run.answer
         headers = {**answer.headers, "X-Px-Run-Id": run.id}
         if run.cold_start_ms is not None:
@@ -227,13 +227,12 @@ def _too_large(name: str, limit: int) -> TooLargeError:
 
 
 @contextlib.asynccontextmanager
-async def start_run(tools: Tools, name: str, request: RunRequest) -> AsyncIterator[Run]:
+async def start_run(tools: Tools, spec: ToolSpec, request: RunRequest) -> AsyncIterator[Run]:
     """Run a tool; the context is open for as long as its answer is read.
 
     Raises:
         PxError: Of any kind, before the context opens. Afterwards out of the chunks of a streamed answer.
     """
-    spec = tools.catalog.get(name)
     run = Run(tools, spec, request)
     try:
         if request.content_type is None:

@@ -258,15 +258,22 @@ class Tools:
                 case Fail(ticket, _, serial):
                     error = self._instances[serial].error or KeeperLostError("The start was given up.")
                     self._answer(ticket, error.fresh())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._arm()
+
+    def _arm(self) -> None:
+        """See to it that the pool is told of its next deadline. A tick that comes too early does no harm."""
         deadline = self.pool.next_deadline()
-        if deadline is not None:
-            delay = min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
-            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
+        if deadline is None:
+            return
+        loop = asyncio.get_running_loop()
+        when = loop.time() + min(max(0.0, deadline - clock.now()), LONGEST_TIMER_SECONDS)
+        if self._timer is None or when < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self._perform(self.pool.tick(clock.now()))
 
     def _answer(self, ticket: int, result: Granted | PxError) -> None:
@@ -385,13 +392,15 @@ class Tools:
         if patience is None:
             patience = self.config.pool.queue_timeout_seconds + spec.start_timeout_seconds
         self._tickets += 1
-        ticket = self._tickets
+        ticket, now = self._tickets, clock.now()
+        actions = self.pool.ask(Request(ticket, spec.name, rules_of(spec), now + patience, keep_alive), now)
+        match actions:
+            case [Grant(granted, _, serial, cold)] if granted == ticket:
+                return Granted(ticket, self._instances[serial], cold)
         waiter: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = waiter
         try:
-            now = clock.now()
-            request = Request(ticket, spec.name, rules_of(spec), now + patience, keep_alive)
-            self._perform(self.pool.ask(request, now))
+            self._perform(actions)
             return await waiter
         except BaseException:
             self._perform(self.pool.end(ticket, clock.now()))
@@ -406,7 +415,10 @@ class Tools:
             self.remember(name, last_used=at)
         else:
             self._states[name] = msgspec.structs.replace(self.last_state(name), last_used=at)
-        self._perform(self.pool.end(granted.ticket, clock.now()))
+        if actions := self.pool.end(granted.ticket, clock.now()):
+            self._perform(actions)
+        else:
+            self._arm()
 
     @asynccontextmanager
     async def lease(

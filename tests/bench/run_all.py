@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 ALL = (
     "bench_spawn",
     "bench_client",
+    "bench_control",
     "bench_cold_start",
     "bench_warm_call",
     "bench_output",

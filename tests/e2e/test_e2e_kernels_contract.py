@@ -506,6 +506,12 @@ def test_the_prelude_is_there_and_imported_not_sent(calls: Calls, tmp_path: Path
     assert calls.value("prelude", f"len(output({first['id']!r}))", cwd=str(tmp_path)) == "100001"
 
 
+def test_the_folder_of_the_start_is_on_the_path_whatever_the_cell_changes_to(calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("here = 'yes'\n")
+    assert calls.value("path", "import os, sys; os.getcwd() in sys.path", cwd=str(tmp_path)) == "True"
+    assert calls.value("path", "os.chdir('/'); import beside; beside.here", cwd=str(tmp_path)) == "'yes'"
+
+
 def test_modules_of_the_project_override_the_users_by_name(calls: Calls, tmp_path: Path) -> None:
     users, projects = calls.house.home / "modules", tmp_path / ".pxd" / "modules"
     users.mkdir(exist_ok=True)

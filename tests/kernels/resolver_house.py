@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from process.real_keeper import RealKeeper
-from supervisord_py.kernels import resolution
+from supervisord_py.kernels import resolver
 from supervisord_py.kernels.choice import ChooseRequest
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.inside.self_report import MARK
@@ -145,7 +145,7 @@ class ResolverHouse:
         python = fake_python(self.folder / "managed-python", executable="", prefix=str(self.folder / "data" / "python"))
         text = FAKE_UV.format(log=self.uv_log, first=first, python=python)
         uv = script(self.folder / "uv", text)
-        monkeypatch.setattr(resolution, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
+        monkeypatch.setattr(resolver, "find_installers", lambda _path: Installers("/base/python", uv=str(uv)))
 
     def built(self) -> list[str]:
         """Return the commands that uv was given."""

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import threading
-import tracemalloc
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -23,48 +19,24 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import (
     CellLog,
-    CellRecorder,
     OutputGoneError,
     Page,
     Record,
     as_event,
 )
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
-from supervisord_py.kernels.inside import cell_writer
-from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
+from supervisord_py.kernels.recording import CellRecorder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE = 60
 STREAMS = st.sampled_from(["stdout", "stderr"])
-real_write = os.write
 
 
 def kinds(log: CellLog) -> list[str]:
     return [record.kind for record in log.records()]
-
-
-class Disk:
-    """Stands before os.write: lets so many bytes through, then fails."""
-
-    room: int | None = None
-
-    def write(self, fd: int, data: Any) -> int:
-        if self.room is None:
-            return real_write(fd, data)
-        if self.room == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        done = real_write(fd, bytes(data)[: self.room])
-        self.room -= done
-        return done
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    made = Disk()
-    monkeypatch.setattr(cell_writer.os, "write", made.write)
-    return made
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -109,35 +81,6 @@ def test_what_comes_after_the_end_is_kept_and_what_was_swept_away_stays_away(tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_leaves_an_exact_beginning_and_is_told(tmp_path: Path, disk: Disk) -> None:
-    writer = writer_of(tmp_path)
-    disk.room = 5
-    writer.write("stdout", b"0123456789")
-    disk.room = 10
-    writer.write("stdout", b"behind the hole")
-    writer.display({"x": "torn"})
-    disk.room = None
-    writer.display({"x": "kept"})
-    finish(writer)
-    log = log_of(tmp_path)
-    assert log.page(0, 99).data == b"01234"
-    assert kinds(log) == ["begin", "display", "capped", "end"]
-    assert as_event(list(log.records())[2]) == {
-        "event": "notice",
-        "text": "some output of this cell was not kept: No space left on device",
-    }
-
-
-def test_a_folder_that_is_gone_does_no_harm_and_a_link_is_not_followed(tmp_path: Path) -> None:
-    writer = CellWriter(str(tmp_path / "none"), "c", 100)
-    writer.begin("")
-    writer.write("stdout", b"x")
-    finish(writer)
-    (tmp_path / f"{CELL}.out").symlink_to(tmp_path / "elsewhere")
-    writer_of(tmp_path).write("stdout", b"x")
-    assert not (tmp_path / "elsewhere").exists()
-
-
 def test_the_cap_holds_for_whoever_writes_and_records_have_one_too(tmp_path: Path) -> None:
     writer = writer_of(tmp_path, cap=10)
     writer.write("stdout", b"0123456")
@@ -178,27 +121,6 @@ def test_whatever_a_display_holds_is_one_line_of_json(given: Any, found: Any, tm
     assert "…" in json.dumps(second.said, ensure_ascii=False)
 
 
-def test_threads_do_not_mix_their_pieces(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    pieces = [bytes([97 + number]) * 50 for number in range(4)]
-
-    def work(number: int) -> None:
-        for _ in range(100):
-            writer.write("stdout" if number % 2 else "stderr", pieces[number])
-            writer.display({"n": number})
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    log = log_of(tmp_path)
-    for stream, own in (("stdout", pieces[1::2]), ("stderr", pieces[::2])):
-        out = log.page(0, 1 << 20, stream).data
-        assert sorted(out[start : start + 50] for start in range(0, len(out), 50)) == sorted(own * 100)
-    assert kinds(log).count("display") == 400
-
-
 def test_the_writer_needs_the_standard_library_alone_and_the_readers_no_large_one() -> None:
     heavy = "IPython ipykernel zmq traitlets nbformat markdownify bs4 jupyter_client".split()  # noqa: SIM905
     for names in ("inside.cell_writer", "render, supervisord_py.kernels.notebook, supervisord_py.kernels.retention"):
@@ -209,17 +131,6 @@ def test_the_writer_needs_the_standard_library_alone_and_the_readers_no_large_on
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
-
-
-def test_bytes_come_back_by_offset_and_limit(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"0123456789")
-    log = log_of(tmp_path)
-    assert (log.read("stdout", 0, 4), log.read("stdout", 10, 4)) == (b"0123", b"")
-    finish(writer)
-    assert log.page(4, 4) == Page(b"4567", 4, 10, complete=False)
-    assert log.page(4, 99) == Page(b"456789", 4, 10, complete=True)
-    assert log.page(20, 99) == Page(b"", 20, 10, complete=True)
 
 
 @given(st.lists(st.tuples(STREAMS, st.binary(max_size=9)), max_size=12), st.integers(0, 40), st.integers(1, 40))
@@ -248,26 +159,6 @@ def test_a_line_that_is_torn_or_makes_no_sense_costs_that_line_only(tmp_path: Pa
     end = log.ended()
     assert end is not None
     assert end.status is CellStatus.ABORTED
-
-
-def test_records_come_in_bounded_batches_and_none_is_lost(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    sizes = [*range(100), 3_000_000, 1]
-    for size in sizes:
-        writer.display({"text/plain": "x" * size})
-    finish(writer)
-    log, offset, found = log_of(tmp_path), 0, []
-    while True:
-        records, end = log.records_from(offset, limit=500)
-        found += [len(record.said["data"]["text/plain"]) for record in records if record.kind == "display"]
-        if end == offset:
-            break
-        assert 0 < len(records) <= 10
-        offset = end
-    assert found == sizes
-    for number in range(5000):
-        writer.display({"text/plain": f"{number}"})
-    assert log.ended() is not None, "however much came late"
 
 
 def test_what_retention_took_is_gone_and_not_empty(tmp_path: Path) -> None:
@@ -367,47 +258,6 @@ async def test_a_follower_finds_what_comes_while_it_waits(tmp_path: Path, rings:
         assert [item.kind async for item in items if isinstance(item, Record)] == ["end"]
 
 
-async def test_fifty_megabytes_pass_many_followers_within_little_memory(tmp_path: Path) -> None:
-    """One follower reads while the writer writes, one stalls until all is over, one comes late; all get every byte."""
-    bell = Bell()
-    writer = writer_of(tmp_path)
-    expected = {stream: hashlib.sha256() for stream in ("stdout", "stderr")}
-
-    def produce() -> None:
-        for number in range(500):
-            block = b"%06d" % number + b"x" * 104_851 + b"\n"
-            stream = "stdout" if number % 7 else "stderr"
-            expected[stream].update(block)
-            writer.write(stream, block)
-        finish(writer)
-
-    async def digest(pause: asyncio.Event | None) -> list[str]:
-        seen = {stream: hashlib.sha256() for stream in expected}
-        async with aclosing(follow(log_of(tmp_path), bell)) as items:
-            async for item in items:
-                if isinstance(item, Piece):
-                    assert len(item.data) <= 65536
-                    seen[item.stream].update(item.data)
-                if pause is not None:
-                    await pause.wait()
-        return [each.hexdigest() for each in seen.values()]
-
-    stalled = asyncio.Event()
-    tracemalloc.start()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            followers = [asyncio.ensure_future(digest(None)), asyncio.ensure_future(digest(stalled))]
-            await asyncio.to_thread(produce)
-            first = await followers[0]
-            stalled.set()
-            digests = [first, await followers[1], await digest(None)]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert digests == [[each.hexdigest() for each in expected.values()]] * 3
-    assert peak < 8 * 1024 * 1024
-
-
 async def test_a_cell_whose_writer_was_killed_or_that_never_began_ends_with_the_bell(tmp_path: Path) -> None:
     bell = Bell()
     never = asyncio.ensure_future(everything(log_of(tmp_path / "none"), bell))
@@ -419,16 +269,6 @@ async def test_a_cell_whose_writer_was_killed_or_that_never_began_ends_with_the_
     assert await never == []
     with pytest.raises(OutputGoneError):
         await everything(log_of(tmp_path / "none"))
-
-
-async def test_files_that_vanish_under_a_follower_are_said_to_be_gone(tmp_path: Path) -> None:
-    writer_of(tmp_path)
-    log, bell = log_of(tmp_path), Bell()
-    async with asyncio.timeout(PATIENCE), aclosing(follow(log, bell)) as items:
-        await anext(items)
-        log.records_path.unlink()
-        with pytest.raises(OutputGoneError):
-            await anext(items)
 
 
 async def test_neither_cut_bytes_nor_nonsense_hold_up_the_end_and_late_bytes_are_not_of_the_cell(

@@ -6,13 +6,12 @@ import json
 
 import pytest
 
-from supervisord_py.kernels.choice import Attempt, Explanation, Source, Verdict
+from supervisord_py.kernels.choice import Attempt, Choice, Source, Verdict
 from supervisord_py.kernels.config import EnvRules
 from supervisord_py.kernels.environment import filtered
 from supervisord_py.kernels.exposure import (
     Expose,
     Offer,
-    degraded,
     legacy_settings,
     report,
 )
@@ -36,7 +35,8 @@ from supervisord_py.kernels.session import BackendName
 def test_python_degrades_to_bash_and_bash_to_nothing(
     *, wanted: Expose, python: bool, bash: bool, offered: Expose | None
 ) -> None:
-    assert degraded(wanted, python=python, bash=bash) is offered
+    said = report(wanted, Offer(offered=python), "/bin/bash" if bash else None, BackendName.DIRECT)
+    assert said.expose is offered
 
 
 def test_the_report_says_why() -> None:
@@ -86,11 +86,6 @@ def test_every_variable_of_the_original_is_a_setting() -> None:
     }
 
 
-@pytest.mark.parametrize(("word", "meaning"), [("0", "bash"), (" PY ", "python"), ("1", "python"), ("mix", "both")])
-def test_words_of_px_py(word: str, meaning: str) -> None:
-    assert settings(PX_PY=word) == {"kernels.expose": meaning}
-
-
 def test_our_names_win() -> None:
     assert settings(PX_PY="py", PI_PY="bash") == {"kernels.expose": "python"}
     assert settings(PX_KERNELS__EXPOSE="both", PX_PY="py", PI_PY="bash") == {}
@@ -125,9 +120,9 @@ def test_an_explanation_is_json_without_values() -> None:
         Attempt(
             Source.DOT_VENV, "/p/.venv/bin/python", Verdict.NO_IPYKERNEL, "has no ipykernel", "3.11.7", "pip install"
         ),
-        Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN),
+        Attempt(Source.PATH, "/usr/bin/python3", Verdict.TAKEN, "runs"),
     )
-    whole = Explanation("/p", attempts, "/usr/bin/python3", environment=found).document()
+    whole = Choice("/p", "k", BackendName.DIRECT, "python", found, attempts, "/usr/bin/python3").document()
     assert "hidden" not in json.dumps(whole)
     assert whole["environment"] == {
         "passed": ["HOME", "PATH"],
@@ -135,4 +130,3 @@ def test_an_explanation_is_json_without_values() -> None:
     }
     assert [each["taken"] for each in whole["candidates"]] == [False, True]
     assert whole["candidates"][0]["remedy"] == "pip install"
-    assert Explanation("/p").document()["environment"] is None

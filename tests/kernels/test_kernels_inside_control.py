@@ -120,23 +120,6 @@ def test_whenever_an_interrupt_hits_an_asynchronous_cell_it_ends(rig: InsideRig)
     rig.good("1")
 
 
-def test_interrupts_of_an_idle_kernel_are_harmless(rig: InsideRig) -> None:
-    rig.good("1")
-    for _ in range(20):
-        rig.interrupt()
-    rig.good("1")
-
-
-def test_an_interrupt_while_much_is_written_loses_nothing_of_what_was(rig: InsideRig) -> None:
-    cell = started(rig, "import os\nwhile True: os.write(1, b'0123456789' * 100); print('0123456789' * 100, end='')")
-    until(lambda: len(rig.out(cell)) > 1_000_000, "a megabyte")
-    rig.interrupt()
-    rig.collect(cell)
-    out = rig.out(cell).removeprefix(b"runs\n")
-    whole, rest = divmod(len(out), 10)
-    assert out == b"0123456789" * whole + b"0123456789"[:rest]
-
-
 def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str, short_tmp: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -150,27 +133,6 @@ def test_a_kernel_that_inherits_an_ignored_sigint_can_be_interrupted(python: str
         assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
     finally:
         made.__exit__(None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("code", "name"), [("input('name? ')", "input"), ("import getpass; getpass.getpass()", "getpass")]
-)
-def test_who_asks_is_told_that_nobody_can_answer_and_what_to_do(rig: InsideRig, code: str, name: str) -> None:
-    reply = rig.run(code).reply
-    assert reply["ename"] == "StdinNotImplementedError"
-    assert reply["evalue"].startswith(f"{name}() was called, but nobody can answer")
-    assert "Put the value into the code" in reply["evalue"]
-
-
-def test_a_breakpoint_does_not_wait_for_ever(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python), interrupted=True) as rig:
-        assert rig.run("breakpoint()").reply["status"] == "error"
-        rig.good("1")
-
-
-def test_any_other_request_that_asks_is_told_what_ipykernel_tells(rig: InsideRig) -> None:
-    ran = rig.run("input()", px=False)
-    assert ran.reply["evalue"] == "raw_input was called, but this frontend does not support input requests."
 
 
 def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(rig: InsideRig) -> None:
@@ -189,30 +151,6 @@ def test_a_failing_cell_aborts_those_that_wait_behind_it_and_their_files_say_so(
     rig.good("1")
 
 
-def test_without_stop_on_error_those_behind_are_run(rig: InsideRig) -> None:
-    failing = rig.send("import time; time.sleep(0.3); 1 / 0", stop_on_error=False)
-    waiting = rig.send("print('run')")
-    assert rig.collect(failing).reply["status"] == "error"
-    assert rig.collect(waiting).reply["status"] == "ok"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import sys; sys.stdout = None",
-        "import sys; sys.stdout = object()",
-        "import io, sys; sys.stdout = io.StringIO(); sys.stdout.close()",
-    ],
-)
-def test_a_cell_that_breaks_the_streams_is_answered_all_the_same(rig: InsideRig, code: str) -> None:
-    """Alone, ipykernel fails to flush them, logs that, and never replies."""
-    ran = rig.run(code)
-    (end,) = rig.records(ran.id, "end")
-    assert end["status"] == ran.reply["status"]
-    assert end["execution_count"] == ran.of("execute_input")[0]["execution_count"]
-    assert rig.good("print('back')").text() == "back\n"
-
-
 def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig: InsideRig) -> None:
     """Alone, ipykernel tells only `sys.stdout` whose output comes, and a wrapper does not pass it on."""
     first = rig.good(
@@ -227,19 +165,6 @@ def test_output_through_a_wrapper_of_the_users_belongs_to_the_cell_that_runs(rig
     assert (rig.out(first.id), rig.out(second.id)) == (b"first\n", b"second\n")
 
 
-def test_exit_is_told_apart_from_a_crash(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python), interrupted=True) as rig:
-        cell = rig.send("print('bye'); exit(keep_kernel=True)")
-        assert rig.collect(cell).reply["status"] == "ok"
-        assert rig.records(cell, "end")[0]["ask_exit"] is False
-        cell = rig.send("print('bye'); exit()")
-        reply = rig.message("shell", cell)["content"]
-        assert [each["source"] for each in reply["payload"]] == ["ask_exit"]
-        assert rig.process.wait(60) == 0
-        assert rig.records(cell, "end")[0]["ask_exit"] is True
-        assert rig.out(cell) == b"bye\n"
-
-
 def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     first = rig.good(
         "import asyncio\nfree = asyncio.Event()\n"
@@ -249,37 +174,6 @@ def test_output_of_a_background_task_goes_to_its_cell(rig: InsideRig) -> None:
     second = rig.good("free.set(); await asyncio.sleep(0); await task; print('second')")
     assert rig.out(first.id) == b"late\n"
     assert rig.out(second.id) == b"second\n"
-
-
-@pytest.mark.deep
-def test_a_completion_does_not_take_the_output_of_threads_away(rig: InsideRig) -> None:
-    first = rig.good(
-        "import os, threading\nfree, done = threading.Event(), threading.Event()\n"
-        "def late():\n    free.wait(60); os.write(1, b'fd'); done.set()\n"
-        "threading.Thread(target=late).start()"
-    )
-    rig.message("shell", rig.ask("shell", "complete_request", {"code": "pri", "cursor_pos": 3}))
-    rig.good("pass")
-    last = rig.good("free.set(); done.wait(60)")
-    assert rig.out(first.id) == b""  # a descriptor has no thread: the cell that runs has it
-    assert rig.out(last.id) == b"fd"
-
-
-def test_cells_in_a_subshell_have_files_of_their_own(rig: InsideRig, python: str) -> None:
-    if python != sys.executable:
-        return  # ipykernel 6 has no subshells
-    asked = rig.ask("control", "create_subshell_request", {})
-    subshell = rig.message("control", asked)["content"]["subshell_id"]
-    main = rig.send(
-        "import threading\nfree = threading.Event(); print('main begins'); free.wait(60); print('main ends')"
-    )
-    until(lambda: rig.out(main), "the main cell")
-    side = rig.run("print('side'); import os; os.write(1, b'side fd'); free.set(); 2 + 2", subshell=subshell)
-    assert side.reply["status"] == "ok"
-    assert rig.collect(main).reply["status"] == "ok"
-    assert rig.out(side.id) == b"side\nside fd"
-    assert rig.out(main) == b"main begins\nmain ends\n"
-    assert rig.records(side.id, "result")[0]["data"]["text/plain"] == "4"
 
 
 def test_the_debugger_is_off_and_its_package_can_be_imported(rig: InsideRig) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock, until
+from kernels.inside_rig import OLDER_PYTHON, InsideRig, kernel, ours, stock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,23 +116,6 @@ def test_every_record_is_on_disk_when_its_message_arrives(rig: InsideRig) -> Non
     assert rig.records(cell, "end")[0]["error"]["traceback"] == reply["traceback"]
 
 
-def test_a_record_tells_at_which_byte_of_the_output_it_happened(rig: InsideRig) -> None:
-    ran = rig.good("import os\nos.write(1, b'12345'); display('x'); print('67'); 'value'")
-    assert [record["at"] for record in rig.records(ran.id) if record["kind"] in {"display", "result"}] == [5, 8]
-    (result,) = rig.records(ran.id, "result")
-    assert result["data"]["text/plain"] == "'value'"
-    assert result["execution_count"] == ran.reply["execution_count"]
-
-
-def test_the_cap_leaves_an_exact_beginning_and_is_told_once(rig: InsideRig) -> None:
-    ran = rig.good("import os\nfor number in range(1000): print(number)\nos.write(1, b'y' * 500)", cap=1000)
-    assert rig.out(ran.id) == "".join(f"{number}\n" for number in range(1000)).encode()[:1000]
-    assert [(record["at"], record["cap"]) for record in rig.records(ran.id, "capped")] == [(1000, 1000)]
-    ran = rig.good("import subprocess; subprocess.run(['head', '-c', '300000', '/dev/zero']); 0", cap=1000)
-    assert [record["kind"] for record in rig.records(ran.id)] == ["begin", "result", "capped", "end"]
-    assert rig.out(ran.id) == b"\0" * 1000
-
-
 def test_a_full_disk_does_not_harm_the_code_and_names_itself(rig: InsideRig) -> None:
     """RLIMIT_FSIZE stands for a disk that is full: write(2) fails in the middle of the output."""
     ran = rig.good(
@@ -148,23 +131,6 @@ def test_a_full_disk_does_not_harm_the_code_and_names_itself(rig: InsideRig) -> 
     assert rig.records(ran.id, "result")[0]["data"]["text/plain"] == "'went on'"
 
 
-def test_a_thread_that_outlives_its_cell_writes_to_its_file_and_no_other(rig: InsideRig) -> None:
-    first = rig.good(
-        "import os, threading\n"
-        "go = threading.Event()\n"
-        "def late():\n"
-        "    go.wait(60); print('late text'); display('late display'); done.set()\n"
-        "done = threading.Event()\n"
-        "threading.Thread(target=late).start(); print('early')"
-    )
-    second = rig.good("go.set(); done.wait(60); print('second')")
-    until(lambda: rig.records(first.id, "display"), "the late display")
-    assert rig.out(first.id) == b"early\nlate text\n"
-    assert rig.out(second.id) == b"second\n"
-    assert [record["kind"] for record in rig.records(first.id)] == ["begin", "end", "display"]
-    assert rig.records(second.id, "display") == []
-
-
 def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig, python: str) -> None:
     rig.good(
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\npool.submit(int).result()"
@@ -172,30 +138,6 @@ def test_a_worker_of_a_pool_writes_to_the_cell_that_gave_it_work(rig: InsideRig,
     second = rig.good("pool.submit(print, 'from the pool').result(); pool.shutdown()")
     if python == sys.executable:  # ipykernel 6 has books of its own, in which a worker is its first cell's
         assert rig.out(second.id) == b"from the pool\n"
-
-
-def test_a_child_that_outlives_its_cell_writes_to_its_file_and_no_other(rig: InsideRig) -> None:
-    first = rig.good(
-        "import os, subprocess\n"
-        "gate = os.path.abspath('gate'); os.mkfifo(gate)\n"
-        "child = subprocess.Popen(['sh', '-c', 'echo early; read line < ' + gate + '; echo late'])\n"
-        "print(1)"
-    )
-    second = rig.good(
-        "print('second'); os.write(1, b'fd\\n'); open(gate, 'w').write('go\\n'); child.wait(); os.unlink(gate)"
-    )
-    until(lambda: b"late\n" in rig.out(first.id), "the late line")
-    assert sorted(rig.out(first.id).replace(b"\n", b"")) == sorted(b"1earlylate")
-    assert rig.out(second.id) == b"second\nfd\n"
-
-
-def test_pipes_of_cells_are_given_back(rig: InsideRig) -> None:
-    count = "import os; len(os.listdir('/dev/fd'))"
-    rig.good("print('x')")
-    before = int(rig.records(rig.good(count).id, "result")[0]["data"]["text/plain"])
-    for _ in range(20):
-        rig.good("import subprocess; subprocess.run(['echo', 'x']); print('y')")
-    assert int(rig.records(rig.good(count).id, "result")[0]["data"]["text/plain"]) <= before + 4
 
 
 FORKED = """
@@ -245,14 +187,6 @@ def test_a_forked_child_writes_line_by_line_as_any_program_does(rig: InsideRig) 
     )
     expected = [f"child {number} line {line}\n" for number in range(4) for line in range(50)]
     assert sorted(rig.out(ran.id).decode().splitlines(keepends=True)) == sorted(expected)
-
-
-def test_a_cell_that_dies_leaves_its_output_and_no_end(python: str, short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(python)) as rig:
-        cell = rig.send("import os\nprint('last words'); os._exit(3)")
-        assert rig.process.wait(60) == 3
-        assert rig.out(cell) == b"last words\n"
-        assert [record["kind"] for record in rig.records(cell)] == ["begin"]
 
 
 def test_a_native_crash_reports_where_to_the_original_stderr(python: str, short_tmp: Path) -> None:
@@ -314,15 +248,3 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     """Leave out what differs between any two kernels."""
     varying = {"execution_count", "traceback", "engine_info"}
     return {name: value for name, value in content.items() if name not in varying}
-
-
-def test_a_request_whose_metadata_is_not_understood_is_run_as_any_other(rig: InsideRig) -> None:
-    for broken in ({}, 5, {"cell": "../x", "dir": "/tmp", "preview": 1, "cap": 1}, {"cell": "x"}):
-        cell = rig.ask(
-            "shell",
-            "execute_request",
-            {"code": "print('run')", "silent": False, "allow_stdin": False},
-            metadata={"px": broken},
-        )
-        assert rig.collect(cell).text() == "run\n"
-    assert "metadata.px" in rig.stderr.read_text()

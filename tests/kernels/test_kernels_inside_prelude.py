@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours
-from supervisord_py.kernels.inside import prelude, search, status
+from supervisord_py.kernels.inside import prelude
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +61,6 @@ def test_what_is_written_can_be_read_whole_or_in_part(here: Path, events: list[d
     assert events[3]["lines"] == 1
 
 
-@pytest.mark.parametrize(("offset", "limit"), [(0, None), (-1, 5), (1, -1)])
-def test_lines_that_cannot_be_are_refused(here: Path, offset: int, limit: int | None) -> None:
-    (here / "x").write_text("x")
-    with pytest.raises(ValueError, match="lines count from 1"):
-        prelude.read("x", offset, limit)
-
-
 def test_diff_is_of_files_or_of_texts(here: Path, events: list[dict[str, Any]]) -> None:
     (here / "old").write_text("same\nbefore\n")
     (here / "new").write_text("same\nafter\nmore\n")
@@ -109,45 +102,45 @@ def project(here: Path) -> Path:
 
 
 def test_find_honours_patterns_gitignore_and_kinds(project: Path, events: list[dict[str, Any]]) -> None:
-    assert search.find("*.py") == ["src/deep/er/test_a.py", "src/main.py"]
-    assert search.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
-    assert search.find("src/*.py", project) == [f"{project}/src/main.py"]
-    assert search.find("*.log") == ["kept.log"]
-    assert search.find("*.py", ignored=True, hidden=True) == [
+    assert prelude.find("*.py") == ["src/deep/er/test_a.py", "src/main.py"]
+    assert prelude.find("src/**/test_*.py") == ["src/deep/er/test_a.py"]
+    assert prelude.find("src/*.py", project) == [f"{project}/src/main.py"]
+    assert prelude.find("*.log") == ["kept.log"]
+    assert prelude.find("*.py", ignored=True, hidden=True) == [
         ".hidden/x.py",
         "build/out.py",
         "src/deep/er/test_a.py",
         "src/main.py",
     ]
-    assert search.find(kind="folder") == ["src", "src/deep", "src/deep/er"]
-    assert "src" in search.find(kind="any")
-    assert len(search.find(limit=2)) == 2
+    assert prelude.find(kind="folder") == ["src", "src/deep", "src/deep/er"]
+    assert "src" in prelude.find(kind="any")
+    assert len(prelude.find(limit=2)) == 2
     assert events[-1]["capped"] is True
     assert events[0]["matches"] == ["src/deep/er/test_a.py", "src/main.py"]
-    assert repr(search.find("nothing.at.all")) == "(nothing)"
+    assert repr(prelude.find("nothing.at.all")) == "(nothing)"
 
 
 def test_grep_tells_file_line_and_text(project: Path, events: list[dict[str, Any]]) -> None:
-    assert search.grep("needle") == [
+    assert prelude.grep("needle") == [
         ("README.md", 1, "needle."),
         ("kept.log", 1, "needle"),
         ("src/main.py", 2, "    return 'needle'"),
     ]
-    assert str(search.grep("needle", glob="*.md")[0]) == "README.md:1: needle."
-    assert [match.path for match in search.grep("NEEDLE", "src", ignore_case=True)] == [
+    assert str(prelude.grep("needle", glob="*.md")[0]) == "README.md:1: needle."
+    assert [match.path for match in prelude.grep("NEEDLE", "src", ignore_case=True)] == [
         "src/deep/er/test_a.py",
         "src/main.py",
     ]
-    assert search.grep("needle.", literal=True) == [("README.md", 1, "needle.")]
-    assert search.grep("def", "src/main.py") == [("src/main.py", 1, "def main():")]
-    assert search.grep("needle", "data.bin") == []
-    assert len(search.grep("needle", ignored=True, hidden=True, limit=2)) == 2
+    assert prelude.grep("needle.", literal=True) == [("README.md", 1, "needle.")]
+    assert prelude.grep("def", "src/main.py") == [("src/main.py", 1, "def main():")]
+    assert prelude.grep("needle", "data.bin") == []
+    assert len(prelude.grep("needle", ignored=True, hidden=True, limit=2)) == 2
     assert events[-1]["count"] == 2
     assert events[0]["files"] == 5
 
 
 def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str, Any]]) -> None:
-    assert search.tree(depth=2).splitlines() == [
+    assert prelude.tree(depth=2).splitlines() == [
         "./",
         "  README.md",
         "  data.bin",
@@ -156,8 +149,8 @@ def test_tree_is_cut_by_depth_and_by_lines(project: Path, events: list[dict[str,
         "    deep/",
         "    main.py",
     ]
-    assert search.tree(limit=2).splitlines()[-1] == "… and 5 more"
-    assert search.tree(project / "src" / "deep").splitlines() == [f"{project}/src/deep/", "  er/", "    test_a.py"]
+    assert prelude.tree(limit=2).splitlines()[-1] == "… and 5 more"
+    assert prelude.tree(project / "src" / "deep").splitlines() == [f"{project}/src/deep/", "  er/", "    test_a.py"]
     assert events[1]["more"] == 5
 
 
@@ -168,28 +161,9 @@ def test_outside_of_a_repository_only_hidden_names_are_left_out_and_those_within
     project.rename(outer / "project")
     (outer / "x.log").write_text("needle\n")
     (outer / ".git-like").mkdir()
-    assert search.find("*.log", outer) == [f"{outer}/project/kept.log", f"{outer}/x.log"]
-    assert search.find("**", outer / "project" / "build") == [f"{outer}/project/build/out.py"]
-    assert search.find("[st]*/**/t?st_*.py", outer / "project") == [f"{outer}/project/src/deep/er/test_a.py"]
-
-
-def test_what_is_no_folder_and_no_kind_is_refused(here: Path) -> None:
-    (here / "file").write_text("")
-    for call in (lambda: search.find("*", "file"), lambda: search.tree("nowhere")):
-        with pytest.raises(NotADirectoryError):
-            call()
-    with pytest.raises(FileNotFoundError, match="there is no nowhere"):
-        search.grep("x", "nowhere")
-    with pytest.raises(ValueError, match="kind must be one of"):
-        search.find(kind="link")
-
-
-def test_a_file_that_may_not_be_read_and_a_link_in_a_circle_do_not_end_a_search(here: Path) -> None:
-    (here / "good").write_text("needle\n")
-    (here / "circle").symlink_to(here)
-    (here / "dangling").symlink_to("nowhere")
-    assert search.grep("needle") == [("good", 1, "needle")]
-    assert search.find(kind="any") == ["circle", "dangling", "good"]
+    assert prelude.find("*.log", outer) == [f"{outer}/project/kept.log", f"{outer}/x.log"]
+    assert prelude.find("**", outer / "project" / "build") == [f"{outer}/project/build/out.py"]
+    assert prelude.find("[st]*/**/t?st_*.py", outer / "project") == [f"{outer}/project/src/deep/er/test_a.py"]
 
 
 # -- env, output, display --------------------------------------------------------------------------------------------
@@ -223,15 +197,6 @@ def test_output_reads_what_another_cell_printed(rig: InsideRig) -> None:
 
 
 # -- what is told ----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_long_is_clipped(events: list[dict[str, Any]]) -> None:
-    status.tell("test", text="x" * 600, entries=["y" * 600] * 30, number=1, other=object, nothing=None)
-    (event,) = events
-    assert (len(event["text"]), len(event["entries"]), len(event["entries"][0])) == (500, 20, 500)
-    assert (event["op"], event["number"], event["nothing"]) == ("test", 1, None)
-    assert status.clipped("x" * 501) == "x" * 499 + "…"
-    assert len(status.listed(range(100))) == 20
 
 
 # -- names and documentation -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The prelude's `run`: exit code and output of a command, and nothing of it left after an interrupt."""
+"""Commands: the prelude's `run` and `!` lines: exit code and output, and nothing of them left after an interrupt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from kernels.inside_rig import InsideRig, kernel, ours, until
@@ -45,29 +44,12 @@ def rig() -> Iterator[InsideRig]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class Clock:
-    """The `time` of `run`, in which the grace is over once there is a sign: not while the shell is on its way to it."""
-
-    def __init__(self, sign: Path) -> None:
-        self._sign = sign
-        self.sleep = time.sleep
-
-    def monotonic(self) -> float:
-        return time.monotonic() + (shell.GRACE if self._sign.exists() else 0)
-
-
-def wait_first(monkeypatch: pytest.MonkeyPatch, sign: Path) -> threading.Event:
-    """Have whoever waits for a command wait for its sign before; return what tells that somebody waits."""
-    waits = threading.Event()
-
-    class Waiting(subprocess.Popen[bytes]):
-        def wait(self, timeout: float | None = None) -> int:
-            waits.set()
-            until(sign.exists, sign.name)
-            return super().wait(timeout)
-
-    monkeypatch.setattr(subprocess, "Popen", Waiting)
-    return waits
+def is_over(pid: int) -> bool:
+    """Say whether a process has ended; whoever inherited it may not have looked yet."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, Any]]) -> None:
@@ -75,103 +57,48 @@ def test_run_returns_code_and_both_streams(here: Path, events: list[dict[str, An
     assert (done.returncode, done.stdout, done.stderr, done.ok, bool(done)) == (3, "out\n", "err\n", False, False)
     assert repr(done) == "out\nerr\n[exit code 3]"
     assert repr(prelude.run("true")) == "[exit code 0]"
-    assert repr(prelude.run("echo x")) == "x"
-    assert str(prelude.run("echo x")) == "x\n"
+    assert (repr(prelude.run("echo x")), str(prelude.run("echo x"))) == ("x", "x\n")
     assert (events[0]["op"], events[0]["returncode"], events[0]["stdout_chars"]) == ("run", 3, 4)
     assert events[0]["preview"] == repr(done)
-
-
-def test_run_takes_folder_environment_and_input(here: Path) -> None:
-    (here / "sub").mkdir()
-    done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
-    assert done.stdout == f"{here}/sub\nvalue\ngiven"
-    assert prelude.run("cat").stdout == ""
-    assert prelude.run("cat", input=b"\xff").stdout == "�"
-
-
-def test_run_shows_the_ends_of_much_output(here: Path) -> None:
-    done = prelude.run("head -c 100000 /dev/zero | tr '\\0' x")
-    assert len(done.stdout) == 100_000
-    assert "[… 80000 characters …]" in repr(done)
-
-
-def test_run_does_not_wait_for_what_is_left_in_the_background(here: Path) -> None:
-    done = prelude.run("sleep 600 & echo $!")
-    os.kill(int(done.stdout), signal.SIGKILL)
-
-
-def test_run_checks_where_asked(here: Path) -> None:
+    assert "[… 80000 characters …]" in repr(prelude.run("head -c 100000 /dev/zero | tr '\\0' x"))
     with pytest.raises(subprocess.CalledProcessError) as failed:
         prelude.run("echo why >&2; exit 4", check=True)
     assert (failed.value.returncode, failed.value.stderr) == (4, "why\n")
-    assert prelude.run("true", check=True).ok
+
+
+def test_run_takes_folder_environment_and_input_and_leaves_the_background_alone(here: Path) -> None:
+    (here / "sub").mkdir()
+    done = prelude.run('pwd; echo "$MINE"; cat', cwd="sub", env={"MINE": "value"}, input="given")
+    assert done.stdout == f"{here}/sub\nvalue\ngiven"
+    assert (prelude.run("cat").stdout, prelude.run("cat", input=b"\xff").stdout) == ("", "�")
+    os.kill(int(prelude.run("sleep 600 & echo $!").stdout), signal.SIGKILL)
 
 
 def test_run_ends_what_is_late_with_all_of_its_group(
     here: Path, events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shell, "GRACE", 600.0)
-    monkeypatch.setattr(shell, "time", Clock(here / "told"))
-    wait_first(monkeypatch, here / "begun")
-    command = (
-        "trap 'echo asked; touch told' INT; "
-        "(trap '' INT; echo $BASHPID; touch begun; exec sleep 600) & while :; do wait; done"
-    )
+    monkeypatch.setattr(shell, "GRACE", 0.5)
+    command = "trap 'echo asked' INT; (trap '' INT; echo $BASHPID; exec sleep 600) & while :; do wait; done"
     with pytest.raises(subprocess.TimeoutExpired) as late:
-        prelude.run(command, timeout=0.5)
-    told_of, asked = str(late.value.stdout).split()
+        prelude.run(command, timeout=2.0)
+    stubborn, asked = str(late.value.stdout).split()
     assert asked == "asked"
-    until(lambda: not Path(f"/proc/{told_of}").exists(), "the end of the stubborn child")
-    assert events[0]["timed_out"] is True
-    assert events[0]["returncode"] == -signal.SIGKILL
+    until(lambda: is_over(int(stubborn)), "the end of the stubborn child")
+    assert (events[0]["timed_out"], events[0]["returncode"]) == (True, -signal.SIGKILL)
 
 
 def test_an_interrupt_of_the_cell_reaches_the_command_first(rig: InsideRig) -> None:
     """As SIGINT, with time to tidy up; its own session keeps it from the kernel's."""
-    rig.good(
-        "import os, subprocess, sys\n"
-        "sys.modules['px_inside.shell'].GRACE = 600.0\n"
-        "class Waiting(subprocess.Popen):\n"
-        "    def wait(self, timeout=None):\n"
-        "        open('waits', 'w').close()\n"  # Popen has returned: from here on an interrupt is the command's, too
-        "        return super().wait(timeout)\n"
-        "subprocess.Popen = Waiting"
-    )
+    rig.good("import sys; sys.modules['px_inside.shell'].GRACE = 600.0")
     cell = rig.send("run(\"trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done\")")
-    for sign in ("begun", "waits"):
-        until((rig.cwd / sign).exists, sign)
+    until((rig.cwd / "begun").exists, "the command")
     rig.interrupt()
     assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
     assert (rig.cwd / "tidy").read_text() == "tidied\n"
 
 
-class Hit(subprocess.Popen[bytes]):
-    """Interrupts who starts it, before they have it."""
-
-    begun: Path
-    pid_of_last = 0
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        Hit.pid_of_last = self.pid
-        until(self.begun.exists, "the command")
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_an_interrupt_while_the_command_is_started_ends_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is raised once the process is held."""
-    handler = signal.getsignal(signal.SIGINT)
-    Hit.begun = here / "begun"
-    monkeypatch.setattr(subprocess, "Popen", Hit)
-    with pytest.raises(KeyboardInterrupt):
-        shell.run("trap 'echo tidied > tidy; exit 0' INT; touch begun; while :; do sleep 0.05; done")
-    assert not Path(f"/proc/{Hit.pid_of_last}").exists(), "it is reaped"
-    assert (here / "tidy").read_text() == "tidied\n"
-    assert signal.getsignal(signal.SIGINT) is handler
-
-
 @pytest.mark.parametrize("code", ["run('echo $$ > command; exec sleep 600')", "!echo $$ > command; exec sleep 600"])
-def test_an_interrupt_of_the_cell_while_a_command_is_started_leaves_nothing(rig: InsideRig, code: str) -> None:
+def test_an_interrupt_while_a_command_is_started_leaves_nothing(rig: InsideRig, code: str) -> None:
     written = rig.cwd / "command"
     written.unlink(missing_ok=True)
     rig.good(
@@ -191,18 +118,32 @@ def test_an_interrupt_of_the_cell_while_a_command_is_started_leaves_nothing(rig:
     assert "kernels/inside/" not in "".join(ran.reply["traceback"])
 
 
-def test_a_second_interrupt_kills_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "GRACE", 600.0)
-    waits = wait_first(monkeypatch, here / "begun")
-    killer = threading.Thread(target=_interrupt_twice, args=(waits, here / "begun", here / "asked"))
-    killer.start()
-    with pytest.raises(KeyboardInterrupt):
-        shell.run("trap 'touch asked' INT; touch begun; while :; do sleep 0.05; done")
-    killer.join()
+# -- `!` lines ---------------------------------------------------------------------------------------------------------
 
 
-def _interrupt_twice(waits: threading.Event, begun: Path, asked: Path) -> None:
-    until(waits.is_set, "the wait for the command")
-    for sign in (begun, asked):
-        until(sign.exists, sign.name)
-        os.kill(os.getpid(), signal.SIGINT)
+def test_the_output_of_a_line_is_what_it_wrote_and_its_code_is_kept(rig: InsideRig) -> None:
+    ran = rig.good("def f():\n    local = 'here'\n    !printf \"$local {local} $$HOME\\377\\n\"; exit 3\nf()")
+    assert rig.out(ran.id) == b"here here " + os.environ["HOME"].encode() + b"\xff\n"
+    rig.good("assert _exit_code == 3")
+    ran = rig.good("print('first')\n!cat; read x; echo $?; (exec < /dev/tty) 2>/dev/null || echo none\nprint('last')")
+    assert rig.out(ran.id) == b"first\n1\nnone\nlast\n"
+    ran = rig.good("%%capture got\n!printf 'b\\303\\244\\377\\n'")
+    assert rig.out(ran.id) == b""
+    rig.good("assert got.stdout == 'b\\u00e4\\ufffd\\n', got.stdout")
+    ran = rig.good("!sleep 600 & echo $!")
+    psutil.Process(int(rig.out(ran.id))).kill()  # goes on in the background, and is not waited for
+
+
+def test_an_interrupt_ends_the_command_and_the_cell(rig: InsideRig) -> None:
+    """IPython would go on with the next line."""
+    cell = rig.send("!echo begun; echo $$ > pid; sleep 600\nafter = 2")
+    written = rig.cwd / "pid"
+    pid = int(until(lambda: rig.out(cell) == b"begun\n" and written.exists() and written.read_text(), "the command"))
+    rig.interrupt()
+    assert rig.collect(cell).reply["ename"] == "KeyboardInterrupt"
+    rig.good("assert 'after' not in dir()")
+    until(lambda: is_over(pid), "its end")
+
+
+def test_lines_of_others_are_left_alone(rig: InsideRig) -> None:
+    assert rig.run("!tty -s && echo 'a terminal'", px=False).text().strip() == "a terminal"

@@ -15,7 +15,6 @@ import pytest
 
 from kernels.inside_rig import LAUNCHER, OLDER_PYTHON, InsideRig, kernel, ours, refused, stock
 from supervisord_py.kernels import inside
-from supervisord_py.kernels.inside.launch import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,14 +74,6 @@ def test_ipykernels_own_arguments_are_passed_on(short_tmp: Path) -> None:
     with kernel(short_tmp, argv) as rig:
         assert value(rig, "given") == "7"
         assert rig.run("tree").reply["ename"] == "NameError"
-
-
-def test_history_is_kept_for_the_session_and_leaves_no_file(short_tmp: Path) -> None:
-    with kernel(short_tmp, ours(), env={**os.environ, "IPYTHONDIR": str(short_tmp / "ipython")}) as rig:
-        rig.good("2 + 3")
-        asked = rig.ask("shell", "history_request", {"hist_access_type": "tail", "n": 1, "raw": True, "output": False})
-        assert rig.message("shell", asked)["content"]["history"][0][2] == "2 + 3"
-        assert not list((short_tmp / "ipython").rglob("*.sqlite"))
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------
@@ -171,13 +162,6 @@ def test_an_overlay_that_is_not_there_or_does_not_fit_is_told_of(bare_python: st
     assert "not_there" in told["detail"]
 
 
-def test_the_command_line_is_taken_apart() -> None:
-    options = Options(["-f", "k.json", "--px-modules", "a", "--px-modules=b", "--px-overlay", "o", "--debug"])
-    assert (options.modules, options.overlay, options.prelude) == (["a", "b"], "o", True)
-    assert options.rest == ["-f", "k.json", "--debug"]
-    assert Options(["--px-no-prelude"]).prelude is False
-
-
 @pytest.mark.parametrize(
     "words", [["--px-modules"], ["--px-overlay="], ["--px-modlues", "/tmp"], ["--px-no-prelude=1"], ["--px-spare=x"]]
 )
@@ -201,13 +185,3 @@ def test_the_sources_are_python_3_8_and_import_nothing_of_the_daemon(path: Path)
         assert not [name for name in names if name.split(".")[0] in {"supervisord_py", "px_inside"}]
         if isinstance(node, ast.Attribute):
             assert node.attr not in {"removeprefix", "removesuffix"}, "new in Python 3.9"
-
-
-def test_the_writer_needs_the_standard_library_alone() -> None:
-    """The daemon imports it: nothing that takes time may come with it."""
-    program = (
-        "import sys; import supervisord_py.kernels.inside.cell_writer\n"
-        "print([name for name in sys.modules if name.split('.')[0] in {'IPython', 'ipykernel', 'zmq', 'traitlets'}])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"

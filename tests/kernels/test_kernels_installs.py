@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-import sys
 import sysconfig
 import venv
 from dataclasses import replace
@@ -16,11 +15,10 @@ import pytest
 
 from kernels.resolver_house import PATIENCE, TAG, ResolverHouse, eventually, fake_python
 from supervisord_py.errors import ConfigError, InvalidInputError, ShuttingDownError, StartFailedError, TimedOutError
-from supervisord_py.kernels import interpreter_probe
+from supervisord_py.kernels import interpreters
 from supervisord_py.kernels.choice import ChooseRequest, Source, Verdict
-from supervisord_py.kernels.exposure import Expose
 from supervisord_py.kernels.inside import self_report
-from supervisord_py.kernels.installs import Installers, managed_install, overlay_install
+from supervisord_py.kernels.installs import Installers, overlay_install
 from supervisord_py.kernels.interpreters import MANAGED
 from supervisord_py.process.model import ChildSpec
 
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def house(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ResolverHouse]:
-    monkeypatch.setattr(interpreter_probe, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
+    monkeypatch.setattr(interpreters, "PROBE_SECONDS", PATIENCE)  # a real one imports ipykernel
     made = await ResolverHouse(short_tmp).open()
     made.install_with(monkeypatch)
     yield made
@@ -43,11 +41,6 @@ def bare(house: ResolverHouse) -> Path:
     return fake_python(house.proj / ".venv" / "bin" / "python", ipykernel=None)
 
 
-async def well() -> str | None:
-    """Say that the gateway is well."""
-    return None
-
-
 # -- overlays ----------------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +49,7 @@ async def test_an_interpreter_without_ipykernel_gets_an_overlay_once(house: Reso
     for _ in range(2):
         choice = await house.choose()
         assert (choice.interpreter, choice.overlay) == (str(bare), str(overlay))
-    assert choice.explanation.attempts[0].detail == f"runs, with the overlay {overlay}"
+    assert choice.attempts[0].detail == f"runs, with the overlay {overlay}"
     assert len(house.built()) == 1
     assert house.built()[0].startswith(f"pip install --python {bare} --compile-bytecode --target ")
     log = overlay.with_name(f"{TAG}.log")
@@ -138,7 +131,7 @@ async def test_the_end_of_the_control_plane_ends_a_build(
     await house.resolver.close()
     with pytest.raises(ShuttingDownError):
         await call
-    assert list(await house.placement.list("kernel-env:")) == []
+    assert list(await house.placement.list("program:")) == []
     house.install_with(monkeypatch)
     assert (await house.choose()).overlay is not None
     assert not list((house.folder / "data" / "overlays").glob(".part-*"))
@@ -160,10 +153,10 @@ async def test_another_process_that_builds_the_same_is_waited_for(
 
 async def test_what_a_dead_control_plane_left_running_is_stopped(house: ResolverHouse) -> None:
     key = house.placement.new_key()
-    spec = ChildSpec("kernel-env:overlay-x-0", ("/bin/sleep", "600"), "/", dict(house.environ))
+    spec = ChildSpec("program:kernel-env-overlay-x", ("/bin/sleep", "600"), "/", dict(house.environ))
     await house.placement.spawn(key, spec)
     await house.resolver.open()
-    assert list(await house.placement.list("kernel-env:")) == []
+    assert list(await house.placement.list("program:")) == []
     await house.resolver.open()
 
 
@@ -199,7 +192,7 @@ async def test_the_managed_environment_is_made_when_it_is_named_and_used_ever_af
     assert not list(root.parent.glob(".part-*"))
     unnamed = await house.choose()
     assert unnamed.interpreter == choice.interpreter
-    assert unnamed.explanation.attempts[2].source is Source.MANAGED
+    assert unnamed.attempts[2].source is Source.MANAGED
     assert len(house.built()) == 2
 
 
@@ -210,15 +203,12 @@ async def test_a_build_that_was_killed_counts_for_nothing_and_the_next_one_makes
     fake_python(root / "bin" / "python")
     (root / "half").touch()
     (root.parent / ".part-python").touch()
-    (root.parent / ".trash-python-0").mkdir()
-    (root.parent / ".trash-python-1").symlink_to(house.proj)
     explanation = await house.resolver.explain(ChooseRequest(cwd=str(house.proj)), house.config)
     attempt = next(each for each in explanation.attempts if each.source is Source.MANAGED)
     assert (attempt.verdict, attempt.detail) == (Verdict.NOT_BUILT, "is half built")
     assert (await house.choose(interpreter=MANAGED)).interpreter == str(root / "bin" / "python")
     assert sorted(os.listdir(root.parent)) == [".lock-python", "python", "python.log"]
     assert not (root / "half").exists()
-    assert house.proj.is_dir()
 
 
 async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(house: ResolverHouse) -> None:
@@ -234,73 +224,27 @@ async def test_the_settings_may_name_the_managed_environment_or_turn_it_off(hous
 # -- what is offered ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_could_be_built_counts_and_nothing_is_built_for_it(house: ResolverHouse, bare: Path) -> None:
-    found = await house.resolver.capabilities(house.config, well, ChooseRequest(cwd=str(house.proj)))
-    assert found.python.offered
-    assert "will be built" in str(found.python.reason)
-    named = await house.resolver.capabilities(
-        replace(house.config, python=MANAGED), well, ChooseRequest(cwd=str(house.proj))
-    )
-    assert named.python.offered
-    assert house.built() == []
-
-
-async def test_without_python_it_degrades_to_bash_and_says_why(house: ResolverHouse, bare: Path) -> None:
-    for config in (replace(house.config, managed=False), replace(house.config, managed=False, python=MANAGED)):
-        found = await house.resolver.capabilities(config, well, ChooseRequest(cwd=str(house.proj)))
-        assert found.expose is Expose.BASH
-        assert found.python.reason
-
-
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
 PYTHON = "/p q/python"
 
 
-def test_uv_is_preferred_then_the_interpreter_s_own_pip_then_ours() -> None:
-    for tools, pip, start in (
-        (Installers("/base", pip=True, uv="/uv"), True, ("/uv", "pip", "install", "--python", PYTHON)),
-        (Installers("/base", pip=True), True, (PYTHON, "-m", "pip", "install")),
-        (Installers("/base", pip=True), False, ("/base", "-m", "pip", "--python", PYTHON, "install")),
-    ):
-        install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
-        assert install is not None
-        (command,) = install.steps
-        assert command[: len(start)] == start
-        assert command[-3:-1] == ("--target", "{place}")
-    assert overlay_install(PYTHON, "/overlays/t", Installers("/base"), has_pip=False) is None
-
-
-def test_the_command_for_people_can_be_pasted_into_a_shell() -> None:
-    assert Installers("/b").add_ipykernel(PYTHON, has_pip=True) == "'/p q/python' -m pip install ipykernel"
-    for tools, command in (
-        (Installers("/b", uv="/uv"), "/uv pip install --python '/p q/python' ipykernel"),
-        (Installers("/b", pip=True), "/b -m pip --python '/p q/python' install ipykernel"),
-    ):
-        assert tools.add_ipykernel(PYTHON, has_pip=False) == command
-
-
-def test_the_managed_environment_can_be_made_without_uv() -> None:
-    made = managed_install(Path("/d/python"), Installers("/base"))
-    venv, install = made.steps
-    assert venv == ("/base", "-m", "venv", "{place}")
-    assert install[:4] == ("/d/python/bin/python", "-m", "pip", "install")
-    assert made.by_hand.startswith("/base -m venv /d/python && /d/python/bin/python -m pip install ")
-
-
-def test_packages_of_the_user_count_outside_of_virtual_environments(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("tools", "pip", "start", "by_hand"),
+    [
+        (Installers("/b", "/uv"), True, ("/uv", "pip", "install", "--python", PYTHON), "'/p q/python' -m pip install"),
+        (Installers("/b", "/uv"), False, ("/uv", "pip", "install"), "/uv pip install --python '/p q/python'"),
+        (Installers("/b"), True, (PYTHON, "-m", "pip", "install"), "'/p q/python' -m pip install"),
+        (Installers("/b"), False, None, "'/p q/python' -m ensurepip && '/p q/python' -m pip install"),
+    ],
+)
+def test_uv_is_preferred_then_the_interpreter_s_own_pip(
+    tools: Installers, pip: bool, start: tuple[str, ...] | None, by_hand: str
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
-    monkeypatch.setattr(self_report.site, "getusersitepackages", lambda: str(tmp_path))
-    monkeypatch.delenv("PYTHONNOUSERSITE", raising=False)
-    (tmp_path / "px_of_the_user").mkdir()
-    (tmp_path / "px_of_the_user" / "__init__.py").touch()
-    assert str(tmp_path) in self_report.report()["packages"]  # type: ignore[operator]
-    assert self_report.version_of("px_of_the_user") == "unknown"
-    (tmp_path / "px_of_the_user-1.2.dist-info").mkdir()
-    assert self_report.version_of("px_of_the_user") == "1.2"
-    monkeypatch.setenv("PYTHONNOUSERSITE", "1")
-    assert self_report.user_packages() == ""
+    assert tools.add_ipykernel(PYTHON, has_pip=pip) == f"{by_hand} ipykernel"
+    install = overlay_install(PYTHON, "/overlays/t", tools, has_pip=pip)
+    assert (install is None) is (start is None)
+    if install is not None and start is not None:
+        assert install.steps[0][: len(start)] == start
+        assert install.steps[0][-3:-1] == ("--target", "/overlays/t")

@@ -14,7 +14,6 @@ from supervisord_py.kernels.interpreters import (
     Candidate,
     candidates,
 )
-from supervisord_py.process.child_environment import DEFAULT_PATH
 
 
 def order(**around: Any) -> tuple[Candidate, ...]:
@@ -73,13 +72,3 @@ def test_no_directory_is_given_the_environment_of_another(environ: dict[str, str
             if candidate.source in {Source.DOT_VENV, Source.VENV}:
                 assert candidate.root == f"{cwd.rstrip('/')}/{candidate.source.value}"
     assert found[one] == candidates(one, environ)
-
-
-@given(ENVIRONS)
-def test_all_places_are_absolute_and_the_path_of_the_caller_counts(environ: dict[str, str]) -> None:
-    for candidate in candidates("/proj", environ):
-        assert candidate.paths
-        assert all(path.startswith("/") for path in candidate.paths)
-        if candidate.source is Source.PATH:
-            folders = {entry.rstrip("/") for entry in environ.get("PATH", DEFAULT_PATH).split(":")}
-            assert {path.rpartition("/")[0] for path in candidate.paths} <= folders

@@ -20,7 +20,6 @@ from supervisord_py.kernels.notebook import (
     executed,
     export,
     notebook_outputs,
-    with_failure,
 )
 from supervisord_py.kernels.render import cell_result, show
 from supervisord_py.ledger.kernels import KernelCellRow
@@ -64,12 +63,6 @@ def test_code_cells_are_read_in_order_with_titles() -> None:
     assert (found.kernelspec, found.language) == ("python3", "python")
 
 
-def test_a_notebook_need_not_say_its_kernel() -> None:
-    found = cells_of_notebook(notebook(code("1")))
-    assert (found.kernelspec, found.language) == (None, None)
-    assert cells_of_notebook(notebook(code("1"), language_info={"name": "julia"})).language == "julia"
-
-
 @pytest.mark.parametrize(
     ("text", "pointer", "words"),
     [
@@ -93,12 +86,6 @@ def test_what_is_no_notebook_is_refused_with_the_place(text: str, pointer: str, 
     assert words in caught.value.detail
     assert error["pointer"] == pointer
     assert caught.value.hint
-
-
-def test_a_broken_cell_is_named_by_its_pointer() -> None:
-    with pytest.raises(InvalidInputError, match="/cells/1") as caught:
-        cells_of_notebook(notebook(code("1"), {"cell_type": "code", "source": 5}))
-    assert caught.value.extra["errors"][0]["pointer"].startswith("/cells/1")
 
 
 def test_an_old_notebook_is_upgraded_and_runs() -> None:
@@ -145,13 +132,6 @@ def test_an_executed_notebook_has_what_the_cells_gave_and_keeps_the_rest(tmp_pat
     assert (made.cells[2].outputs, made.cells[2].execution_count) == ([], None)
 
 
-def test_a_notebook_of_an_older_minor_version_stays_one(tmp_path: Path) -> None:
-    writer_of(tmp_path).close()
-    made = valid(executed(notebook(code("1"), minor=4), [CellResult(CELL, None, OK)]))
-    assert made.nbformat_minor == 4
-    assert "id" not in made.cells[0]
-
-
 def test_cells_that_lack_an_id_or_share_one_get_their_own() -> None:
     plain = json.loads(notebook(code("a"), code("b"), code("c")))
     plain["cells"][1]["id"] = "id-0"
@@ -178,13 +158,6 @@ def test_a_failure_without_a_traceback_is_told_in_the_notebook(
     made = valid(executed(notebook(code("x")), [CellResult(CELL, None, status, error=error)]))
     (output,) = made.cells[0].outputs
     assert (output.output_type, output.traceback) == ("error", [words])
-
-
-def test_an_exception_is_told_once() -> None:
-    told: list[dict[str, Any]] = [{"output_type": "error", "ename": "E", "evalue": "v", "traceback": ["t"]}]
-    assert with_failure(told, CellStatus.ERROR, CellError("E", "v", ("t",))) == told
-    (output,) = with_failure([], CellStatus.ERROR, CellError("E", "v", ("t",)))
-    assert output == told[0]
 
 
 def test_a_reference_is_a_sentence_where_the_schema_knows_none(tmp_path: Path) -> None:
@@ -234,29 +207,6 @@ def test_a_history_becomes_a_valid_notebook(tmp_path: Path) -> None:
     assert "99 bytes of output were removed" in checked.cells[4].outputs[0].text
     again = cells_of_notebook(json.dumps(made))
     assert again.cells == (Cell("code 1", "The first"), Cell("code 3"), Cell("code 4"), Cell("code 5"))
-
-
-@pytest.mark.parametrize(
-    ("session", "name", "language"),
-    [
-        ({"language": "bash"}, "bash", "bash"),
-        ({"language": "julia", "kernelspec": "julia-1.11"}, "julia-1.11", "julia"),
-    ],
-)
-def test_other_languages_are_named(tmp_path: Path, session: dict[str, Any], name: str, language: str) -> None:
-    made = valid(
-        json.dumps(export([row(1)], lambda each: log_of(tmp_path, each.id), LIMITS, session_id="s", **session))
-    )
-    assert made.metadata.kernelspec.name == name
-    assert made.metadata.language_info.name == language
-
-
-def test_files_that_cannot_be_read_do_not_spoil_the_rest(tmp_path: Path) -> None:
-    def log(each: KernelCellRow) -> Any:
-        raise OSError(each.id)
-
-    made = valid(json.dumps(export([row(1, total_bytes=5)], log, LIMITS, session_id="s")))
-    assert "removed" in made.cells[0].outputs[0].text
 
 
 # -- scripts ---------------------------------------------------------------------------------------------------------

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import stat
-import tracemalloc
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kernels.cell_folder import CELL, finish, log_of, writer_of
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.kernels.artifacts import content, extension, find_artifact, joined, spill, weight
+from supervisord_py.kernels.artifacts import find_artifact, spill
 from supervisord_py.kernels.cell import CellError, CellStatus, Step
-from supervisord_py.kernels.cell_text import text_of, traceback_text
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, cell_result, show, what_was_raised
+from supervisord_py.kernels.render import CellOutput, cell_result, show
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 LIMITS = OutputLimits()
-PNG = base64.b64encode(b"\x89PNG" + bytes(range(256)) * 2000).decode()
 
 
 def test_a_small_cell_is_shown_whole(tmp_path: Path) -> None:
@@ -49,71 +44,6 @@ def test_a_cell_that_never_began_or_is_gone_gives_nothing(tmp_path: Path, monkey
     assert "not kept" in str(show(log, LIMITS).unkept)
 
 
-def test_fifty_megabytes_are_shown_by_their_ends_within_little_memory(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    for number in range(500):
-        writer.write("stdout", b"".join(b"%012d\n" % line for line in range(number * 8000, number * 8000 + 8000)))
-    finish(writer)
-    tracemalloc.start()
-    try:
-        found = show(log_of(tmp_path), LIMITS)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 * 1024 * 1024
-    assert (found.total_bytes, found.total_lines, found.truncated) == (52_000_000, 4_000_000, True)
-    head, marker, tail = found.text.partition("… [")[0], found.text.split("\n… ")[1].split(" …\n")[0], found.text
-    assert head.startswith("000000000000\n")
-    assert tail.endswith(f"{3_999_999:012d}\n")
-    assert len(found.text.encode()) < LIMITS.preview_bytes + 100
-    lines = found.text.count("\n") - 1
-    assert marker == f"[{52_000_000 - found.shown_bytes} bytes, {4_000_000 - lines} lines omitted; artifact {CELL}]"
-    assert found.shown_bytes == lines * 13
-
-
-def test_an_exception_is_in_the_text_without_its_colours_and_among_the_outputs_with_them(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.error("ValueError", "no", ["\x1b[31mTraceback\x1b[0m", "ValueError: no"])
-    writer.end("error", execution_count=1, duration=0.1, error={"name": "ValueError", "value": "no", "traceback": []})
-    found = show(log_of(tmp_path), LIMITS)
-    assert found.text == "Traceback\nValueError: no\n"
-    (error,) = found.outputs
-    assert (error["output_type"], error["ename"], error["traceback"][0]) == (
-        "error", "ValueError", "\x1b[31mTraceback\x1b[0m",
-    )  # fmt: skip
-    assert found.error is not None
-    assert found.error.name == "ValueError"
-    assert traceback_text(CellError("E", "v")) == "E: v\n"
-
-
-def test_an_error_without_a_name_gives_way_to_the_one_that_has_it() -> None:
-    nameless, named = CellError("NoneType", "None"), CellError("ValueError", "no")
-    assert what_was_raised(nameless, named) is named
-    assert what_was_raised(None, named, CellError("Later", "")) is named
-    assert what_was_raised(None, nameless) is nameless
-    assert what_was_raised(None, None) is None
-
-
-def test_words_of_a_rich_output_are_markdown_then_plain_then_html() -> None:
-    assert text_of({"text/html": "<b>h</b>", "text/plain": "p", "text/markdown": "m"}) == "m\n"
-    assert text_of({"text/html": "<b>h</b>", "text/plain": "p\n"}) == "p\n"
-    assert text_of({"text/html": ["<b>", "h</b>"]}) == "**h**\n"
-    assert text_of({"text/html": ""}) == text_of({"image/png": "x"}) == ""
-
-
-def test_an_update_is_shown_in_the_place_of_its_display(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"text/plain": "0 %"}, {"v": 1}, "bar")
-    writer.write("stdout", b"work\n")
-    for percent in (50, 100):
-        writer.display({"text/plain": f"{percent} %"}, {"v": percent}, "bar", update=True)
-    writer.display({"text/plain": "again"}, {}, "bar")
-    finish(writer)
-    found = show(log_of(tmp_path), LIMITS)
-    assert found.text == "100 %\nwork\nagain\n"
-    assert found.outputs[0] == {"output_type": "display_data", "data": {"text/plain": "100 %"}, "metadata": {"v": 100}}
-
-
 def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.display({"text/plain": "one"}, {}, "elsewhere", update=True)
@@ -121,49 +51,6 @@ def test_an_update_of_what_another_cell_displayed_is_shown_once_as_it_is_last(tm
     writer.display({"text/plain": "nameless"}, {}, None, update=True)
     finish(writer)
     assert show(log_of(tmp_path), LIMITS).text == "two\n"
-
-
-@pytest.mark.parametrize(
-    ("wait", "after", "text"),
-    [(False, False, ""), (False, True, "new\n"), (True, False, "old\nshown\n"), (True, True, "new\n")],
-)
-def test_what_was_cleared_is_not_shown(tmp_path: Path, wait: bool, after: bool, text: str) -> None:
-    writer = writer_of(tmp_path)
-    writer.write("stdout", b"old\n")
-    writer.display({"text/plain": "shown"}, {}, "d")
-    writer.clear(wait=wait)
-    if after:
-        writer.write("stdout", b"new\n")
-    finish(writer)
-    found = show(log_of(tmp_path), LIMITS)
-    assert (found.text, found.truncated) == (text, False)
-    assert found.total_bytes == (8 if after else 4)
-
-
-def test_output_beyond_the_cap_is_told(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path, cap=4)
-    writer.write("stdout", b"0123456789")
-    finish(writer)
-    found = show(log_of(tmp_path), LIMITS)
-    assert (found.text, found.truncated, found.total_bytes) == ("0123", True, 4)
-    assert found.notices == ("the complete output is cut at its cap of 4 bytes",)
-
-
-def test_a_large_rich_output_is_a_file_and_a_reference(tmp_path: Path) -> None:
-    writer = writer_of(tmp_path)
-    writer.display({"image/png": PNG, "text/plain": "<Figure>"})
-    finish(writer)
-    for _ in range(2):  # showing it again changes nothing
-        found = show(log_of(tmp_path), LIMITS)
-        (output,) = found.outputs
-        reference = output["data"]["image/png"]
-        assert output["data"]["text/plain"] == "<Figure>"
-        kept = find_artifact(tmp_path, reference["artifact"])
-        assert (kept.mime, reference["bytes"]) == ("image/png", 512_004)
-        assert kept.path.read_bytes() == base64.b64decode(PNG)
-        assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
-    assert found.text == "<Figure>\n"
-    assert sum(path.suffix == ".png" for path in tmp_path.iterdir()) == 1
 
 
 def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path) -> None:
@@ -182,25 +69,6 @@ def test_many_rich_outputs_are_bounded_in_number_and_weight(tmp_path: Path) -> N
 
 
 # -- artifacts -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("mime", "value", "data", "ending"),
-    [
-        ("image/png", base64.b64encode(b"abc").decode(), b"abc", "png"),
-        ("image/jpeg", "not base64 at all é", "not base64 at all é".encode(), "jpg"),
-        ("image/svg+xml", "<svg/>", b"<svg/>", "svg"),
-        ("application/json", {"a": "é"}, '{"a": "é"}'.encode(), "json"),
-        ("application/vnd.plotly.v1+json", [1], b"[1]", "application-vnd-plotly-v1-json"),
-        ("text/plain", ["a\n", "b"], b"a\nb", "txt"),
-        ("text/plain", "\ud800", b"\xed\xa0\x80", "txt"),
-        ("///", {"a": 1}, b'{"a": 1}', "bin"),
-    ],
-)
-def test_a_value_becomes_the_file_that_it_means(mime: str, value: Any, data: bytes, ending: str) -> None:
-    assert content(mime, value) == data
-    assert extension(mime) == ending
-    assert weight(value) > 0
 
 
 def test_a_disk_that_takes_no_file_leaves_a_reference_that_says_so(
@@ -243,13 +111,6 @@ def test_the_complete_output_is_an_artifact_by_the_cells_own_id_and_links_are_no
         find_artifact(tmp_path, f"{CELL}.1.png")
 
 
-def test_values_are_one_text_and_colours_can_go() -> None:
-    assert joined({"a": 1}) == '{"a": 1}'
-    assert joined(["a", 1]) == '["a", 1]'
-    coloured = "\x1b[1;31mred\x1b[0m \x1b]8;;http://x\x07link\x1b]8;;\x1b\\"
-    assert traceback_text(CellError("E", "", (coloured,))) == "red link\n"
-
-
 # -- the result ------------------------------------------------------------------------------------------------------
 
 
@@ -265,8 +126,3 @@ def test_a_result_takes_from_the_end_record_what_is_not_given(tmp_path: Path) ->
     assert (result.notices, result.steps[0].action, result.title) == (("told",), "sigint", "title")
     other = cell_result(CELL, None, output, status=CellStatus.TIMED_OUT, duration_seconds=9.0, execution_count=5)
     assert (other.status, other.duration_seconds, other.execution_count) == (CellStatus.TIMED_OUT, 9.0, 5)
-
-
-def test_a_cell_without_an_end_did_not_end_well() -> None:
-    result = cell_result(CELL, None, CellOutput())
-    assert (result.status, result.duration_seconds, result.execution_count) == (CellStatus.ERROR, None, None)

@@ -59,11 +59,6 @@ def age_of(cell: KeptCell) -> tuple[float, str, str]:
     return (cell.changed_at, cell.session_id, cell.cell_id)
 
 
-def test_the_oldest_go_first() -> None:
-    cells = [KeptCell("s", str(age), 40, NOW - age) for age in range(4)]
-    assert [cell.cell_id for cell in doomed(cells, LIMITS, NOW)] == ["3", "2"]
-
-
 def cell(cells_dir: Path, session: str, cell_id: str, size: int, age: float) -> None:
     writer = writer_of(cells_dir / session, cell_id)
     writer.write("stdout", b"x" * size)
@@ -167,7 +162,3 @@ async def test_what_outgrows_its_cap_after_the_end_is_cut_back(tmp_path: Path) -
     cell(tmp_path, "s", "c", 10_000, age=1)
     await swept(tmp_path, OutputLimits(cell_bytes=4000))
     assert log_of(tmp_path / "s", "c").page(0, 99_999).data == b"x" * 4000
-
-
-async def test_a_folder_that_is_not_there_is_swept(tmp_path: Path) -> None:
-    assert await swept(tmp_path / "nowhere") == Swept()

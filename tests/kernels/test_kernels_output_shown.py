@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 
 from kernels.cell_folder import finish, log_of, writer_of
 from supervisord_py.kernels import render
-from supervisord_py.kernels.cell_text import NEAR_BYTES, as_on_a_terminal, cut_end, cut_start, whole_characters
 from supervisord_py.kernels.config import OutputLimits
-from supervisord_py.kernels.render import CellOutput, show
+from supervisord_py.kernels.render import (
+    NEAR_BYTES,
+    CellOutput,
+    as_on_a_terminal,
+    cut_end,
+    cut_start,
+    show,
+)
 
 PICTURE = {"image/png": "AAAA"}
 
@@ -27,13 +33,6 @@ def test_a_cut_never_divides_a_character(text: str, place: int) -> None:
     place = min(place, len(data))
     data[:place][: cut_end(data[:place])].decode()
     data[place:][cut_start(data[place:]) :].decode()
-
-
-@given(st.binary(max_size=40))
-def test_cuts_are_places_within_whatever_bytes(data: bytes) -> None:
-    assert 0 <= cut_end(data) <= len(data)
-    assert 0 <= cut_start(data) <= len(data)
-    assert len(data) - 3 <= whole_characters(data) <= len(data)
 
 
 def test_a_cut_falls_between_lines_that_are_near() -> None:
@@ -109,18 +108,6 @@ def test_rich_outputs_whose_words_are_left_out_stay_among_the_outputs(tmp_path: 
     assert "ttt" not in found.text
     assert kinds(found) == ["stdout", "text/markdown", "stdout"]
     assert f"1 lines omitted; artifact {found.artifact}" in found.text
-
-
-def test_words_that_are_cut_at_both_ends_name_the_outputs_and_stand_once(tmp_path: Path) -> None:
-    found = shown(tmp_path, ["t" * 30], head=10, tail=10)
-    assert found.text == "tttttttttt\n… [11 bytes, 0 lines omitted; see the outputs] …\nttttttttt\n"
-    assert kinds(found) == ["text/markdown"]
-
-
-def test_a_picture_between_two_full_ends_is_no_reason_for_a_marker(tmp_path: Path) -> None:
-    found = shown(tmp_path, [("stdout", "a" * 10), "", ("stdout", "b" * 10)], head=10, tail=10)
-    assert found.text == "aaaaaaaaaabbbbbbbbbb"
-    assert kinds(found) == ["stdout", "image/png", "stdout"]
 
 
 def test_only_the_first_and_the_last_rich_outputs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import CancelledRunError, StartFailedError
-from supervisord_py.kernels import resolution, resolver
+from supervisord_py.kernels import resolver
 from supervisord_py.kernels.cell import KernelStarting, Notice
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import SessionState
@@ -85,14 +85,14 @@ async def test_a_start_tells_what_is_built_for_it_and_that_it_begins(
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a call does: it is the same choosing, and the same wait."""
-    choice = resolution.Resolution.choice
+    choice = resolver.Resolution.choice
 
-    async def building(self: resolution.Resolution) -> Choice:
-        self._progress("building an overlay")
+    async def building(self: resolver.Resolution) -> Choice:
+        self.progress("building an overlay")
+        monkeypatch.undo()
         return await choice(self)
 
-    monkeypatch.setattr(resolution.Resolution, "choice", building)
-    monkeypatch.setattr(resolver, "KEEP_SECONDS", 600.0)  # the kernel may take longer than a choice is kept
+    monkeypatch.setattr(resolver.Resolution, "choice", building)
     told: list[CallEvent] = []
     request = StartRequest("default", cwd=str(house.cwd))
     view = await house.room.start(request, told.append)

@@ -14,9 +14,7 @@ from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
 from supervisord_py.errors import KeeperLostError, StartFailedError
-from supervisord_py.kernels import resolver
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
-from supervisord_py.kernels.choice import ChooseRequest
 from supervisord_py.kernels.room_requests import StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
 from supervisord_py.ledger import kernels as kernel_rows
@@ -219,18 +217,3 @@ async def test_a_handle_is_given_only_while_the_kernel_may_take_work(house: Room
     assert house.room.handle(session) is backend.handle
     await house.room.stop(session)
     assert house.room.handle(session) is None
-
-
-async def test_a_choice_is_not_given_again_once_the_folder_has_changed(
-    house: RoomHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resolver, "KEEP_SECONDS", 600.0)
-    resolve, asked = house.room.resolver.resolve, ChooseRequest(cwd=str(house.cwd))
-    first = await resolve(asked, house.room.config)
-    assert await resolve(asked, house.room.config) is first
-    (house.cwd / ".venv").mkdir()
-    assert await resolve(asked, house.room.config) is not first
-    house.reconfigure(prelude=False)
-    again = await resolve(asked, house.room.config)
-    assert again is not first
-    assert await resolve(asked, house.room.config) is again

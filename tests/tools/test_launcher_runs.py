@@ -182,7 +182,8 @@ async def test_a_stream_that_breaks_off_is_never_ended_cleanly(house: ToolHouse)
     got = bytearray()
 
     async def read() -> None:
-        async with start_run(house.launcher, "shapes", RunRequest(json.dumps(value).encode(), value)) as run:
+        request = RunRequest(json.dumps(value).encode(), value)
+        async with start_run(house.launcher, house.launcher.catalog.get("shapes"), request) as run:
             assert run.answer.chunks is not None
             async for chunk in run.answer.chunks:
                 got.extend(chunk)

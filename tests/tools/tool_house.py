@@ -159,7 +159,7 @@ class ToolHouse:
         """Run a tool; return what is known of the run, and its answer: parsed JSON, or bytes."""
         value = {} if value is None else value
         request = RunRequest(json.dumps(value).encode(), value, **options)
-        async with start_run(self.launcher, name, request) as run:
+        async with start_run(self.launcher, self.launcher.catalog.get(name), request) as run:
             if run.answer.body is not None:
                 return run, json.loads(run.answer.body)
             return run, b"".join([chunk async for chunk in run.answer.chunks])

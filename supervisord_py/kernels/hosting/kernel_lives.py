@@ -154,6 +154,7 @@ class KernelLives:
         except Exception:
             _log.exception("kernel_end_broke", unit=life.unit, instance=life.key)
             await self._cut_off(life)
+        await self._house.chronicle.flush()  # the event of its end is kept, whoever is killed from now on
         life.stopped.set()
 
     async def _cut_off(self, life: KernelLife) -> None:

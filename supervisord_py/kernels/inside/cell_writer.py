@@ -50,15 +50,10 @@ class Descriptor:
 
 
 class CellWriter:
-    """The files of one cell. Every method may be called from any thread, and none raises OSError.
+    """The files `<folder>/<cell id>.*` of one cell, each stream of at most `cap` bytes.
 
-    Args:
-        folder: Where the files are; exists.
-        cell_id: Their name.
-        cap: Largest size of each stream in bytes.
+    Every method may be called from any thread, and none but `open` raises OSError.
     """
-
-    __slots__ = ("_cap", "_failed", "_files", "_placed", "_room", "_said", "_torn", "_why", "_written", "base", "ended")
 
     def __init__(self, folder: str, cell_id: str, cap: int) -> None:
         self.base = os.path.join(folder, cell_id)
@@ -85,7 +80,6 @@ class CellWriter:
         return found
 
     def size(self, ending: str) -> int:
-        """Return the size of a file in bytes; 0 where there is none."""
         found = self._files.get(ending)
         try:
             return os.stat(self.base + ending if found is None else found.number).st_size
@@ -118,7 +112,6 @@ class CellWriter:
                 self._say_capped(cap=self._cap)
 
     def begin(self, code: str, pid: int | None = None) -> None:
-        """Open the cell."""
         self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
 
     def display(
@@ -136,7 +129,6 @@ class CellWriter:
             self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
 
     def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], execution_count: int | None) -> None:
-        """Record the value of the cell's last expression."""
         self._record("result", data=data, metadata=metadata, execution_count=execution_count)
 
     def clear(self, wait: bool) -> None:
@@ -144,7 +136,6 @@ class CellWriter:
         self._record("clear", wait=wait)
 
     def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
-        """Record an exception."""
         self._record("error", name=name, value=value, traceback=list(traceback))
 
     def end(
@@ -243,10 +234,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: object) -> str:
-    """Return what stands for a value that JSON does not know."""
-    if isinstance(value, (bytes, bytearray)):
-        return base64.b64encode(value).decode()
-    return repr(value)
+    return base64.b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else repr(value)
 
 
 def _tame(value: Any, depth: int = 32) -> Any:
@@ -257,6 +245,4 @@ def _tame(value: Any, depth: int = 32) -> Any:
         return "…"
     if isinstance(value, dict):
         return {str(key): _tame(each, depth - 1) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_tame(each, depth - 1) for each in value]
-    return value
+    return [_tame(each, depth - 1) for each in value] if isinstance(value, (list, tuple)) else value

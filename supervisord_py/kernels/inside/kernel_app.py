@@ -56,7 +56,6 @@ class Session(jupyter_session.Session):
     def send(
         self, stream: Any, msg_or_type: Any, content: Any = None, parent: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Send; see jupyter_client."""
         message = msg_or_type if isinstance(msg_or_type, dict) else None
         kind = message["header"]["msg_type"] if message else msg_or_type
         if kind in _RECORDED and os.getpid() == CELLS.pid:
@@ -168,7 +167,6 @@ class Interrupts:
         return signal.signal(signal.SIGINT, self._handle)
 
     def deliver(self) -> None:
-        """Raise what came before user code began."""
         came, self._came = self._came, False
         if came:
             raise KeyboardInterrupt
@@ -246,7 +244,6 @@ class IPythonKernel(ipkernel.IPythonKernel):
             super().post_handler_hook()
 
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Run one cell."""
         cell = CELLS.open(parent)
         token = CURRENT.set(cell)
         try:
@@ -276,26 +273,19 @@ class IPythonKernel(ipkernel.IPythonKernel):
         """Reply to a request of ours that was broken off outside of the user's code."""
         name = type(error).__name__
         raised = {"ename": name, "evalue": str(error), "traceback": [name + ": " + str(error)]}
-        content: dict[str, Any] = {
-            "status": "error",
-            **raised,
-            "execution_count": number,
-            "user_expressions": {},
-            "payload": [],
-        }
+        members: dict[str, Any] = {"execution_count": number, "user_expressions": {}, "payload": []}
+        content: dict[str, Any] = {"status": "error", **raised, **members}
         session: Any = self.session
         session.send(self.iopub_socket, "error", raised, parent, ident=self._topic("error"))
         session.send(stream, "execute_reply", content, parent, ident=ident)
         if parent["content"].get("stop_on_error", True):
             self._abort_queues()
 
-    def raw_input(self, prompt: str = "") -> str:
-        """Ask the client; for cells of ours, say that there is nobody to ask."""
+    def raw_input(self, *args: Any, **kwargs: Any) -> Any:
         self._need_somebody("input")
-        return str(super().raw_input(prompt))
+        return super().raw_input(*args, **kwargs)
 
-    def getpass(self, *args: Any, **kwargs: Any) -> str:
-        """Ask the client for a secret; for cells of ours, say that there is nobody to ask."""
+    def getpass(self, *args: Any, **kwargs: Any) -> Any:
         self._need_somebody("getpass")
         return super().getpass(*args, **kwargs)
 
@@ -310,19 +300,9 @@ class IPythonKernel(ipkernel.IPythonKernel):
 
 
 class IPKernelApp(kernelapp.IPKernelApp):
-    """ipykernel's application with our streams, session and kernel."""
-
-    @default("kernel_class")
-    def _kernel_class_default(self) -> type[IPythonKernel]:
-        return IPythonKernel
-
     @default("session")
     def _session_default(self) -> Session:
         return Session(parent=self)
-
-    @default("outstream_class")
-    def _outstream_class_default(self) -> str:
-        return __package__ + ".streams.OutStream"
 
     def log_connection_info(self) -> None:
         """Keep ipykernel's advice for terminals to itself: a kernel that dies would have it as its last words."""
@@ -346,14 +326,9 @@ class IPKernelApp(kernelapp.IPKernelApp):
 
 
 def run(arguments: Any, offered: Modules) -> None:
-    """Be the kernel until it is told to end.
-
-    Args:
-        arguments: For ipykernel.
-        offered: Names that user code finds.
-    """
+    """Be the kernel until it is told to end; `arguments` are for ipykernel, `offered` are names for user code."""
     ZMQInteractiveShell.offered = offered
-    app = IPKernelApp.instance()
+    app = IPKernelApp.instance(kernel_class=IPythonKernel, outstream_class=__package__ + ".streams.OutStream")
     app.config.HistoryManager.hist_file = ":memory:"  # nobody asks for yesterday's, and the disk takes time
     app.initialize(arguments)
     if "" in sys.path and os.getcwd() not in sys.path:  # after os.chdir imports from the folder of the start go on

@@ -33,8 +33,6 @@ PACKAGE = "px_inside"
 
 
 class Options:
-    """What the command line says to us; the rest of it is for ipykernel."""
-
     def __init__(self, arguments: list[str]) -> None:
         self.overlay: str | None = None
         self.modules: list[str] = []
@@ -72,13 +70,11 @@ def load_package() -> None:
     from importlib.util import module_from_spec, spec_from_file_location
 
     folder = os.path.dirname(os.path.abspath(__file__))
-    where = os.path.join(folder, "__init__.py")
-    spec = spec_from_file_location(PACKAGE, where, submodule_search_locations=[folder])
-    if spec is None or spec.loader is None:
-        raise ImportError("cannot load " + where)
-    package = module_from_spec(spec)
-    sys.modules[PACKAGE] = package
-    spec.loader.exec_module(package)
+    spec: Any = spec_from_file_location(
+        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    sys.modules[PACKAGE] = module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[PACKAGE])
 
 
 def import_ipykernel(overlay: str | None) -> Any:
@@ -94,22 +90,17 @@ def import_ipykernel(overlay: str | None) -> Any:
         importlib.import_module("ipykernel.debugger")  # decides now that there is none
         return importlib.import_module(PACKAGE + ".kernel_app")
     except ImportError as error:
-        _refuse_import(error, overlay)
+        about = {"python": sys.executable, "version": ".".join(str(part) for part in sys.version_info[:3])}
+        detail = type(error).__name__ + ": " + str(error)
+        if overlay is not None and str(getattr(error, "path", None) or "").startswith(overlay):
+            refuse("overlay", detail, path=overlay, **about)
+        refuse("ipykernel", detail, **about)
     finally:
         if blocked:
             del sys.modules["debugpy"]  # user code may import it
 
 
-def _refuse_import(error: ImportError, overlay: str | None) -> NoReturn:
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    detail = type(error).__name__ + ": " + str(error)
-    if overlay is not None and str(getattr(error, "path", None) or "").startswith(overlay):
-        refuse("overlay", detail, path=overlay, python=sys.executable, version=version)
-    refuse("ipykernel", detail, python=sys.executable, version=version)
-
-
 def main() -> None:
-    """Become the kernel."""
     if sys.version_info[:2] < OLDEST:
         refuse("old_python", "Python 3.8 or later is needed", python=sys.executable, version=sys.version.split()[0])
     options = Options(sys.argv[1:])

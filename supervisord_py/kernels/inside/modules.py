@@ -14,7 +14,7 @@ from importlib.util import spec_from_file_location
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
     from typing import Any
 
@@ -30,7 +30,12 @@ class Modules:
         self._broken: dict[str, tuple[int, int] | None] = {}
         self._files: dict[str, str] = {}
         for folder in folders:  # the last folder's where several have the same
-            self._files.update((PREFIX + path[: -len(".py")], os.path.join(folder, path)) for path in self._in(folder))
+            try:
+                names = [name for name in os.listdir(folder) if name.endswith(".py")] if os.path.isdir(folder) else []
+            except OSError as error:
+                self._news.append("px: the modules in " + folder + " cannot be listed: " + str(error.strerror))
+                continue
+            self._files.update((PREFIX + name[: -len(".py")], os.path.join(folder, name)) for name in names)
         sys.meta_path.append(self)
         if prelude:
             self.names.update(_public(importlib.import_module(__package__ + ".prelude")))
@@ -38,7 +43,6 @@ class Modules:
             self._load(name)
 
     def find_spec(self, name: str, *_: Any) -> Any:
-        """Be a finder of Python's import system."""
         return spec_from_file_location(name, self._files[name]) if name in self._files else None
 
     def look_again(self) -> str | None:
@@ -52,14 +56,6 @@ class Modules:
         news, self._news = self._news, []
         return "".join(line + "\n" for line in news) if changed or news else None
 
-    def _in(self, folder: str) -> Iterator[str]:
-        try:
-            yield from (path for path in os.listdir(folder) if path.endswith(".py"))
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except OSError as error:
-            self._news.append("px: the modules in " + folder + " cannot be listed: " + str(error.strerror))
-
     def _load(self, name: str) -> None:
         path = self._files[name]
         stamp = _stamp(path)
@@ -67,8 +63,11 @@ class Modules:
             self.names.update(_public(importlib.import_module(name)))
         except (Exception, SystemExit) as error:
             self._broken[name] = stamp
-            line = _line_of(error, path)
-            place = path if line is None else path + ":" + str(line)
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == path]
+            if isinstance(error, SyntaxError) and error.filename == path:
+                lines.append(error.lineno)
+            place = path + ":" + str(lines[-1]) if lines else path
             why = type(error).__name__ + ": " + str(error)
             self._news.append("px: " + place + ": " + why + " (its names are missing until it is mended)")
 
@@ -81,18 +80,9 @@ def _stamp(path: str) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_size
 
 
-def _line_of(error: BaseException, path: str) -> int | None:
-    """Return the line of `path` at which `error` arose, the innermost if there are several."""
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return error.lineno
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
-    return lines[-1] if lines else None
-
-
 def _public(module: ModuleType) -> dict[str, Any]:
     """Return what `from module import *` would give."""
-    everything = vars(module)
-    names = everything.get("__all__")
+    names = getattr(module, "__all__", None)
     if names is None:
-        names = [name for name in everything if not name.startswith("_")]
+        names = [name for name in vars(module) if not name.startswith("_")]
     return {name: getattr(module, name) for name in names}

@@ -24,27 +24,20 @@ def overlay_tag() -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", tag if machine in tag else tag + "-" + machine)
 
 
-def user_packages() -> str:
-    """Return the folder of the user's own packages, there or not, where a kernel would see it; "" elsewhere."""
-    isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
-    return "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
-
-
 def version_of(package: str) -> "str | None":
     """Return the version of a package that can be imported, by the folder of its metadata; None where it cannot."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.origin:
         return None
-    for name in os.listdir(os.path.dirname(os.path.dirname(spec.origin))):
-        found = re.match(re.escape(package) + r"-([^-]+)(-py[^-]*)?\.(dist|egg)-info$", name)
-        if found:
-            return found.group(1)
-    return "unknown"
+    names = os.listdir(os.path.dirname(os.path.dirname(spec.origin)))
+    found = (re.match(re.escape(package) + r"-([^-]+)(-py[^-]*)?\.(dist|egg)-info$", name) for name in names)
+    return next((each.group(1) for each in found if each), "unknown")
 
 
 def report() -> "dict[str, object]":
     """Return what there is to know."""
-    user = user_packages()
+    isolated = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
+    user = "" if isolated or os.environ.get("PYTHONNOUSERSITE") else site.getusersitepackages()
     if user and user not in sys.path and os.path.isdir(user):
         sys.path.append(user)
     packages = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
@@ -52,12 +45,12 @@ def report() -> "dict[str, object]":
         "version": list(sys.version_info[:3]),
         "executable": sys.executable,
         "prefix": sys.prefix,
-        "venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
+        "venv": isolated,
         "conda": os.path.isdir(os.path.join(sys.prefix, "conda-meta")),
         "ipykernel": version_of("ipykernel"),
         "lacking": [name for name in NEEDED if importlib.util.find_spec(name) is None],
         "pip": importlib.util.find_spec("pip") is not None,
-        "packages": sorted({each for each in (*packages, user) if each}),
+        "packages": sorted({each for each in (*packages, user) if each}),  # the user's, there or not
         "tag": overlay_tag(),
     }
 

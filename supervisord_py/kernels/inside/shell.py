@@ -1,10 +1,9 @@
-"""`run`: a shell command in a session of its own, ended with its whole group when the cell is interrupted.
-
-The group is signalled only while its leader is not reaped: its number can be nobody else's.
-"""
+"""How the prelude's helpers tell what they did, and `run`: a command that is ended with its whole group."""
 
 from __future__ import annotations
 
+# mypy: allow-untyped-calls
+# ipykernel and IPython are typed in parts only.
 import contextlib
 import os
 import shutil
@@ -13,19 +12,50 @@ import subprocess
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .status import clipped, tell  # noqa: TID252
+from .cell_writer import STATUS_MIME  # noqa: TID252
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-    from typing import Any
 
 GRACE = 2.0
-"""Seconds between SIGINT and SIGKILL."""
-POLL = 0.02
-SHOWN_CHARACTERS = 20_000
+"""Seconds between SIGINT and SIGKILL of a command's group."""
+_PREVIEW, _LISTED, _SHOWN = 500, 20, 20_000
+
+
+class Text(str):
+    """A str that shows itself as it is when it is the value of a cell, without quotes and escapes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Lines(list):  # type: ignore[type-arg] # Python 3.8 cannot subscript it here
+    """A list that shows one entry a line when it is the value of a cell."""
+
+    def __repr__(self) -> str:
+        return "\n".join(str(entry) for entry in self) or "(nothing)"
+
+
+def tell(op: str, **fields: Any) -> None:
+    """Emit a status event: which helper, and what it did, in a few words and numbers."""
+    from IPython.display import publish_display_data
+
+    publish_display_data({STATUS_MIME: {"op": op, **{name: _small(value) for name, value in fields.items()}}})
+
+
+def clipped(text: str, limit: int = _PREVIEW) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _small(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [clipped(str(entry)) for entry in value[:_LISTED]]
+    return value if isinstance(value, (int, float, bool, type(None))) else clipped(str(value))
 
 
 class Completed(NamedTuple):
@@ -39,7 +69,6 @@ class Completed(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether it exited with 0."""
         return self.returncode == 0
 
     def __bool__(self) -> bool:
@@ -52,10 +81,9 @@ class Completed(NamedTuple):
         texts = [text.rstrip("\n") for text in (self.stdout, self.stderr) if text]
         if not self.ok or not texts:
             texts.append(f"[exit code {self.returncode}]")
-        whole = "\n".join(texts)
-        if len(whole) <= SHOWN_CHARACTERS:
+        whole, half = "\n".join(texts), _SHOWN // 2
+        if len(whole) <= _SHOWN:
             return whole
-        half = SHOWN_CHARACTERS // 2
         return f"{whole[:half]}\n[… {len(whole) - 2 * half} characters …]\n{whole[-half:]}"
 
 
@@ -81,14 +109,9 @@ def run(
         timeout: Seconds after which it is ended as by an interrupt.
         check: Whether an exit code other than 0 is an error.
 
-    Example:
-        >>> run("git status --short")
-        >>> if not (tests := run("pytest -q", timeout=60)): print(tests.stdout[-2000:])
-
     Raises:
         subprocess.TimeoutExpired: With `stdout` and `stderr` up to then.
         subprocess.CalledProcessError: It failed, and `check` was set.
-        OSError: It could not be started.
     """
     began = time.monotonic()
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -104,17 +127,13 @@ def run(
             stdout=stdout,
             stderr=stderr,
         )
-        done = Completed(command, code, text_of(stdout), text_of(stderr), round(time.monotonic() - began, 3))
-    tell(
-        "run",
-        command=command,
-        returncode=code,
-        duration=done.duration,
-        timed_out=late,
-        stdout_chars=len(done.stdout),
-        stderr_chars=len(done.stderr),
-        preview=clipped(repr(done)),
-    )
+        texts = []
+        for file in (stdout, stderr):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    done = Completed(command, code, texts[0], texts[1], round(time.monotonic() - began, 3))
+    sizes = {"stdout_chars": len(done.stdout), "stderr_chars": len(done.stderr)}
+    tell("run", command=command, returncode=code, duration=done.duration, timed_out=late, **sizes, preview=repr(done))
     if late:
         raise subprocess.TimeoutExpired(command, timeout or 0, done.stdout, done.stderr)
     if check and not done.ok:
@@ -167,27 +186,9 @@ def _end_group(process: subprocess.Popen[Any]) -> None:
     try:
         deadline = time.monotonic() + GRACE
         os.killpg(process.pid, signal.SIGINT)
-        while time.monotonic() < deadline and not _gone(process.pid):
-            time.sleep(POLL)
+        while time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM where only zombies are left
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _gone(pid: int) -> bool:
-    """Say whether the leader has ended, without reaping it (waitid(2), WNOWAIT)."""
-    waitid: Any = getattr(os, "waitid", None)
-    if waitid is None:
-        return False
-    try:
-        return waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
-
-
-def text_of(file: Any) -> str:
-    """Return all that is in a temporary file."""
-    file.seek(0)
-    text: str = file.read().decode(errors="replace")
-    return text

@@ -67,3 +67,7 @@ class KernelChronicle:
     async def ended(self, key: str, end: KernelEnd) -> None:
         """Write down how it ended; only the first end of a key counts."""
         await self._ledger.write(ended_row(key, end.reason, end.record))
+
+    async def flush(self) -> None:
+        """Return once what was said is on the disk, or the ledger is known to be degraded."""
+        await self._ledger.flush()
