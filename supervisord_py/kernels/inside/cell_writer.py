@@ -138,6 +138,38 @@ class CellWriter:
     def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
         self._record("error", name=name, value=value, traceback=list(traceback))
 
+    def message(self, kind: str, content: Mapping[str, Any]) -> bool:
+        """Record what a Jupyter message about the cell says, whatever it holds; False for one that is no output."""
+        data, metadata, transient = (_map(content.get(name)) for name in ("data", "metadata", "transient"))
+        if kind == "stream":
+            text = str(content.get("text") or "").encode("utf-8", "surrogatepass")
+            self.write("stderr" if content.get("name") == "stderr" else "stdout", text)
+        elif kind in ("display_data", "update_display_data"):
+            name = transient.get("display_id")
+            self.display(data, metadata, None if name is None else str(name), update=kind == "update_display_data")
+        elif kind == "execute_result":
+            count = content.get("execution_count")
+            self.result(data, metadata, count if isinstance(count, int) else None)
+        elif kind == "clear_output":
+            self.clear(bool(content.get("wait")))
+        elif kind == "error":
+            self.error(**_error(content))
+        else:
+            return False
+        return True
+
+    def reply(self, content: Mapping[str, Any], duration: float, status: str | None = None) -> None:
+        """Close the cell by the content of its execute_reply ({} where none came), or with another status."""
+        payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
+        pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+        self.end(
+            status or (said if said in ("ok", "error") else "aborted" if content else "error"),
+            execution_count=count if isinstance(count, int) else None,
+            duration=duration,
+            ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
+            error=_error(content) if said == "error" else None,
+        )
+
     def end(
         self,
         status: str,
@@ -206,6 +238,21 @@ class CellWriter:
             if ending != RECORDS:
                 self._failed.add(ending)
         return done
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _error(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was raised, as records have it, of a message's content."""
+    lines = content.get("traceback")
+    traceback = [str(line) for line in lines] if isinstance(lines, list) else []
+    return {
+        "name": str(content.get("ename") or "Error"),
+        "value": str(content.get("evalue") or ""),
+        "traceback": traceback,
+    }
 
 
 def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[tuple[str, int, int]]:
