@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.recording import CellRecorder
+    from supervisord_py.kernels.cell_files import CellRecorder
     from supervisord_py.kernels.websocket_frames import Message
 
 BROKEN = "The connection to the gateway broke while the cell ran: output may be missing."

@@ -186,7 +186,7 @@ class GatewayLocal(RemoteKernels):
             await asyncio.sleep(LOOK_SECONDS)
         argv, env = (sys.executable, "-I", "-S", str(END_MARKED), mark), {"PATH": "/usr/bin:/bin"}
         with contextlib.suppress(PxError, TimeoutError):
-            await run(self._placement, argv, name="gateway-sweep", cwd="/", env=env, timeout=SWEEP_SECONDS)
+            await run(self._placement, argv, name="kernel-gateway-sweep", cwd="/", env=env, timeout=SWEEP_SECONDS)
         return tuple(await asyncio.to_thread(marked, mark.encode()))
 
 

@@ -7,18 +7,16 @@ dropped, counted, and told with the cell. Whoever waits for news is woken after 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter, OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from supervisord_py.kernels.inside.cell_writer import CellWriter
+from supervisord_py.kernels.cell_files import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from supervisord_py.kernels.backend import ExecuteRequest
     from supervisord_py.kernels.kernel_client import Message
@@ -27,22 +25,6 @@ QUEUE_BYTES = 256 * 1024 * 1024
 CELLS_KEPT = 16
 """So many cells, the newest, still take output that comes after their end."""
 _log = structlog.get_logger(__name__)
-
-
-class CellRecorder:
-    """Writes the files of a cell from the iopub messages of a kernel; blocking."""
-
-    def __init__(self, folder: Path, cell_id: str, cap: int) -> None:
-        writer = self._writer = CellWriter(str(folder), cell_id, cap)
-        self._began = time.monotonic()
-        self.begin, self.take, self.close = writer.begin, writer.message, writer.close
-
-    def end(self, content: Mapping[str, Any], *, status: str | None = None) -> None:
-        """The cell has ended, as its execute_reply says ({} where none came) or with another status.
-
-        Output that comes later may still be taken.
-        """
-        self._writer.reply(content, time.monotonic() - self._began, status)
 
 
 class Recording:
