@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
 STATUS_MIME = "application/x-px-status+json"
@@ -114,30 +114,6 @@ class CellWriter:
     def begin(self, code: str, pid: int | None = None) -> None:
         self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
 
-    def display(
-        self,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-        display_id: str | None = None,
-        *,
-        update: bool = False,
-    ) -> None:
-        """Record a rich output, as Jupyter's messages `display_data` and `update_display_data` give it."""
-        if STATUS_MIME in data:
-            self._record("status", event=data[STATUS_MIME])
-        else:
-            self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
-
-    def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], execution_count: int | None) -> None:
-        self._record("result", data=data, metadata=metadata, execution_count=execution_count)
-
-    def clear(self, wait: bool) -> None:
-        """Record that what was shown so far is to be cleared; with `wait`, when something new comes."""
-        self._record("clear", wait=wait)
-
-    def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
-        self._record("error", name=name, value=value, traceback=list(traceback))
-
     def message(self, kind: str, content: Mapping[str, Any]) -> bool:
         """Record what a Jupyter message about the cell says, whatever it holds; False for one that is no output."""
         data, metadata, transient = (_map(content.get(name)) for name in ("data", "metadata", "transient"))
@@ -146,14 +122,19 @@ class CellWriter:
             self.write("stderr" if content.get("name") == "stderr" else "stdout", text)
         elif kind in ("display_data", "update_display_data"):
             name = transient.get("display_id")
-            self.display(data, metadata, None if name is None else str(name), update=kind == "update_display_data")
+            if STATUS_MIME in data:
+                self._record("status", event=data[STATUS_MIME])
+            else:
+                members = {"display_id": None if name is None else str(name), "update": kind == "update_display_data"}
+                self._record("display", data=data, metadata=metadata, **members)
         elif kind == "execute_result":
             count = content.get("execution_count")
-            self.result(data, metadata, count if isinstance(count, int) else None)
-        elif kind == "clear_output":
-            self.clear(bool(content.get("wait")))
+            count = count if isinstance(count, int) else None
+            self._record("result", data=data, metadata=metadata, execution_count=count)
+        elif kind == "clear_output":  # what was shown so far; with `wait`, when something new comes
+            self._record("clear", wait=bool(content.get("wait")))
         elif kind == "error":
-            self.error(**_error(content))
+            self._record("error", **_error(content))
         else:
             return False
         return True
