@@ -16,7 +16,7 @@ import msgspec
 from supervisord_py.process.child_environment import DEFAULT_PATH, DENIED, Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from supervisord_py.kernels.config import EnvRules
 
@@ -78,11 +78,12 @@ def filtered(
         own: Variables of ours that are meant for kernels (`PX_SOCKET`); they win, but for the deny-list.
         secrets: Values that must not be seen; empty ones are ignored.
     """
+    is_denied, is_allowed = _matcher(rules.deny), _matcher(rules.allow, rules.allow_prefixes)
     values: dict[str, str] = {}
     dropped: dict[str, Why] = {}
     for name, value in {**source, **extra}.items():
-        why = _why_not(name, value, rules, secrets)
-        if why is None and name not in extra and not _matches(name, rules.allow, rules.allow_prefixes):
+        why = _why_not(name, value, is_denied, secrets)
+        if why is None and name not in extra and not is_allowed(name):
             why = Why.NOT_ALLOWED
         if why is None:
             values[name] = value
@@ -95,25 +96,23 @@ def filtered(
         _activate(values, dropped, activation, [f"{prefix.rstrip('/')}/bin" for prefix in others])
     values.update(own)
     return Filtered(
-        Environment({name: value for name, value in values.items() if not _matches(name, rules.deny)}),
+        Environment({name: value for name, value in values.items() if not is_denied(name)}),
         dict(sorted(dropped.items())),
     )
 
 
-def _matches(name: str, names: Collection[str], prefixes: Collection[str] = ()) -> bool:
-    return (
-        name in names
-        or name.startswith(tuple(prefixes))
-        or any(each.endswith("*") and name.startswith(each[:-1]) for each in names)
-    )
+def _matcher(names: Collection[str], prefixes: Collection[str] = ()) -> Callable[[str], bool]:
+    """Return what says whether a name is among `names`, of which some end with `*`, or begins with a prefix."""
+    exact, begins = frozenset(names), (*prefixes, *(name[:-1] for name in names if name.endswith("*")))
+    return lambda name: name in exact or name.startswith(begins)
 
 
-def _why_not(name: str, value: str, rules: EnvRules, secrets: Collection[str]) -> Why | None:
+def _why_not(name: str, value: str, is_denied: Callable[[str], bool], secrets: Collection[str]) -> Why | None:
     if not name or "=" in name or "\0" in name + value:
         return Why.UNUSABLE
     if name in OURS or name.upper().startswith(OURS_PREFIXES):
         return Why.OURS
-    if _matches(name, rules.deny):
+    if is_denied(name):
         return Why.DENIED
     for secret in secrets:
         if secret and (secret in value if len(secret) >= WHOLE_SECRET else secret == value):

@@ -25,11 +25,10 @@ from supervisord_py.errors import PxError, StartFailedError, TimedOutError, Unkn
 from supervisord_py.kernels import websocket_frames
 from supervisord_py.kernels.backend import KernelGoneError, Reply, Started
 from supervisord_py.kernels.cell import CellError, CellStatus
-from supervisord_py.kernels.cell_files import CellLog, reply_of
+from supervisord_py.kernels.cell_files import CellLog, CellRecorder, reply_of
 from supervisord_py.kernels.foreign_requests import ForeignRequests
 from supervisord_py.kernels.gateway_client import UNKNOWN_THERE, GatewayUnreachableError
 from supervisord_py.kernels.gateway_socket import KernelSocket
-from supervisord_py.kernels.recording import CellRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

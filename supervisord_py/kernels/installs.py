@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from supervisord_py.process.keeper_client import KeeperClient
 
-PROGRAMS = "kernel-env-"
-"""How the names of programs begin that are run to choose or install."""
+PROGRAMS = "kernel-"
+"""How the names of programs begin that are run for kernels."""
 REQUIREMENT = "ipykernel>=6.29,<8"
 """Kernels that we are tested with; 6.29 is the last one for Python 3.8."""
 INSTALLER_SETTINGS = ("UV_", "PIP_", "NETRC")
@@ -166,7 +166,7 @@ class Installs:
                         ended = await program.run(
                             self._client,
                             argv,
-                            name=f"{PROGRAMS}{target.name}",
+                            name=f"{PROGRAMS}install-{target.name}",
                             cwd=str(target.parent),
                             env=env,
                             timeout=INSTALL_SECONDS,

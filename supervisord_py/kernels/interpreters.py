@@ -29,7 +29,7 @@ from supervisord_py.process import program
 from supervisord_py.process.child_environment import DEFAULT_PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from supervisord_py.process.keeper_client import KeeperClient
 
@@ -286,7 +286,7 @@ class InterpreterProbe:
         self._answers: dict[tuple[str, str], tuple[Interpreter, Stamps, float]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def ask(self, path: str, cwd: str, env: Mapping[str, str]) -> Interpreter | Trouble:
+    async def ask(self, path: str, cwd: str, env: Callable[[], Mapping[str, str]]) -> Interpreter | Trouble:
         """Ask an interpreter what it is; who asks meanwhile waits for the same answer. `cwd` matters to shims."""
         lock = self._asking.setdefault(path, asyncio.Lock())
         async with lock:
@@ -297,7 +297,7 @@ class InterpreterProbe:
             name = f"{PROGRAMS}ask-{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
             argv = (path, "-I", _SCRIPT)
             try:
-                ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env, timeout=PROBE_SECONDS)
+                ended = await program.run(self._client, argv, name=name, cwd=cwd, env=env(), timeout=PROBE_SECONDS)
             except TimeoutError:
                 return Trouble(Verdict.TIMED_OUT, f"does not answer within {PROBE_SECONDS:g} s")
             except StartFailedError as error:

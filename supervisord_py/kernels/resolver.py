@@ -217,8 +217,6 @@ class Resolution:
     # -- the kinds of choices ------------------------------------------------------------------------------------------
 
     async def _python(self, order: Sequence[Candidate], spec: Kernelspec | None, key: str = "") -> Choice:
-        user = str(self._config.modules_dir)
-        self._modules = await asyncio.to_thread(interpreters.module_folders, user, self._cwd)
         taken = await self._first_that_runs(order)
         if taken is None:
             raise self._none_runs(spec)
@@ -295,9 +293,13 @@ class Resolution:
 
     async def _first_that_runs(self, order: Sequence[Candidate]) -> tuple[str, Activation, str | None] | None:
         """Return path, environment and overlay of the first that runs; what is said of each goes to the attempts."""
-        looks = await asyncio.to_thread(lambda: [interpreters.find(each, self._cwd) for each in order])
+
+        def look_around() -> list[str | Trouble]:
+            self._modules = interpreters.module_folders(str(self._config.modules_dir), self._cwd)
+            return [interpreters.find(each, self._cwd) for each in order]
+
         taken = None
-        for candidate, look in zip(order, looks, strict=True):
+        for candidate, look in zip(order, await asyncio.to_thread(look_around), strict=True):
             source = candidate.source
             if isinstance(look, Trouble):
                 self.installable |= look.verdict is Verdict.NOT_BUILT and source.decisive
@@ -317,7 +319,7 @@ class Resolution:
         if self._config.skip_check:
             self._note(source, path, Trouble(Verdict.TAKEN, "exists; it was not asked, by setting"))
             return path, await asyncio.to_thread(interpreters.activation_of, path), None
-        asked = await self._resolver.probe.ask(path, self._cwd, self._filtered(None, None).env)
+        asked = await self._resolver.probe.ask(path, self._cwd, lambda: self._filtered(None, None).env)
         if isinstance(asked, Trouble):
             self._note(source, path, asked)
             return None

@@ -14,6 +14,7 @@ import pytest
 
 from api.api_rig import DEADLINE, api_rig, until
 from api.kernel_fakes import key_of, ok, result
+from kernels.cell_folder import Writer
 from supervisord_py.errors import ConflictError, InvalidInputError, OverloadedError, TimedOutError
 from supervisord_py.kernels.cell import (
     CallResult,
@@ -30,7 +31,7 @@ from supervisord_py.kernels.cell import (
     Step,
     Variables,
 )
-from supervisord_py.kernels.inside.cell_writer import STATUS_MIME, CellWriter
+from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ PYTHON = "/usr/bin/python3"
 NDJSON = {"Accept": "application/x-ndjson"}
 
 
-def writer(rig: Rig, cell_id: str) -> CellWriter:
+def writer(rig: Rig, cell_id: str) -> Writer:
     folder = rig.kernels.cells_dir / SESSION
     folder.mkdir(mode=0o700, exist_ok=True)
-    return CellWriter(str(folder), cell_id, 1 << 30)
+    return Writer(str(folder), cell_id, 1 << 30)
 
 
 def request_of(rig: Rig) -> CallRequest:

@@ -12,11 +12,11 @@ import pytest
 
 from api.api_rig import DEADLINE, api_rig, until
 from api.kernel_fakes import key_of, ok, result
+from kernels.cell_folder import Writer
 from supervisord_py.api import kernel_streams
 from supervisord_py.api.server import LIVE
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued
-from supervisord_py.kernels.inside.cell_writer import CellWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,10 +49,10 @@ class Story:
         self.step = asyncio.Event()
         self.runs = 0
 
-    def writer(self, cell: str) -> CellWriter:
+    def writer(self, cell: str) -> Writer:
         folder = self.rig.kernels.cells_dir / SESSION
         folder.mkdir(mode=0o700, exist_ok=True)
-        return CellWriter(str(folder), cell, 1 << 30)
+        return Writer(str(folder), cell, 1 << 30)
 
     def followers(self) -> int:
         """Return how many follow a call at present."""

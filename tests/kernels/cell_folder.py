@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.kernels.cell_files import CellLog
 from supervisord_py.kernels.inside.cell_writer import CellWriter
@@ -14,10 +14,27 @@ CELL = "c0ffee0000000001"
 CAP = 1 << 32
 
 
-def writer_of(folder: Path, cell_id: str = CELL, cap: int = CAP) -> CellWriter:
+class Writer(CellWriter):
+    """Writes what a kernel's messages would bring."""
+
+    def display(self, data: Any, metadata: Any = None, display_id: str | None = None, *, update: bool = False) -> None:
+        kind = "update_display_data" if update else "display_data"
+        self.message(kind, {"data": data, "metadata": metadata, "transient": {"display_id": display_id}})
+
+    def result(self, data: Any, metadata: Any, execution_count: int | None) -> None:
+        self.message("execute_result", {"data": data, "metadata": metadata, "execution_count": execution_count})
+
+    def clear(self, wait: bool) -> None:
+        self.message("clear_output", {"wait": wait})
+
+    def error(self, name: str, value: str, traceback: list[str]) -> None:
+        self.message("error", {"ename": name, "evalue": value, "traceback": traceback})
+
+
+def writer_of(folder: Path, cell_id: str = CELL, cap: int = CAP) -> Writer:
     """Return the writer of a cell that has begun."""
     folder.mkdir(parents=True, exist_ok=True)
-    writer = CellWriter(str(folder), cell_id, cap)
+    writer = Writer(str(folder), cell_id, cap)
     writer.begin("code", 7)
     return writer
 

@@ -19,6 +19,7 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import (
     CellLog,
+    CellRecorder,
     OutputGoneError,
     Page,
     Record,
@@ -26,7 +27,6 @@ from supervisord_py.kernels.cell_files import (
 )
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 from supervisord_py.kernels.inside.cell_writer import STATUS_MIME
-from supervisord_py.kernels.recording import CellRecorder
 
 if TYPE_CHECKING:
     from pathlib import Path

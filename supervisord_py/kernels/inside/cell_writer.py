@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
 STATUS_MIME = "application/x-px-status+json"
@@ -114,29 +114,42 @@ class CellWriter:
     def begin(self, code: str, pid: int | None = None) -> None:
         self._record("begin", code=code, pid=os.getpid() if pid is None else pid)
 
-    def display(
-        self,
-        data: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
-        display_id: str | None = None,
-        *,
-        update: bool = False,
-    ) -> None:
-        """Record a rich output, as Jupyter's messages `display_data` and `update_display_data` give it."""
-        if STATUS_MIME in data:
-            self._record("status", event=data[STATUS_MIME])
+    def message(self, kind: str, content: Mapping[str, Any]) -> bool:
+        """Record what a Jupyter message about the cell says, whatever it holds; False for one that is no output."""
+        data, metadata, transient = (_map(content.get(name)) for name in ("data", "metadata", "transient"))
+        if kind == "stream":
+            text = str(content.get("text") or "").encode("utf-8", "surrogatepass")
+            self.write("stderr" if content.get("name") == "stderr" else "stdout", text)
+        elif kind in ("display_data", "update_display_data"):
+            name = transient.get("display_id")
+            if STATUS_MIME in data:
+                self._record("status", event=data[STATUS_MIME])
+            else:
+                members = {"display_id": None if name is None else str(name), "update": kind == "update_display_data"}
+                self._record("display", data=data, metadata=metadata, **members)
+        elif kind == "execute_result":
+            count = content.get("execution_count")
+            count = count if isinstance(count, int) else None
+            self._record("result", data=data, metadata=metadata, execution_count=count)
+        elif kind == "clear_output":  # what was shown so far; with `wait`, when something new comes
+            self._record("clear", wait=bool(content.get("wait")))
+        elif kind == "error":
+            self._record("error", **_error(content))
         else:
-            self._record("display", data=data, metadata=metadata or {}, display_id=display_id, update=update)
+            return False
+        return True
 
-    def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], execution_count: int | None) -> None:
-        self._record("result", data=data, metadata=metadata, execution_count=execution_count)
-
-    def clear(self, wait: bool) -> None:
-        """Record that what was shown so far is to be cleared; with `wait`, when something new comes."""
-        self._record("clear", wait=wait)
-
-    def error(self, name: str, value: str, traceback: Sequence[str]) -> None:
-        self._record("error", name=name, value=value, traceback=list(traceback))
+    def reply(self, content: Mapping[str, Any], duration: float, status: str | None = None) -> None:
+        """Close the cell by the content of its execute_reply ({} where none came), or with another status."""
+        payload, count, said = content.get("payload"), content.get("execution_count"), str(content.get("status"))
+        pieces = [each for each in payload if isinstance(each, dict)] if isinstance(payload, list) else []
+        self.end(
+            status or (said if said in ("ok", "error") else "aborted" if content else "error"),
+            execution_count=count if isinstance(count, int) else None,
+            duration=duration,
+            ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in pieces),
+            error=_error(content) if said == "error" else None,
+        )
 
     def end(
         self,
@@ -206,6 +219,21 @@ class CellWriter:
             if ending != RECORDS:
                 self._failed.add(ending)
         return done
+
+
+def _map(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _error(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was raised, as records have it, of a message's content."""
+    lines = content.get("traceback")
+    traceback = [str(line) for line in lines] if isinstance(lines, list) else []
+    return {
+        "name": str(content.get("ename") or "Error"),
+        "value": str(content.get("evalue") or ""),
+        "traceback": traceback,
+    }
 
 
 def in_order(places: Iterable[tuple[int, int]], out: int, err: int) -> Iterator[tuple[str, int, int]]:

@@ -74,35 +74,11 @@ class Session(jupyter_session.Session):
             return
         for each in CELLS.streams.values():
             each.publish()
-        writer = cell.writer
-        if kind == "execute_reply":
-            _finish(cell, content)
-        elif kind == "error":
-            writer.error(content["ename"], content["evalue"], content["traceback"])
-        elif kind == "clear_output":
-            writer.clear(bool(content.get("wait")))
-        elif kind == "execute_result":
-            writer.result(content["data"], content.get("metadata") or {}, content.get("execution_count"))
-        else:
-            name = (content.get("transient") or {}).get("display_id")
-            writer.display(content["data"], content.get("metadata"), name, update=kind == "update_display_data")
-
-
-def _finish(cell: Cell, reply: Mapping[str, Any]) -> None:
-    """Close a cell: everything that it wrote is in its files, and `end` says how it went."""
-    if cell.replied:
-        return
-    cell.replied = True
-    CELLS.give_back(cell)
-    error = {"name": reply.get("ename"), "value": reply.get("evalue"), "traceback": reply.get("traceback")}
-    payload = reply.get("payload") or ()
-    cell.writer.end(
-        str(reply.get("status")),
-        execution_count=reply.get("execution_count"),
-        duration=time.monotonic() - cell.started,
-        ask_exit=any(each.get("source") == "ask_exit" and not each.get("keepkernel") for each in payload),
-        error=error if reply.get("status") == "error" else None,
-    )
+        if kind != "execute_reply":
+            cell.writer.message(kind, content)
+        else:  # everything that it wrote is in its files, and `end` says how it went
+            CELLS.give_back(cell)
+            cell.writer.reply(content, time.monotonic() - cell.started)
 
 
 class ZMQInteractiveShell(zmqshell.ZMQInteractiveShell):
@@ -265,7 +241,7 @@ class IPythonKernel(ipkernel.IPythonKernel):
                 sys.stderr.write(news)
             await super().execute_request(stream, ident, parent)
         except (KeyboardInterrupt, asyncio.CancelledError, Exception) as error:
-            if not cell.replied:  # ipykernel would log it, and the client would wait for ever
+            if not cell.writer.ended:  # ipykernel would log it, and the client would wait for ever
                 CELLS.set_parent(parent)
                 self._answer_for(error, stream, ident, parent, number)
 

@@ -50,7 +50,6 @@ class Cell:
         self.writer = CellWriter(folder, name, cap)
         self.left = preview
         self.started = time.monotonic()
-        self.replied = False
         self.decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in NUMBERS}
 
 
