@@ -27,9 +27,8 @@ from supervisord_py.kernels.gateway import RemoteKernels, remaining, write_priva
 from supervisord_py.kernels.gateway_client import OUR_LOG
 from supervisord_py.kernels.gateway_kernel import MARK, EndedEarlyError
 from supervisord_py.kernels.gateway_server import LOOK_SECONDS, SPECS, UNIT, SharedGateway, log_tail
-from supervisord_py.kernels.kernel_endings import KernelEnd
 from supervisord_py.kernels.launch_command import CONNECTION_FILE, launcher_command
-from supervisord_py.kernels.start_failure import early_exit
+from supervisord_py.kernels.messages import KernelEnd, early_exit
 from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import Reason
 from supervisord_py.process.program import run

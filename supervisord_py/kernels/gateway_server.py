@@ -27,7 +27,7 @@ import structlog
 from supervisord_py.errors import ConfigError, PxError, ReadinessTimeoutError, StartFailedError, TimedOutError
 from supervisord_py.kernels.gateway import write_private
 from supervisord_py.kernels.gateway_client import OUR_LOG, GatewayClient
-from supervisord_py.kernels.kernel_endings import decode_tail
+from supervisord_py.kernels.messages import decode_tail
 from supervisord_py.process import host
 from supervisord_py.process.logs import LogReader
 from supervisord_py.process.model import ChildSpec, Identity, Liveness

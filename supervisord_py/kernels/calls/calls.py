@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import Stopped, sentence
+from supervisord_py.kernels import messages
+from supervisord_py.kernels.calls.call_rules import sentence
 from supervisord_py.kernels.calls.cell_work import Audience, CellWork
 from supervisord_py.kernels.cell import (
     CallResult,
@@ -24,6 +24,7 @@ from supervisord_py.kernels.cell import (
     CellStatus,
     Variables,
 )
+from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
@@ -165,7 +166,7 @@ class Call:
             if self._cancelled:
                 raise _cancelled(plan)
             raise TimedOutError(
-                call_rules.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
+                messages.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
                 hint="Ask again: it is ready now.",
                 unit=plan.session.unit,
             )
@@ -270,7 +271,7 @@ class Call:
         if course.over_memory and course.variables is Variables.KEPT and life.wanted is None:
             pool.report(ev.RecycleAsked(session.id, life.serial))
             pool.chronicle.say("recycled", life, rss_bytes=life.rss_bytes)
-            course.notices.append(call_rules.RECYCLED)
+            course.notices.append(messages.RECYCLED)
             course.variables = Variables.LOST
         pool.report(ev.Ended(self._ticket))
         if life.exiting:

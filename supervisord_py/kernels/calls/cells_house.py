@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.kernel_endings import KernelEnd
     from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.kernels.messages import KernelEnd
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 

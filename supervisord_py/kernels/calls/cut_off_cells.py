@@ -10,8 +10,8 @@ from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import KernelGoneError
 from supervisord_py.kernels.calls.call_rules import Judgement, judge
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.cell_run import CellEnd
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows

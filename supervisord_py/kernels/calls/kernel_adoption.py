@@ -13,9 +13,9 @@ from supervisord_py.kernels.backend import StartMethod
 from supervisord_py.kernels.calls.cell_work import CellHouse, CellWork
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.hosting.launching import launch_of
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives import kernel_tags
 from supervisord_py.kernels.lives.kernel_life import KernelLife
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.kernels.sessions import session_events as ev

@@ -13,12 +13,11 @@ from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.hosting.kernel_lives import KernelLives
 from supervisord_py.kernels.hosting.launching import launch_of, tag_of
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.kernel_life import KernelLife
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended, refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_refusals import refusal_error
 from supervisord_py.kernels.sessions.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest
 from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.kernels.messages import refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionState, SessionView
 from supervisord_py.kernels.sessions.session_events import Refusal, Refuse
-from supervisord_py.kernels.sessions.session_refusals import refusal_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
