@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels import messages
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import NAME, Timeout
+from supervisord_py.kernels import call_rules, messages
+from supervisord_py.kernels.call_rules import NAME, Timeout
 from supervisord_py.kernels.cell import Cell, CellStatus, Step, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
 from supervisord_py.kernels.messages import Stopped

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels import messages
+from supervisord_py.kernels import call_rules, messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.calls import call_rules
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
+from supervisord_py.kernels.execution import CellEnd
 from supervisord_py.kernels.lives import kernel_tags
-from supervisord_py.kernels.lives.cell_run import CellEnd
 from supervisord_py.kernels.lives.kernel_tags import KernelTag
 from supervisord_py.kernels.messages import KernelEnd, Stopped
 from supervisord_py.kernels.session import BackendName, SessionKey

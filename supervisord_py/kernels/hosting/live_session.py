@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.lives.cell_run import CellRun
+    from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.kernels.session import SessionKey
     from supervisord_py.kernels.sessions.session_events import Standing

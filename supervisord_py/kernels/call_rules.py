@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from supervisord_py.errors import InvalidInputError
 from supervisord_py.kernels import messages
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from supervisord_py.kernels.backend import Reply
     from supervisord_py.kernels.cell import Cell
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.kernels.execution import CellEnd
     from supervisord_py.kernels.messages import KernelEnd, Stopped
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -27,8 +28,7 @@ NAME_MAX = 64
 DEFAULT_NAME = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
+class Timeout(Struct, frozen=True):
     """The time a call has, in seconds. `notice` says what was changed about it, None when nothing was."""
 
     seconds: float
@@ -129,8 +129,7 @@ _OURS = frozenset(
 _NO_INPUT = "StdinNotImplementedError"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What came of a cell beside its output.
 
     Attributes:
