@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct, field
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
 from supervisord_py.kernels import messages
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CallPlan:
+class CallPlan(Struct, frozen=True):
     """A call of which everything is known before it waits. `deadline` is loop time."""
 
     id: str
@@ -57,8 +57,7 @@ class CallPlan:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Course:
+class _Course(Struct):
     """How a call goes."""
 
     results: list[CellResult] = field(default_factory=list)

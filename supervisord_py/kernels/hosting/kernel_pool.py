@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
@@ -45,8 +45,7 @@ _WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """A kernel that is there for whoever asked. `cold`: it was started meanwhile."""
 
     ticket: int
@@ -54,8 +53,7 @@ class Granted:
     cold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Struct, frozen=True):
     """One who waits for a kernel."""
 
     session: LiveSession
