@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.sessions.session_events import Phase
-from supervisord_py.kernels.sessions.session_places import count, hungry, victims
-from supervisord_py.kernels.sessions.session_slot import LIVE
+from supervisord_py.kernels.sessions.session_slot import LIVE, count, hungry, victims
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from supervisord_py.kernels.backend import KernelGoneError, Reply
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.model import Reason
 

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from supervisord_py.errors import PxError
-from supervisord_py.kernels import connection_file, start_failure
+from supervisord_py.kernels import connection_file, messages
 from supervisord_py.kernels.backend import Started, StartMethod
-from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail
 from supervisord_py.kernels.launch_command import command
+from supervisord_py.kernels.messages import KernelEnd, decode_tail
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import ChildSpec, Reason
@@ -74,7 +74,7 @@ class KernelStart:
                 connection_file.make, self._config.run_dir, launch.session_id, launch.instance
             )
         except OSError as error:
-            raise start_failure.no_place(launch, error) from error
+            raise messages.no_place(launch, error) from error
         self._phase("place")
         opening = asyncio.create_task(open_client(connection, launch.instance, trace=self._config.trace))
         try:
@@ -124,7 +124,7 @@ class KernelStart:
                 await asyncio.wait({ready, died}, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             tail = await self._tail(None)
-            raise start_failure.not_ready(self._launch, deadline - begun, client.seen, tail) from None
+            raise messages.not_ready(self._launch, deadline - begun, client.seen, tail) from None
         finally:
             for task in (ready, died):
                 task.cancel()
@@ -138,7 +138,7 @@ class KernelStart:
         except TimeoutError:
             pass  # something of its tree takes its time; what was written so far is told
         end = KernelEnd(outcome(record, None, False), record, await self._tail(record))
-        raise start_failure.early_exit(self._launch, end)
+        raise messages.early_exit(self._launch, end)
 
     async def _tail(self, record: ExitRecord | None) -> str:
         """Return the end of its stderr."""

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from supervisord_py.errors import ConflictError, InterruptedRunError, PxError, ShuttingDownError
-from supervisord_py.kernels import kernelspecs
+from supervisord_py.kernels import call_rules, kernelspecs
+from supervisord_py.kernels.adoption import KernelAdoption
 from supervisord_py.kernels.backends import Backends
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.calls import Call, CallPlan
-from supervisord_py.kernels.calls.cells_house import CellsHouse
-from supervisord_py.kernels.calls.kernel_adoption import KernelAdoption
+from supervisord_py.kernels.call import Call, CallPlan
 from supervisord_py.kernels.cell import CellStatus, Notice, Step
+from supervisord_py.kernels.cell_store import CellStore
 from supervisord_py.kernels.choice import BASH, ChooseRequest
 from supervisord_py.kernels.environment import NOTHING
 from supervisord_py.kernels.hosting import spares
@@ -91,7 +90,7 @@ class Kernels:
         self.pool = KernelPool(placement, chronicle, self.register, config, self.resolver)
         self.supervisor = Supervisor(placement, ledger, events)
         self.pool.backends = Backends(self.supervisor, config, make_backend)
-        self.cells_house = CellsHouse(ledger, lambda: self.config)
+        self.cell_store = CellStore(ledger, lambda: self.config)
         self.memory = MemoryWatch(placement, self.pool.lives_present, lambda: self.config)
         self._calls: set[Call] = set()
         self._ending: PxError | None = None
@@ -117,7 +116,7 @@ class Kernels:
         await spares.end_left_over(self.pool)
         self.register.settle_the_rest()
         self.pool.run_task(self.memory.keep_watch(self.pool.look_at_foreign_use))
-        self.pool.run_task(self.cells_house.sweep(self._running, self.register.ids))
+        self.pool.run_task(self.cell_store.sweep(self._running, self.register.ids))
         self.pool.run_task(spares.begin(self.pool, self.resolver))
 
     def _running(self) -> list[tuple[str, str]]:
@@ -197,11 +196,11 @@ class Kernels:
 
     async def cells(self, session_id: str) -> Sequence[KernelCellRow]:
         """Return the cells of a session, in order of dispatch."""
-        return await self.cells_house.history(session_id)
+        return await self.cell_store.history(session_id)
 
     async def export(self, session_id: str) -> dict[str, Any]:
         """Return a session's history as a notebook (nbformat 4.5)."""
-        return await self.cells_house.export(self.register.known(session_id))
+        return await self.cell_store.export(self.register.known(session_id))
 
     async def specs(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the kernelspecs that can be asked for."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.jupyter.launch_order import FrontEnd, order_of, session_name
-from supervisord_py.kernels.calls.call_rules import session_name as checked_by_the_daemon
+from supervisord_py.kernels.call_rules import session_name as checked_by_the_daemon
 
 LAUNCHED = ("-m", "ipykernel_launcher", "-f", "{connection_file}")
 WISH = FrontEnd("5b0a5f1e-0000-4000-8000-000000000000", "pxd", ("python3", *LAUNCHED), "python", "/w", {}, {})

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import ConfigError, StartFailedError
-from supervisord_py.kernels import channels, kernel_client, launch_command, start_failure
+from supervisord_py.kernels import channels, kernel_client, launch_command, messages
 from supervisord_py.kernels.backend import Launch, Reply
 from supervisord_py.kernels.cell import CellStatus
 from supervisord_py.kernels.cell_files import CellLog, reply_of
 from supervisord_py.kernels.channels import Gap, Letter, Mailbox
 from supervisord_py.kernels.kernel_client import Message
-from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.kernels.messages import KernelEnd
 from supervisord_py.process.model import Reason
 
 LAUNCH = Launch("s-abcdef", "daemon.key", "/opt/my env/bin/python", "/", {}, Path("/cells"))
@@ -124,7 +124,7 @@ def tail(**said: Any) -> str:
 def test_each_trouble_of_the_launcher_has_its_words_and_its_step(
     said: dict[str, Any], kind: type, words: str, hint: str
 ) -> None:
-    error = start_failure.early_exit(LAUNCH, KernelEnd(Reason.EARLY_EXIT, None, tail(**said)))
+    error = messages.early_exit(LAUNCH, KernelEnd(Reason.EARLY_EXIT, None, tail(**said)))
     assert type(error) is kind
     assert error.hint is not None
     assert hint in error.hint

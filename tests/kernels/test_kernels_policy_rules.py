@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import InvalidInputError
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import NAME, Stopped, Timeout
+from supervisord_py.kernels import call_rules, messages
+from supervisord_py.kernels.call_rules import NAME, Timeout
 from supervisord_py.kernels.cell import Cell, CellStatus, Step, Variables
 from supervisord_py.kernels.config import GatewayConfig, KernelsConfig
+from supervisord_py.kernels.messages import Stopped
 
 HERE = Path("/x")
 CONFIG = KernelsConfig(HERE, HERE, HERE, HERE, GatewayConfig(HERE))
@@ -118,80 +119,80 @@ def test_a_call_without_cells_is_refused() -> None:
 
 
 def test_a_single_cell_that_failed_says_just_that() -> None:
-    assert call_rules.failed(Stopped(0, 1), "ValueError") == "The cell failed (ValueError)."
-    assert call_rules.failed(Stopped(0, 1), None) == "The cell failed."
+    assert messages.failed(Stopped(0, 1), "ValueError") == "The cell failed (ValueError)."
+    assert messages.failed(Stopped(0, 1), None) == "The cell failed."
 
 
 def test_a_failed_cell_among_others_is_named_with_what_is_kept_and_what_was_not_run() -> None:
-    assert call_rules.failed(Stopped(2, 5, "load  the\ndata"), "KeyError") == (
+    assert messages.failed(Stopped(2, 5, "load  the\ndata"), "KeyError") == (
         "Cell 3 of 5 (load the data) failed (KeyError). Cells 4 to 5 were not run. The 2 cells before it succeeded; "
         "what they set is kept. Repair cell 3 and send from there on."
     )
-    assert call_rules.failed(Stopped(1, 3), "E") == (
+    assert messages.failed(Stopped(1, 3), "E") == (
         "Cell 2 of 3 failed (E). Cell 3 was not run. The cell before it succeeded; what it set is kept. "
         "Repair cell 2 and send from there on."
     )
-    assert call_rules.failed(Stopped(0, 2), "E") == (
+    assert messages.failed(Stopped(0, 2), "E") == (
         "Cell 1 of 2 failed (E). Cell 2 was not run. Repair cell 1 and send from there on."
     )
 
 
 def test_nothing_is_said_to_be_kept_when_the_kernel_is_gone() -> None:
-    sentence = call_rules.failed(Stopped(2, 3), "SystemError", Variables.LOST)
+    sentence = messages.failed(Stopped(2, 3), "SystemError", Variables.LOST)
     assert sentence == "Cell 3 of 3 failed (SystemError). The kernel is gone: all variables are lost."
 
 
 def test_a_cell_that_asked_for_input_is_told_what_to_do_instead() -> None:
-    sentence = call_rules.input_failed(Stopped(0, 1))
+    sentence = messages.input_failed(Stopped(0, 1))
     assert sentence.startswith("The cell failed (StdinNotImplementedError). The cell asked for input")
 
 
 def test_a_cut_off_cell_says_when_how_and_what_became_of_the_variables() -> None:
     steps = (Step("sigint", 0.0), Step("nudge", 0.02))
-    assert call_rules.cut_off(Stopped(0, 1), CellStatus.TIMED_OUT, 30.04, Variables.KEPT, steps) == (
+    assert messages.cut_off(Stopped(0, 1), CellStatus.TIMED_OUT, 30.04, Variables.KEPT, steps) == (
         "The cell ran out of time: interrupted after 30 s, by nudge; variables are kept."
     )
     killed = (*steps, Step("sigterm", 3.0), Step("sigkill", 4.0))
-    assert call_rules.cut_off(Stopped(0, 2), CellStatus.CANCELLED, 4.25, Variables.LOST, killed) == (
+    assert messages.cut_off(Stopped(0, 2), CellStatus.CANCELLED, 4.25, Variables.LOST, killed) == (
         "Cell 1 of 2 was cancelled: the kernel was killed after 4.2 s, by sigkill; all variables are lost. "
         "Cell 2 was not run."
     )
-    assert ", by" not in call_rules.cut_off(Stopped(0, 1), CellStatus.CANCELLED, 1, Variables.KEPT)
+    assert ", by" not in messages.cut_off(Stopped(0, 1), CellStatus.CANCELLED, 1, Variables.KEPT)
 
 
 def test_a_call_whose_time_was_over_before_its_first_cell() -> None:
-    sentence = call_rules.waited_in_vain(30.0, "the kernel was starting")
+    sentence = messages.waited_in_vain(30.0, "the kernel was starting")
     assert sentence == "The call's 30 s were over while the kernel was starting; no cell was run."
 
 
 def test_a_cell_that_killed_its_kernel_is_not_run_again() -> None:
-    sentence = call_rules.died(Stopped(0, 2), "by signal 11 (SIGSEGV)")
+    sentence = messages.died(Stopped(0, 2), "by signal 11 (SIGSEGV)")
     assert "by signal 11 (SIGSEGV)" in sentence
     assert "All variables are lost; the cell is not run again. Cell 2 was not run." in sentence
 
 
 def test_exit_is_not_told_as_a_crash() -> None:
-    sentence = call_rules.left_by_user(Stopped(0, 1))
+    sentence = messages.left_by_user(Stopped(0, 1))
     assert sentence == "The cell ended the session with exit(). Variables are gone; the next call starts a new kernel."
 
 
 def test_of_a_session_that_is_the_calls_own_nothing_is_said_to_be_kept() -> None:
     own = Stopped(1, 3, is_own=True)
     gone = "Cell 3 was not run. The session was this call's own: its variables are gone with it."
-    assert call_rules.failed(own, "ValueError") == f"Cell 2 of 3 failed (ValueError). {gone}"
-    assert call_rules.cut_off(own, CellStatus.TIMED_OUT, 3.3, Variables.KEPT) == (
+    assert messages.failed(own, "ValueError") == f"Cell 2 of 3 failed (ValueError). {gone}"
+    assert messages.cut_off(own, CellStatus.TIMED_OUT, 3.3, Variables.KEPT) == (
         f"Cell 2 of 3 ran out of time: interrupted after 3.3 s. {gone}"
     )
-    assert "the kernel was killed" in call_rules.cut_off(own, CellStatus.TIMED_OUT, 3.3, Variables.LOST)
-    assert "The kernel is gone" in call_rules.failed(own, None, Variables.LOST)
+    assert "the kernel was killed" in messages.cut_off(own, CellStatus.TIMED_OUT, 3.3, Variables.LOST)
+    assert "The kernel is gone" in messages.failed(own, None, Variables.LOST)
 
 
 def test_of_shell_cells_nothing_is_said_of_variables() -> None:
     shell = Stopped(1, 3, is_stateless=True)
-    assert call_rules.failed(shell, "ExitCode") == (
+    assert messages.failed(shell, "ExitCode") == (
         "Cell 2 of 3 failed (ExitCode). Cell 3 was not run. Repair cell 2 and send from there on."
     )
     killed = (Step("sigint", 0.0), Step("sigkill", 4.0))
-    assert call_rules.cut_off(shell, CellStatus.TIMED_OUT, 9.0, Variables.KEPT, killed) == (
+    assert messages.cut_off(shell, CellStatus.TIMED_OUT, 9.0, Variables.KEPT, killed) == (
         "Cell 2 of 3 ran out of time: ended after 9 s, by sigkill. Cell 3 was not run."
     )

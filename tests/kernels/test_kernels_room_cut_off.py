@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kernels.cell_folder import log_of, writer_of
-from supervisord_py.kernels.calls import cut_off_cells
-from supervisord_py.kernels.calls.cut_off_cells import Seen, closing
+from supervisord_py.kernels import cut_off_cells
 from supervisord_py.kernels.cell import CellError, CellStatus
 from supervisord_py.kernels.cell_files import End
-from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.kernels.cut_off_cells import Seen, closing
+from supervisord_py.kernels.messages import KernelEnd
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow

@@ -12,7 +12,7 @@ import pytest
 
 from kernels.passing_time import PATIENT, PassingTime
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels.calls import cell_work
+from supervisord_py.kernels import execution
 from supervisord_py.kernels.cell import CellStarted, CellStatus, Variables
 from supervisord_py.kernels.config import MIB, LadderTimes, ProcessLimits
 from supervisord_py.kernels.hosting import kernel_lives
@@ -262,7 +262,7 @@ async def test_a_cell_in_flight_is_followed_to_its_end_and_written_down(house: R
     assert [row.status for row in rows] == ["ok", "ok"]
     assert rows[0].duration_seconds > at_least, "its own time, not that of the following"
     assert rows[0].ended_at <= rows[1].started_at
-    assert house.room.cells_house.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
+    assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 
 
 async def test_the_deadline_of_a_lost_call_still_holds(house: RoomHouse, passing: PassingTime) -> None:
@@ -294,7 +294,7 @@ async def test_the_keeper_knows_until_when_a_cell_may_run_before_the_cell_is_sen
     house: RoomHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However young a cell is when its control plane dies, the next one ends it when its own call is over."""
-    monkeypatch.setattr(cell_work, "NOTE_SECONDS", 600.0)
+    monkeypatch.setattr(execution, "NOTE_SECONDS", 600.0)
     await house.run("1")
     life = life_of(house)
     kernel: Any = life.handle
@@ -368,7 +368,7 @@ async def test_a_kernel_that_died_with_its_cell_leaves_no_row_open(house: RoomHo
     (row,) = rows
     assert (row.status, row.variables, (row.error or {})["name"]) == ("error", "lost", "KernelDied"), "it was run"
     assert "SIGKILL" in (row.error or {})["value"]
-    assert house.room.cells_house.log(view.id, row.id).page(0).complete
+    assert house.room.cell_store.log(view.id, row.id).page(0).complete
     assert row.duration_seconds is not None
     assert row.ended_at == pytest.approx(row.started_at + row.duration_seconds)
 
@@ -387,7 +387,7 @@ async def test_a_shell_cell_in_flight_is_followed(house: RoomHouse) -> None:
     await house.ledger.flush()
     rows = await house.room.cells(view.id)
     assert [row.status for row in rows] == ["ok", "ok"]
-    assert house.room.cells_house.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
+    assert house.room.cell_store.log(view.id, rows[0].id).page(0, 100).data == b"before\nafter\n"
 
 
 async def test_a_call_of_its_own_that_lost_its_client_is_cleared_away(house: RoomHouse) -> None:

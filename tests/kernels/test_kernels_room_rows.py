@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from kernels.fake_backend import FakeBackend
 from kernels.passing_time import PATIENT
 from kernels.room_house import eventually, room_house
-from supervisord_py.kernels.calls import cells_house
+from supervisord_py.kernels import cell_store
 from supervisord_py.kernels.cell import CellStarted, CellStatus
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def house(short_tmp: Path, backend: FakeBackend) -> AsyncIterator[RoomHous
 @pytest.fixture
 def slow_disk(house: RoomHouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have cells wait for their rows also where the disk is slow, as those of other processes make it."""
-    monkeypatch.setattr(cells_house, "ROW_SECONDS", 60.0)
+    monkeypatch.setattr(cell_store, "ROW_SECONDS", 60.0)
     monkeypatch.setattr(house.ledger, "_limits", replace(house.ledger._limits, stall_seconds=60.0))
 
 
@@ -114,8 +114,8 @@ async def test_a_row_that_cannot_be_written_holds_no_cell_up(
             await asyncio.get_running_loop().create_future()
         "\ud800".encode()
 
-    monkeypatch.setattr(cells_house, "ROW_SECONDS", 0.01)
-    monkeypatch.setattr(cells_house.kernel_rows, "dispatch", dispatch)
+    monkeypatch.setattr(cell_store, "ROW_SECONDS", 0.01)
+    monkeypatch.setattr(cell_store.kernel_rows, "dispatch", dispatch)
     with capture_logs() as logs:
         result = await house.run("ok")
     assert result.cells[0].status is CellStatus.OK
@@ -133,7 +133,7 @@ async def test_a_cancel_while_the_row_is_written_ends_the_cell(
         waiting.set()
         await go.wait()
 
-    monkeypatch.setattr(cells_house.kernel_rows, "dispatch", dispatch)
+    monkeypatch.setattr(cell_store.kernel_rows, "dispatch", dispatch)
     running = asyncio.ensure_future(house.run("hold"))
     await waiting.wait()
     session = house.room.register.known(house.room.find("default").id)

@@ -58,7 +58,7 @@ async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_k
     result = await call
     (cell,) = result.cells
     assert cell.status is status
-    log = house.room.cells_house.log(result.session_id, cell.id)
+    log = house.room.cell_store.log(result.session_id, cell.id)
     assert log.page(0).complete
     end = log.ended()
     assert end is not None
@@ -68,14 +68,14 @@ async def test_the_output_of_a_cell_is_complete_when_it_is_answered_though_its_k
 async def test_a_cell_that_was_given_up_is_complete_once_its_kernel_is_over(
     house: RoomHouse, backend: FakeBackend, passing: PassingTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("supervisord_py.kernels.calls.cell_work.END_SECONDS", 0.1)
+    monkeypatch.setattr("supervisord_py.kernels.execution.END_SECONDS", 0.1)
     monkeypatch.setattr("supervisord_py.kernels.hosting.kernel_lives.TRY_AGAIN_SECONDS", 600.0)
     call = asyncio.ensure_future(house.run("immortal"))
     await backend.held.wait()
     backend.handle.survivors = (4711,)
     await passing.over(house)
     result = await call
-    log = house.room.cells_house.log(result.session_id, result.cells[0].id)
+    log = house.room.cell_store.log(result.session_id, result.cells[0].id)
     assert not log.page(0).complete, "its kernel is still there"
     await passing.over(house, 600.0)
     await eventually(lambda: log.page(0).complete)

@@ -10,15 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.kernels import kernel_endings
+from supervisord_py.kernels import call_rules, messages
 from supervisord_py.kernels.backend import KernelGoneError, Reply
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import Stopped
 from supervisord_py.kernels.cell import CellError, CellStatus, Step, Variables
-from supervisord_py.kernels.kernel_endings import KernelEnd
+from supervisord_py.kernels.execution import CellEnd
 from supervisord_py.kernels.lives import kernel_tags
-from supervisord_py.kernels.lives.cell_run import CellEnd
 from supervisord_py.kernels.lives.kernel_tags import KernelTag
+from supervisord_py.kernels.messages import KernelEnd, Stopped
 from supervisord_py.kernels.session import BackendName, SessionKey
 from supervisord_py.process.model import ExitRecord, Identity, Reason, Verdict
 
@@ -58,25 +56,25 @@ def memory(reason: Reason, rss: int | None, limit: int | None) -> KernelEnd:
     ],
 )
 def test_an_end_is_said_with_what_is_known_of_it(end: KernelEnd, words: str) -> None:
-    assert words in kernel_endings.how_it_ended(end)
+    assert words in messages.how_it_ended(end)
 
 
 def test_a_death_in_a_cell_brings_the_last_words_and_says_what_is_lost() -> None:
-    error = kernel_endings.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11), "one\ntwo\n"))
+    error = messages.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11), "one\ntwo\n"))
     assert error.value.endswith("Last words of the kernel:\none\ntwo")
     assert "not run again" in error.value
-    assert "Last words" not in kernel_endings.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11))).value
+    assert "Last words" not in messages.death_in_cell(KernelEnd(Reason.SIGNAL, record(None, 11))).value
 
 
 def test_of_a_crash_report_the_beginning_is_told_and_of_other_words_the_end() -> None:
     report = "noise\nFatal Python error: Segmentation fault\n" + "\n".join(f"frame {n}" for n in range(50))
-    assert kernel_endings.last_lines(report, 3) == "Fatal Python error: Segmentation fault\nframe 0\nframe 1"
-    assert kernel_endings.last_lines("a\nb\nc\n", 2) == "b\nc"
+    assert messages.last_lines(report, 3) == "Fatal Python error: Segmentation fault\nframe 0\nframe 1"
+    assert messages.last_lines("a\nb\nc\n", 2) == "b\nc"
 
 
 @given(st.text(max_size=60), st.integers(min_value=0, max_value=80))
 def test_a_tail_never_begins_in_the_middle_of_a_character(text: str, limit: int) -> None:
-    tail = kernel_endings.decode_tail(text.encode(errors="replace"), limit)
+    tail = messages.decode_tail(text.encode(errors="replace"), limit)
     assert text.encode(errors="replace").decode().endswith(tail)
 
 
@@ -232,5 +230,5 @@ def test_a_note_names_its_session_and_why_it_stops() -> None:
 
 
 def test_an_end_at_a_server_makes_a_sentence() -> None:
-    text = kernel_endings.death_in_cell(kernel_endings.KernelEnd(Reason.EXIT)).value
+    text = messages.death_in_cell(messages.KernelEnd(Reason.EXIT)).value
     assert text.startswith("The kernel ended at its server while the cell ran.")

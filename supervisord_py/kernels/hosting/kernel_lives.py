@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from supervisord_py.errors import ConflictError, KeeperLostError, PxError, ReadinessTimeoutError, StartFailedError
-from supervisord_py.kernels.kernel_endings import KernelEnd, decode_tail, how_it_ended
+from supervisord_py.kernels.messages import KernelEnd, decode_tail, how_it_ended
 from supervisord_py.process.host import SHORT, check_room, shortage
 from supervisord_py.process.lifecycle import outcome
 from supervisord_py.process.logs import LogReader

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.cell import KernelStarting, Queued
 from supervisord_py.kernels.hosting.kernel_lives import KernelLives
 from supervisord_py.kernels.hosting.launching import launch_of, tag_of
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives.kernel_life import KernelLife
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended, refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.kernels.sessions.session_events import Death, Fault, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_refusals import refusal_error
 from supervisord_py.kernels.sessions.session_set import SessionSet
 from supervisord_py.process import clock
 from supervisord_py.process.host import SHORT
@@ -46,8 +45,7 @@ _WEIGHS_USE = (ev.Asked, ev.StartAsked, ev.RestartAsked, ev.TimePassed)
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """A kernel that is there for whoever asked. `cold`: it was started meanwhile."""
 
     ticket: int
@@ -55,8 +53,7 @@ class Granted:
     cold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Struct, frozen=True):
     """One who waits for a kernel."""
 
     session: LiveSession

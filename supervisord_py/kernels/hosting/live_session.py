@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.choice import BASH, PYTHON, SPEC_PREFIX, ChooseRequest
 from supervisord_py.kernels.config import SessionLimits
+from supervisord_py.kernels.messages import refusal_error
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionState, SessionView
 from supervisord_py.kernels.sessions.session_events import Refusal, Refuse
-from supervisord_py.kernels.sessions.session_refusals import refusal_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from supervisord_py.kernels.choice import Choice
-    from supervisord_py.kernels.lives.cell_run import CellRun
+    from supervisord_py.kernels.execution import CellRun
     from supervisord_py.kernels.lives.kernel_life import KernelLife
     from supervisord_py.kernels.session import SessionKey
     from supervisord_py.kernels.sessions.session_events import Standing

@@ -9,7 +9,7 @@ import msgspec
 
 from supervisord_py.errors import AmbiguousNameError, UnknownUnitError
 from supervisord_py.kernels.hosting.live_session import LiveSession
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName, SessionKey, SessionState
 from supervisord_py.kernels.shortened import shortened

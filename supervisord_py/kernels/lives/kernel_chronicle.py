@@ -10,8 +10,8 @@ from supervisord_py.process.instance import ended_row, spawned_row, starting_row
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
-    from supervisord_py.kernels.kernel_endings import KernelEnd
     from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.messages import KernelEnd
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.process.events import EventStream
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from supervisord_py.kernels.backend import StartMethod
-from supervisord_py.kernels.kernel_endings import how_it_ended
+from supervisord_py.kernels.messages import how_it_ended
 from supervisord_py.kernels.session import BackendName
 
 if TYPE_CHECKING:
     from supervisord_py.errors import PxError
     from supervisord_py.kernels.backend import KernelHandle, Launch
-    from supervisord_py.kernels.kernel_endings import KernelEnd
+    from supervisord_py.kernels.messages import KernelEnd
     from supervisord_py.kernels.session import SessionKey
     from supervisord_py.process.model import Child, ExitRecord, Reason
 

@@ -7,9 +7,10 @@ clock that never goes back and counts suspend (DESIGN law 10).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,8 +89,7 @@ class FailureKind(StrEnum):
     STARTS = "starts"
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A hard failure: deaths in a row, or failed starts within the window; `serial` and `problem` are of the last."""
 
     kind: FailureKind
@@ -99,8 +99,7 @@ class Failure:
     problem: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """A call came.
 
     Attributes:
@@ -118,8 +117,7 @@ class Asked:
     caller: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartAsked:
+class StartAsked(Struct, frozen=True):
     """Somebody wants the session's kernel up; answered by Up, at once where it is. Clears a hard failure."""
 
     ticket: int
@@ -127,8 +125,7 @@ class StartAsked:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class RestartAsked:
+class RestartAsked(Struct, frozen=True):
     """Somebody wants a fresh kernel now, busy or not; answered by Up. Clears a hard failure. Calls in line stay."""
 
     ticket: int
@@ -136,45 +133,39 @@ class RestartAsked:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(Struct, frozen=True):
     """Whoever asked does not wait any more. Of a call that was told Run in this moment: it sent nothing."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(Struct, frozen=True):
     """A cell of a running call ended well: earlier deaths are forgotten."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A running call is over and its last cell has ended in the kernel: the next one may run."""
 
     ticket: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """Somebody wants the session's kernel stopped now, busy or not; who waits for it is refused."""
 
     session: str
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class BecameReady:
+class BecameReady(Struct, frozen=True):
     """A kernel answers."""
 
     session: str
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartFailed:
+class StartFailed(Struct, frozen=True):
     """A kernel never became ready. What is left of it is still to be stopped."""
 
     session: str
@@ -183,8 +174,7 @@ class StartFailed:
     problem: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(Struct, frozen=True):
     """A ready kernel ended by itself, or by the ladder. What is left of its tree is still to be stopped."""
 
     session: str
@@ -193,40 +183,35 @@ class Died:
     problem: Mapping[str, object] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Struct, frozen=True):
     """Nothing of a kernel is left, or nothing more can be done about it."""
 
     session: str
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class Used:
+class Used(Struct, frozen=True):
     """A client that is not ours used the kernel, at that moment; the kernel is not fresh any more."""
 
     session: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignBusy:
+class ForeignBusy(Struct, frozen=True):
     """The kernel works, or does not work any more, for a client that is not ours. While it does it is not evicted."""
 
     session: str
     busy: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecycleAsked:
+class RecycleAsked(Struct, frozen=True):
     """The kernel is over its soft memory limit: it is replaced once the running call, if any, has ended."""
 
     session: str
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(Struct, frozen=True):
     """A kernel of an earlier control plane is held.
 
     Attributes:
@@ -242,20 +227,17 @@ class Adopted:
     per_call: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bounded:
+class Bounded(Struct, frozen=True):
     """The limits were changed."""
 
     limits: SessionLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Struct, frozen=True):
     """The daemon stops: refuse everything, stop everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Struct, frozen=True):
     """`next_deadline()` was reached."""
 
 
@@ -269,8 +251,7 @@ Event = Wish | LifeSight | UseSight | Bounded | Closed | TimePassed
 # -- instructions ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Start a kernel and report BecameReady or StartFailed."""
 
     session: str
@@ -278,8 +259,7 @@ class Start:
     cause: StartCause
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Stop what is there of a kernel and report Gone. `reason` is None when it ended by itself."""
 
     session: str
@@ -287,8 +267,7 @@ class Stop:
     reason: Reason | None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """The call has the kernel until it says Ended. `cold`: it waited for this kernel's start."""
 
     ticket: int
@@ -297,8 +276,7 @@ class Run:
     cold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
+class Up(Struct, frozen=True):
     """The kernel that was asked for is ready. `cold`: it was started meanwhile."""
 
     ticket: int
@@ -307,8 +285,7 @@ class Up:
     cold: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct, frozen=True):
     """The call gets nothing.
 
     Attributes:
@@ -325,8 +302,7 @@ class Refuse:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """The call waited for this start, which failed."""
 
     ticket: int
@@ -334,8 +310,7 @@ class Fail:
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lose:
+class Lose(Struct, frozen=True):
     """A running call lost its kernel: its variables are gone, its cell is never run again. Ended is not awaited.
 
     `reason` is None when the kernel ended by itself or by the ladder; its exit record tells more.
@@ -347,8 +322,7 @@ class Lose:
     reason: Reason | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """Where a call stands now; told at its arrival if it has to wait, and at each change. `position` 1 is next."""
 
     ticket: int
@@ -360,8 +334,7 @@ class Placed:
 Instruction = Start | Stop | Run | Up | Refuse | Fail | Lose | Placed
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What is known of one session, to be shown.
 
     Attributes:

@@ -23,9 +23,8 @@ import math
 from typing import TYPE_CHECKING, assert_never
 
 from supervisord_py.kernels.sessions import session_events as ev
-from supervisord_py.kernels.sessions import session_places
 from supervisord_py.kernels.sessions.session_events import Death, Fault, Phase, Refusal, StartCause, WaitsFor
-from supervisord_py.kernels.sessions.session_slot import LIVE, Slot
+from supervisord_py.kernels.sessions.session_slot import LIVE, Slot, is_place_free, next_start, places, surplus, victims
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class SessionSet:
 
     def _make_room(self, slot: Slot) -> bool:
         """Free the descriptors of one idle session for a second try; False when there is none, or it was the second."""
-        victim = next(iter(session_places.victims(self._slots)), None)
+        victim = next(iter(victims(self._slots)), None)
         if slot.retried or victim is None:
             return False
         self._evict([victim])
@@ -307,12 +306,12 @@ class SessionSet:
                 self._serve(slot)
         for slot in self._slots.values():
             self._retire(slot, now)
-        while (move := session_places.next_start(self._slots, self.limits)) is not None:
-            slot, victims = move
-            self._evict(victims)
+        while (move := next_start(self._slots, self.limits)) is not None:
+            slot, going = move
+            self._evict(going)
             self._start(slot, now)
         self._revive(now)
-        self._evict(session_places.surplus(self._slots, self.limits))
+        self._evict(surplus(self._slots, self.limits))
 
     def _serve(self, slot: Slot) -> None:
         """Answer requests, replace what is to be replaced, and give a free kernel to the head of the line."""
@@ -342,8 +341,8 @@ class SessionSet:
         if (reason := slot.retires_for(now, self.limits.idle_seconds)) is not None:
             self._stop(slot, reason)
 
-    def _evict(self, victims: list[Slot]) -> None:
-        for victim in victims:
+    def _evict(self, going: list[Slot]) -> None:
+        for victim in going:
             self._stop(victim, Reason.EVICTED_LRU)
 
     def _revive(self, now: float) -> None:
@@ -351,7 +350,7 @@ class SessionSet:
         for slot in self._slots.values():
             if slot.revival is None or slot.phase is not Phase.COLD or slot.is_awaited or slot.after is not None:
                 continue
-            if not slot.per_call and not slot.is_given_up and session_places.is_place_free(self._slots, self.limits):
+            if not slot.per_call and not slot.is_given_up and is_place_free(self._slots, self.limits):
                 self._start(slot, now)
             else:
                 slot.revival = None
@@ -368,7 +367,7 @@ class SessionSet:
                 del self._slots[slot.session]
 
     def _tell_places(self) -> None:
-        for ticket, session, position, waits_for in session_places.places(self._slots):
+        for ticket, session, position, waits_for in places(self._slots):
             if self._told.get(ticket) != (position, waits_for):
                 self._told[ticket] = (position, waits_for)
                 self._out.append(ev.Placed(ticket, session, position, waits_for))

@@ -1,13 +1,25 @@
-"""What the set knows of one session. Values and what follows from them; the set alone changes them."""
+"""What the set knows of each session, who gets a place among them, and who must go for it.
+
+Values and what follows from them; the set alone changes them.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from supervisord_py.kernels.session import SessionState
-from supervisord_py.kernels.sessions.session_events import Asked, Failure, FailureKind, Phase, Standing, StartCause
+from supervisord_py.kernels.sessions.session_events import (
+    Asked,
+    Failure,
+    FailureKind,
+    Phase,
+    Standing,
+    StartCause,
+    WaitsFor,
+)
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -21,16 +33,14 @@ _BY_ITSELF = frozenset({StartCause.RESTARTED, StartCause.RECYCLED})
 _STATES = {Phase.STARTING: SessionState.STARTING, Phase.STOPPING: SessionState.STOPPING}
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """The call that has the kernel, and which kernel's cell made it."""
 
     ticket: int
     caller: int | None = None
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(Struct):
     """All that is known of one session.
 
     Attributes:
@@ -218,3 +228,69 @@ class Slot:
         if self.phase is Phase.COLD:
             return SessionState.FAILED if self.failure else SessionState.STOPPED
         return _STATES[self.phase]
+
+
+# -- places among sessions ---------------------------------------------------------------------------------------------
+
+
+def count(slots: Mapping[str, Slot], *phases: Phase) -> int:
+    """Return how many are in one of these phases."""
+    return sum(1 for slot in slots.values() if slot.phase in phases)
+
+
+def victims(slots: Mapping[str, Slot]) -> list[Slot]:
+    """Return what may be evicted, the least recently used first."""
+    idle = (slot for slot in slots.values() if slot.is_idle)
+    return sorted(idle, key=lambda it: (it.last_used or 0.0, it.serial))
+
+
+def surplus(slots: Mapping[str, Slot], limits: SessionLimits) -> list[Slot]:
+    """Return what goes because there are too many, after a lower limit or an adoption."""
+    return victims(slots)[: max(0, count(slots, *LIVE) - limits.max_sessions)]
+
+
+def next_start(slots: Mapping[str, Slot], limits: SessionLimits) -> tuple[Slot, list[Slot]] | None:
+    """Return who is to be started next and who goes for it; None when nobody can be started."""
+    kept = 0
+    for slot in hungry(slots):
+        if slot.phase is Phase.STOPPING or slot.after is not None:
+            kept += 1
+            continue
+        missing = max(0, count(slots, *LIVE) + kept + 1 - limits.max_sessions)
+        going = victims(slots)[:missing]
+        if len(going) < missing or count(slots, Phase.STOPPING) + missing > limits.max_sessions:
+            return None
+        return slot, going
+    return None
+
+
+def is_place_free(slots: Mapping[str, Slot], limits: SessionLimits) -> bool:
+    """Say whether a kernel may come back though nobody waits for it: at nobody's cost."""
+    return count(slots, *LIVE) + len(hungry(slots)) < limits.max_sessions
+
+
+def hungry(slots: Mapping[str, Slot]) -> list[Slot]:
+    """Return the sessions in which somebody waits and no kernel is even starting; who came first, first."""
+    return sorted((it for it in slots.values() if it.is_hungry), key=lambda it: it.head.ticket)
+
+
+def places(slots: Mapping[str, Slot]) -> Iterator[tuple[int, str, int, WaitsFor]]:
+    """Yield (ticket, session, position, what it waits for) of all who wait."""
+    line = [it.session for it in hungry(slots) if it.phase is Phase.COLD]
+    for slot in slots.values():
+        ahead = line.index(slot.session) if slot.session in line else 0
+        for position, asked in enumerate(slot.line.values(), 1):
+            yield asked.ticket, slot.session, ahead + position, what(slot, is_head=position == 1)
+        for asker in slot.askers.values():
+            yield asker.ticket, slot.session, ahead + 1, what(slot, is_head=True)
+
+
+def what(slot: Slot, *, is_head: bool) -> WaitsFor:
+    """Return what one who waits in a session waits for."""
+    if not is_head or slot.phase is Phase.READY:
+        return WaitsFor.TURN
+    if slot.phase is Phase.STARTING:
+        return WaitsFor.START
+    if slot.phase is Phase.STOPPING or slot.after is not None:
+        return WaitsFor.STOP
+    return WaitsFor.PLACE

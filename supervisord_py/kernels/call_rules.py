@@ -1,39 +1,34 @@
-"""What a call may ask for, and the sentences that it is answered with. Pure: no clock, no I/O."""
+"""What a call may ask for, and what the end of a cell means. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from supervisord_py.errors import InvalidInputError
+from supervisord_py.kernels import messages
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.kernel_endings import death_in_cell, how_it_ended
+from supervisord_py.kernels.messages import death_in_cell, how_it_ended
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.cell import Cell, Step
+    from supervisord_py.kernels.cell import Cell
     from supervisord_py.kernels.config import KernelsConfig
-    from supervisord_py.kernels.kernel_endings import KernelEnd
-    from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.kernels.execution import CellEnd
+    from supervisord_py.kernels.messages import KernelEnd, Stopped
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 NAME_MAX = 64
 DEFAULT_NAME = "default"
-INPUT_FAILURE = (
-    "The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
-    "an environment variable."
-)
-RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
-RESTARTED = "The kernel had died and was started again: variables of earlier calls are gone."
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
+class Timeout(Struct, frozen=True):
     """The time a call has, in seconds. `notice` says what was changed about it, None when nothing was."""
 
     seconds: float
@@ -117,114 +112,6 @@ def _shown(text: str) -> str:
     return shown if len(text) <= NAME_MAX else f"{shown} and {len(text) - NAME_MAX} characters more"
 
 
-# -- sentences ---------------------------------------------------------------------------------------------------------
-
-
-_OWN = " The session was this call's own: its variables are gone with it."
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """Where a call ended early: the cell, and how many there are.
-
-    Attributes:
-        index: Counts from 0.
-        is_own: The session is the call's own: its variables end with it.
-        is_stateless: There are no variables, so nothing is said of them: shell cells.
-    """
-
-    index: int
-    count: int
-    title: str | None = None
-    is_own: bool = False
-    is_stateless: bool = False
-
-    def __str__(self) -> str:
-        """Name the cell."""
-        number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
-        return f"{number} ({_one_line(self.title)})" if self.title else number
-
-    @property
-    def left_out(self) -> str:
-        """Say which cells were not run, as a sentence; empty when none."""
-        first, last = self.index + 2, self.count
-        if first > last:
-            return ""
-        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
-
-
-def failed(where: Stopped, error_name: str | None, variables: Variables = Variables.KEPT) -> str:
-    """Return the sentence of a call whose cell raised something."""
-    what = f"{where} failed ({error_name})." if error_name else f"{where} failed."
-    if variables is Variables.LOST:
-        return what + where.left_out + " The kernel is gone: all variables are lost."
-    if where.is_own:
-        return what + where.left_out + _OWN
-    before = {0: "", 1: " The cell before it succeeded; what it set is kept."}.get(
-        where.index, f" The {where.index} cells before it succeeded; what they set is kept."
-    )
-    repair = "" if where.count == 1 else f" Repair cell {where.index + 1} and send from there on."
-    return what + where.left_out + ("" if where.is_stateless else before) + repair
-
-
-def input_failed(where: Stopped) -> str:
-    """Return the sentence of a call whose cell asked for input."""
-    return f"{failed(where, 'StdinNotImplementedError')} {INPUT_FAILURE}"
-
-
-def cut_off(
-    where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
-) -> str:
-    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel.
-
-    Args:
-        where: The cell that was running.
-        status: TIMED_OUT or CANCELLED.
-        after_seconds: Since the arrival of the call.
-        variables: What the ladder left.
-        steps: Its rungs; the last one is named.
-    """
-    why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
-    by = f", by {steps[-1].action}" if steps else ""
-    if where.is_stateless:
-        return f"{where} {why}: ended after {_seconds(after_seconds)}{by}.{where.left_out}"
-    if variables is Variables.KEPT and where.is_own:
-        return f"{where} {why}: interrupted after {_seconds(after_seconds)}{by}.{where.left_out}{_OWN}"
-    if variables is Variables.KEPT:
-        how = f"interrupted after {_seconds(after_seconds)}{by}; variables are kept."
-    else:
-        how = f"the kernel was killed after {_seconds(after_seconds)}{by}; all variables are lost."
-    return f"{where} {why}: {how}{where.left_out}"
-
-
-def waited_in_vain(timeout_seconds: float, doing: str) -> str:
-    """Return the sentence of a call whose time was over before its first cell; `doing`: what went on meanwhile."""
-    return f"The call's {_seconds(timeout_seconds)} were over while {doing}; no cell was run."
-
-
-def died(where: Stopped, how: str) -> str:
-    """Return the sentence of a call whose kernel died under it; `how`: as `by signal 11 (SIGSEGV)`."""
-    return (
-        f"{where} took its kernel down: the process ended {how}. All variables are lost; the cell is not run again."
-        f"{where.left_out}"
-    )
-
-
-def left_by_user(where: Stopped) -> str:
-    """Return the sentence of a call whose cell called exit()."""
-    return (
-        f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{where.left_out}"
-    )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
-
-
-def _one_line(title: str) -> str:
-    return " ".join(title.split())
-
-
 # -- what the end of a cell means --------------------------------------------------------------------------------------
 
 _OURS = frozenset(
@@ -242,8 +129,7 @@ _OURS = frozenset(
 _NO_INPUT = "StdinNotImplementedError"
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What came of a cell beside its output.
 
     Attributes:
@@ -329,7 +215,7 @@ def sentence(
         after_seconds: Since the arrival of the call.
     """
     if judged.exited:
-        return left_by_user(where)
+        return messages.left_by_user(where)
     return None if judged.status is CellStatus.OK else _trouble(where, judged, end, kernel_end, after_seconds)
 
 
@@ -338,15 +224,15 @@ def _trouble(
 ) -> str:
     match judged.status:
         case CellStatus.TIMED_OUT | CellStatus.CANCELLED if end.cut is not None:
-            return cut_off(where, judged.status, after_seconds, judged.variables, end.steps)
+            return messages.cut_off(where, judged.status, after_seconds, judged.variables, end.steps)
         case CellStatus.ERROR if end.gone is not None and kernel_end is not None:
-            return died(where, _how(kernel_end))
+            return messages.died(where, _how(kernel_end))
         case CellStatus.ERROR if judged.error is not None and judged.error.name == _NO_INPUT:
-            return input_failed(where)
+            return messages.input_failed(where)
         case _ if judged.error is not None and (end.gone is not None or judged.status is CellStatus.CANCELLED):
             return f"{where} was cut off. {judged.error.value}{where.left_out}"
         case _:
-            return failed(where, judged.error.name if judged.error else None, judged.variables)
+            return messages.failed(where, judged.error.name if judged.error else None, judged.variables)
 
 
 def _how(kernel_end: KernelEnd) -> str:

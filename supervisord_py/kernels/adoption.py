@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from supervisord_py.errors import KeeperLostError, PxError
 from supervisord_py.kernels.backend import StartMethod
-from supervisord_py.kernels.calls.cell_work import CellHouse, CellWork
 from supervisord_py.kernels.cell import CellStatus
+from supervisord_py.kernels.execution import CellWork
 from supervisord_py.kernels.hosting.launching import launch_of
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
 from supervisord_py.kernels.lives import kernel_tags
 from supervisord_py.kernels.lives.kernel_life import KernelLife
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.kernels.sessions import session_events as ev
@@ -27,9 +27,8 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from supervisord_py.kernels.cell import CallEvent
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.hosting.session_register import SessionRegister
     from supervisord_py.kernels.lives.kernel_tags import KernelTag
-    from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
+    from supervisord_py.kernels.room import Kernels
     from supervisord_py.process.model import Child, ExitRecord
 
 GATEWAY_UNIT = "kernel:gateway"
@@ -39,20 +38,12 @@ REMOTE_SECONDS = 10.0
 _log = structlog.get_logger(__name__)
 
 
-class AdoptionHouse(CellHouse, Protocol):
-    """What adoption needs from around it: the room."""
-
-    @property
-    def register(self) -> SessionRegister:
-        """The sessions."""
-
-
 class KernelAdoption:
     """Done once, when the room opens."""
 
-    def __init__(self, house: AdoptionHouse) -> None:
-        self._house = house
-        self._pool = house.pool
+    def __init__(self, room: Kernels) -> None:
+        self._room = room
+        self._pool = room.pool
         self._followed: set[str] = set()
         self._unsure: set[BackendName] = set()
         """Backends that could not say of a kernel whether it is there."""
@@ -71,7 +62,7 @@ class KernelAdoption:
                 claimed.add(tag.key.id)
         await asyncio.gather(*work)
         await self._adopt_remotely()
-        await self._house.cells_house.close_cut_off(self._followed, self._ends)
+        await self._room.cell_store.close_cut_off(self._followed, self._ends)
 
     async def _decide_safely(self, child: Child, tag: KernelTag | None, *, is_first: bool) -> None:
         try:
@@ -95,7 +86,7 @@ class KernelAdoption:
 
     async def _adopt_remotely(self) -> None:
         """Take over kernels of gateways: nobody holds their processes for us, the backends remember them."""
-        notes = self._house.config.gateway.dir / "held"
+        notes = self._room.config.gateway.dir / "held"
         if not await asyncio.to_thread(lambda: notes.is_dir() and any(notes.iterdir())):
             return
         gateways = (BackendName.GATEWAY_LOCAL, BackendName.GATEWAY_EXTERNAL)
@@ -117,7 +108,7 @@ class KernelAdoption:
                 self._pool.run_task(_swept(backend))
 
     def _is_free(self, tag: KernelTag) -> bool:
-        session = self._house.register.get(tag.key.id)
+        session = self._room.register.get(tag.key.id)
         return session is None or session.life is None
 
     # -- taking over -------------------------------------------------------------------------------------------------
@@ -126,7 +117,7 @@ class KernelAdoption:
         """Attach to a kernel and go on with it; False when it does not answer or cannot be."""
         session = self._session(tag)
         life = KernelLife(self._pool.set.reserve_serial(), child.key, session.key, 0.0, child.started_at)
-        life.launch = await asyncio.to_thread(launch_of, session, life, self._house.config)
+        life.launch = await asyncio.to_thread(launch_of, session, life, self._room.config)
         if session.key.backend is BackendName.DIRECT:
             life.child = child
         try:
@@ -146,7 +137,7 @@ class KernelAdoption:
         return True
 
     def _session(self, tag: KernelTag) -> LiveSession:
-        session = self._house.register.ensure(tag.key, tag.language, Owner(tag.owner))
+        session = self._room.register.ensure(tag.key, tag.language, Owner(tag.owner))
         session.created, session.last_used = tag.created, tag.last_used
         session.kernelspec, session.interrupt_mode = tag.kernelspec, tag.interrupt_mode
         session.restarts = tag.restarts
@@ -175,7 +166,7 @@ class KernelAdoption:
         row = await self._last_row(session, life)
         if life.cell is None:
             return None
-        log = self._house.cells_house.log(session.id, life.cell)
+        log = self._room.cell_store.log(session.id, life.cell)
         is_kept, ended = await asyncio.to_thread(lambda: (log.exists(), log.ended() if log.exists() else None))
         if ended is not None and (row is None or row.ended_at is not None):
             return None  # nothing is left to be followed or written down
@@ -192,13 +183,13 @@ class KernelAdoption:
         """
         # A shell is a process of its own for each cell: its row was written before there was one to name.
         instance = None if session.key.backend is BackendName.BASH else life.key
-        newest = await self._house.cells_house.open_row(session.id, instance)
+        newest = await self._room.cell_store.open_row(session.id, instance)
         if newest is not None and newest.id != life.cell:
-            limit = self._house.config.timeout_max_seconds
+            limit = self._room.config.timeout_max_seconds
             life.cell, life.cell_deadline = newest.id, clock.now() + limit - max(0.0, time.time() - newest.queued_at)
         if newest is not None or life.cell is None:
             return newest
-        return await self._house.cells_house.row(life.cell)
+        return await self._room.cell_store.row(life.cell)
 
     async def _follow(self, session: LiveSession, life: KernelLife, sent: KernelCellRow, ticket: int) -> None:
         """Wait for the end of a cell in flight, or make it end when the time of its call is over."""
@@ -206,7 +197,7 @@ class KernelAdoption:
             return
         left = (life.cell_deadline or clock.now()) - clock.now()
         deadline = asyncio.get_running_loop().time() + left
-        work = CellWork(self._house, session, life, life.handle)
+        work = CellWork(self._room, session, life, life.handle)
         run = work.begin(sent, deadline, _nobody)
         done = await work.perform(run, sent, deadline)
         if done.result.status is CellStatus.OK:
@@ -214,7 +205,7 @@ class KernelAdoption:
         self._pool.report(ev.Ended(ticket))
         if life.exiting:
             self._pool.life_died(life)
-        self._house.register.used(session)
+        self._room.register.used(session)
 
     # -- clearing away -----------------------------------------------------------------------------------------------
 
@@ -238,12 +229,12 @@ class KernelAdoption:
         await chronicle.ended(child.key, end)
         facts = {"instance": child.key, "pid": child.identity.pid, "code": end.code, "signal": end.signal}
         chronicle.say_of_session(event, child.unit, end.reason, **facts)
-        session = self._house.register.get(tag.key.id) if tag else None
+        session = self._room.register.get(tag.key.id) if tag else None
         if session is not None and session.life is None:
             session.reason = end.reason
             if session.keeps_variables:
                 session.lost = f"The session's last kernel {how_it_ended(end)}; its variables are gone."
-            self._house.register.settle(session)
+            self._room.register.settle(session)
         await placement.release(child.key)
 
 

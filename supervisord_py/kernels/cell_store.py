@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec.structs import replace
 
-from supervisord_py.kernels import retention
-from supervisord_py.kernels.calls import cut_off_cells
-from supervisord_py.kernels.calls.cut_off_cells import error_members
+from supervisord_py.kernels import cut_off_cells, retention
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
 from supervisord_py.kernels.cell_files import CellLog
+from supervisord_py.kernels.cut_off_cells import error_members
 from supervisord_py.kernels.hosting.launching import folder_of_cells
 from supervisord_py.kernels.render import CellOutput, cell_result, show
 from supervisord_py.ledger import kernels as kernel_rows
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from supervisord_py.kernels.backend import Reply
-    from supervisord_py.kernels.calls.call_rules import Judgement
+    from supervisord_py.kernels.call_rules import Judgement
     from supervisord_py.kernels.cell import CellResult
     from supervisord_py.kernels.config import KernelsConfig
+    from supervisord_py.kernels.execution import CellEnd
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.kernel_endings import KernelEnd
-    from supervisord_py.kernels.lives.cell_run import CellEnd
+    from supervisord_py.kernels.messages import KernelEnd
     from supervisord_py.ledger.kernels import KernelCellRow
     from supervisord_py.ledger.store import Ledger
 
@@ -39,7 +38,7 @@ _PAGE = 1000
 _log = structlog.get_logger(__name__)
 
 
-class CellsHouse:
+class CellStore:
     """Rows and files of cells."""
 
     def __init__(self, ledger: Ledger, config: Callable[[], KernelsConfig]) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import Struct, field
 
 from supervisord_py.errors import CancelledRunError, PxError, TimedOutError
-from supervisord_py.kernels.calls import call_rules
-from supervisord_py.kernels.calls.call_rules import Stopped, sentence
-from supervisord_py.kernels.calls.cell_work import Audience, CellWork
+from supervisord_py.kernels import messages
+from supervisord_py.kernels.call_rules import sentence
 from supervisord_py.kernels.cell import (
     CallResult,
     CellDone,
     CellError,
-    CellNews,
     CellResult,
     CellStarted,
     CellStatus,
     Variables,
 )
+from supervisord_py.kernels.execution import CellWork
+from supervisord_py.kernels.messages import Stopped
 from supervisord_py.kernels.room_requests import Owner
 from supervisord_py.kernels.sessions import session_events as ev
 from supervisord_py.ledger.kernels import RUNNING, KernelCellRow
@@ -32,19 +33,18 @@ from supervisord_py.process import clock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from supervisord_py.kernels.calls.call_rules import Timeout
-    from supervisord_py.kernels.calls.cell_work import CellHouse, CellOutcome
+    from supervisord_py.kernels.call_rules import Timeout
     from supervisord_py.kernels.cell import CallEvent, CallRequest, Cell
+    from supervisord_py.kernels.execution import CellOutcome, CellRun
     from supervisord_py.kernels.hosting.kernel_pool import Granted
     from supervisord_py.kernels.hosting.live_session import LiveSession
-    from supervisord_py.kernels.lives.cell_run import CellRun
     from supervisord_py.kernels.lives.kernel_life import KernelLife
+    from supervisord_py.kernels.room import Kernels
 
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class CallPlan:
+class CallPlan(Struct, frozen=True):
     """A call of which everything is known before it waits. `deadline` is loop time."""
 
     id: str
@@ -57,8 +57,7 @@ class CallPlan:
     notices: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Course:
+class _Course(Struct):
     """How a call goes."""
 
     results: list[CellResult] = field(default_factory=list)
@@ -71,14 +70,14 @@ class _Course:
 class Call:
     """One call. `work` runs it; `answer` is what the client waits for."""
 
-    def __init__(self, house: CellHouse, plan: CallPlan, tell: Callable[[CallEvent], None]) -> None:
+    def __init__(self, room: Kernels, plan: CallPlan, tell: Callable[[CallEvent], None]) -> None:
         self.plan = plan
         self.answer: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
-        self._house = house
+        self._room = room
         self._teller: Callable[[CallEvent], None] | None = tell
         self._run: CellRun | None = None
-        self._ticket = house.pool.new_ticket()
+        self._ticket = room.pool.new_ticket()
         self._granted = False
         self._cancelled = False
 
@@ -158,14 +157,14 @@ class Call:
             per_call=request.per_call,
             caller=plan.caller,
         )
-        granted = await self._house.pool.acquire(asked, plan.session, self._tell)
+        granted = await self._room.pool.acquire(asked, plan.session, self._tell)
         self._granted = True
         if loop.time() >= plan.deadline or self._cancelled:
-            self._house.pool.report(ev.Ended(self._ticket))
+            self._room.pool.report(ev.Ended(self._ticket))
             if self._cancelled:
                 raise _cancelled(plan)
             raise TimedOutError(
-                call_rules.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
+                messages.waited_in_vain(plan.timeout.seconds, "the kernel was started"),
                 hint="Ask again: it is ready now.",
                 unit=plan.session.unit,
             )
@@ -223,7 +222,7 @@ class Call:
         result = replace(done.result, variables=self._left(course))
         course.results.append(result)
         if result.status is CellStatus.OK:
-            self._house.pool.report(ev.Succeeded(self._ticket))
+            self._room.pool.report(ev.Succeeded(self._ticket))
         after = asyncio.get_running_loop().time() - self.plan.request.arrived_at
         course.message = sentence(where, judged, done.end, life.ended, after)
         self._tell(CellDone(result))
@@ -249,28 +248,26 @@ class Call:
         )
 
     async def _send(self, sent: KernelCellRow, life: KernelLife, index: int) -> CellOutcome:
-        house, deadline = self._house, self.plan.deadline
+        deadline = self.plan.deadline
         if life.handle is None:
             raise AssertionError(life)
-        work = CellWork(house, self.plan.session, life, life.handle)
+        work = CellWork(self._room, self.plan.session, life, life.handle)
         run = self._run = work.begin(sent, deadline, self._tell)
         count = len(self.plan.request.cells)
         started = CellStarted(index, sent.id, sent.title, sent.session, code=sent.code, count=count)
-        news = CellNews(sent.id)
-        audience = Audience(sent=lambda: self._tell(started), wake=lambda: self._tell(news))
         try:
-            return await work.perform(run, sent, deadline, audience)
+            return await work.perform(run, sent, deadline, started)
         finally:
             self._run = None
 
     def _conclude(self, life: KernelLife, course: _Course) -> None:
         """Give the kernel back; one that the code left, or that is too large, is on its way out from now on."""
-        pool, session = self._house.pool, self.plan.session
+        pool, session = self._room.pool, self.plan.session
         session.last_used = time.time()
         if course.over_memory and course.variables is Variables.KEPT and life.wanted is None:
             pool.report(ev.RecycleAsked(session.id, life.serial))
             pool.chronicle.say("recycled", life, rss_bytes=life.rss_bytes)
-            course.notices.append(call_rules.RECYCLED)
+            course.notices.append(messages.RECYCLED)
             course.variables = Variables.LOST
         pool.report(ev.Ended(self._ticket))
         if life.exiting:

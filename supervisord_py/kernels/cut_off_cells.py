@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from supervisord_py.errors import UnknownUnitError
 from supervisord_py.kernels.backend import KernelGoneError
-from supervisord_py.kernels.calls.call_rules import Judgement, judge
+from supervisord_py.kernels.call_rules import Judgement, judge
 from supervisord_py.kernels.cell import CellError, CellStatus, Variables
-from supervisord_py.kernels.kernel_endings import KernelEnd, how_it_ended
-from supervisord_py.kernels.lives.cell_run import CellEnd
+from supervisord_py.kernels.execution import CellEnd
+from supervisord_py.kernels.messages import KernelEnd, how_it_ended
 from supervisord_py.kernels.session import BackendName
 from supervisord_py.ledger import instances
 from supervisord_py.ledger import kernels as kernel_rows
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from supervisord_py.ledger.store import Ledger
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What the files of a cell tell. `size` in bytes of stream output."""
 
     has_begun: bool = False

@@ -1,1 +1,0 @@
-"""Calls and their cells: asked for, sent, followed, judged, written down, taken over."""

@@ -1,0 +1,444 @@
+"""What users read of kernels: how one ended, why one did not start, why a call got none, where a call ended. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import signal as signals
+from typing import TYPE_CHECKING, Any, assert_never
+
+from msgspec import Struct
+
+from supervisord_py.errors import (
+    CancelledRunError,
+    ConfigError,
+    ConflictError,
+    OverloadedError,
+    PxError,
+    ReadinessTimeoutError,
+    ShuttingDownError,
+    StartFailedError,
+    TimedOutError,
+)
+from supervisord_py.kernels.cell import CellError, CellStatus, Variables
+from supervisord_py.kernels.sessions.session_events import FailureKind, Refusal, WaitsFor
+from supervisord_py.process.model import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from supervisord_py.kernels.backend import Launch
+    from supervisord_py.kernels.cell import Step
+    from supervisord_py.kernels.config import SessionLimits
+    from supervisord_py.kernels.sessions.session_events import Failure, Refuse
+    from supervisord_py.process.model import ExitRecord
+
+# -- how a kernel ended ------------------------------------------------------------------------------------------------
+
+TAIL_LINES = 12
+_FATAL = "Fatal Python error"
+"""How faulthandler begins."""
+_MIB = 1024 * 1024
+_WHY = {
+    Reason.STOPPED: "it was stopped on request",
+    Reason.EVICTED_LRU: "room was needed for another session",
+    Reason.EVICTED_TTL: "it was not used for its idle time",
+    Reason.REPLACED: "it was replaced on request",
+    Reason.TIMEOUT: "the call's time was over and the cell did not yield to an interrupt",
+    Reason.CANCELLED: "the call was cancelled and the cell did not yield to an interrupt",
+    Reason.SHUTDOWN: "the daemon stopped",
+    Reason.INTERRUPTED: "the daemon was cut off",
+}
+
+AT_ITS_SERVER = "ended at its server"
+"""Of a kernel behind a gateway nobody tells code or signal."""
+_LIMITS = frozenset({Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT})
+
+
+class KernelEnd(Struct, frozen=True):
+    """How a kernel ended, with what it had to say.
+
+    Attributes:
+        reason: From the closed list.
+        record: The exit record; None where there is no process of ours.
+        tail: The end of its log, decoded.
+    """
+
+    reason: Reason
+    record: ExitRecord | None = None
+    tail: str = ""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, if it exited."""
+        return self.record.code if self.record else None
+
+    @property
+    def signal(self) -> int | None:
+        """The signal, if one ended it."""
+        return self.record.signal if self.record else None
+
+    def verdict(self) -> dict[str, Any] | None:
+        """Return what the killer wrote down, as JSON values."""
+        verdict = self.record.verdict if self.record else None
+        if verdict is None:
+            return None
+        return {
+            "by": verdict.by,
+            "rss_bytes": verdict.rss_bytes,
+            "limit_bytes": verdict.limit_bytes,
+            "signal": verdict.signal,
+            "time": verdict.time,
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """Return the members of a problem document that describe this end."""
+        told = {"reason": self.reason.value, "code": self.code, "signal": self.signal, "stderr_tail": self.tail}
+        verdict = self.verdict()
+        return told if verdict is None else {**told, "verdict": verdict}
+
+
+def how_it_ended(end: KernelEnd) -> str:
+    """Say it as a verb phrase: `exited with code 3`, `was killed by SIGSEGV`, `was ended: it was stopped`."""
+    if end.reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}:
+        return _memory(end)
+    if end.reason is Reason.CPU_LIMIT:
+        return "was killed: its limit of CPU seconds was reached"
+    if end.reason in _WHY:
+        return f"was ended: {_WHY[end.reason]}"
+    if end.signal is not None:
+        unknown = end.signal == signals.SIGKILL
+        return f"was killed by {signal_name(end.signal)}" + (
+            " (not sent by pxd; possibly the kernel's OOM killer)" if unknown else ""
+        )
+    return f"exited with code {end.code}" if end.code is not None else AT_ITS_SERVER
+
+
+def signal_name(number: int) -> str:
+    """Return SIGSEGV for 11."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def death_in_cell(end: KernelEnd) -> CellError:
+    """Return the error of the cell in which a kernel died."""
+    text = f"The kernel {how_it_ended(end)} while the cell ran. The cell is not run again; all variables are lost."
+    if end.tail:
+        text += "\nLast words of the kernel:\n" + last_lines(end.tail)
+    return CellError("ResourceLimitExceeded" if end.reason in _LIMITS else "KernelDied", text)
+
+
+def last_lines(text: str, count: int = TAIL_LINES) -> str:
+    """Return the last lines of a text; of a crash report the first ones, where the crash is."""
+    lines = text.rstrip().splitlines()
+    fatal = next((number for number, line in enumerate(lines) if line.startswith(_FATAL)), None)
+    return "\n".join(lines[-count:] if fatal is None else lines[fatal : fatal + count])
+
+
+def decode_tail(raw: bytes, limit: int) -> str:
+    """Decode the last `limit` bytes; what is no UTF-8 is shown as U+FFFD, a first character that was cut is dropped."""
+    tail = raw[-limit:] if limit else b""
+    if len(raw) > limit:
+        while tail and tail[0] & 0xC0 == 0x80:
+            tail = tail[1:]
+    return tail.decode(errors="replace")
+
+
+def _memory(end: KernelEnd) -> str:
+    verdict = end.record.verdict if end.record else None
+    figures = ""
+    if verdict is not None and verdict.limit_bytes is not None:
+        held = f"{verdict.rss_bytes // _MIB} MiB resident, " if verdict.rss_bytes is not None else ""
+        figures = f" ({held}limit {verdict.limit_bytes // _MIB} MiB)"
+    if end.reason is Reason.OOM_KILL:
+        return f"was killed by the kernel: out of memory{figures}"
+    return f"was killed: it was over its memory limit{figures}"
+
+
+# -- why it did not come up --------------------------------------------------------------------------------------------
+
+SAID = "px-launch: "
+_TAIL_LINES_SHOWN = 1
+
+
+def early_exit(launch: Launch, end: KernelEnd) -> PxError:
+    """Return the error of a start whose process ended before it answered."""
+    said = launcher_said(end.tail)
+    facts = {**end.facts(), "interpreter": launch.interpreter, "kernelspec": launch.kernelspec}
+    if str(said.get("error")) in _KINDS:
+        return _as_it_said(launch, said, facts)
+    words = last_lines(end.tail, _TAIL_LINES_SHOWN).strip()[:300]
+    return StartFailedError(
+        f"{_unit(launch)} {how_it_ended(end)} before it was ready: {words or 'it wrote nothing to stderr'}",
+        hint=f"see `pxctl logs {_unit(launch)}`",
+        unit=_unit(launch),
+        **facts,
+    )
+
+
+def not_ready(launch: Launch, seconds: float, seen: str, tail: str) -> PxError:
+    """Return the error of a start that lives but did not answer in time.
+
+    Args:
+        launch: What was started.
+        seconds: How long it had.
+        seen: What was heard of it, as a clause.
+        tail: The end of its stderr.
+    """
+    return ReadinessTimeoutError(
+        f"{_unit(launch)} was not ready within {seconds:.1f} s: {seen}",
+        hint=f"give the call more time (`--timeout`), or see `pxctl logs {_unit(launch)}`",
+        unit=_unit(launch),
+        reason=Reason.READINESS_TIMEOUT.value,
+        interpreter=launch.interpreter,
+        kernelspec=launch.kernelspec,
+        stderr_tail=tail,
+    )
+
+
+def no_place(launch: Launch, error: OSError) -> PxError:
+    """Return the error of a start whose run folder could not be made."""
+    return StartFailedError(
+        f"{_unit(launch)} was not started: its connection file cannot be written: {error}",
+        hint="see `pxctl doctor`",
+        unit=_unit(launch),
+        reason=Reason.SPAWN_FAILED.value,
+        stage="connection_file",
+        errno=error.errno,
+    )
+
+
+def launcher_said(tail: str) -> dict[str, Any]:
+    """Return the last word of our launcher in the end of a kernel's stderr; {} where it said nothing."""
+    for line in reversed(tail.splitlines()):
+        if line.startswith(SAID):
+            try:
+                said = json.loads(line.removeprefix(SAID))
+            except ValueError:
+                return {}
+            return said if isinstance(said, dict) else {}
+    return {}
+
+
+def _unit(launch: Launch) -> str:
+    return f"kernel:{launch.session_id}"
+
+
+_PIP = "run `{python} -m pip install ipykernel`"
+_KINDS = {
+    "ipykernel": ("{interpreter} (Python {version}) cannot import ipykernel: {detail}", _PIP),
+    "overlay": ("the overlay {path} does not serve: {detail}", _PIP + ", or remove {path} to have it built anew"),
+    "module": ("module {where}: {detail}", "correct {where}, or move the file away"),
+    "old_python": ("{interpreter}: {detail}", "name another interpreter: `pxctl kernel start --python PATH`"),
+    "usage": ("the launcher refused its options: {detail}", "daemon and launcher differ: `pxctl daemon restart`"),
+}
+"""What the launcher may say: the sentence and the hint."""
+
+
+def _as_it_said(launch: Launch, said: dict[str, Any], facts: dict[str, Any]) -> PxError:
+    kind, line = str(said["error"]), said.get("line")
+    told: dict[str, Any] = dict.fromkeys(("version", "detail", "path", "file")) | said
+    told |= {"interpreter": launch.interpreter, "python": shlex.quote(str(launch.interpreter))}
+    told["where"] = f"{told['file']}:{line}" if isinstance(line, int) else str(told["file"])
+    what, hint = (text.format(**told) for text in _KINDS[kind])
+    if kind == "module":
+        facts = {**facts, "file": said.get("file"), "line": line}
+    error = ConfigError if kind == "module" else StartFailedError
+    return error(f"{_unit(launch)} was not started: {what}", hint=hint, unit=_unit(launch), **facts)
+
+
+# -- why a call got none -----------------------------------------------------------------------------------------------
+
+_EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit", "log_tail"})
+
+
+def refusal_error(refuse: Refuse, limits: SessionLimits, unit: str) -> PxError:
+    """Return the error of a call that gets no kernel; `retry_after_seconds` is a whole number."""
+    after = max(1, math.ceil(refuse.retry_after))
+    match refuse.refusal:
+        case Refusal.QUEUE_FULL:
+            return OverloadedError(
+                f"{unit} has {limits.queue_max} calls in line already.",
+                hint="Ask again later, use another session (`--kernel NAME`), or raise kernels.queue_max.",
+                unit=unit,
+                retry_after_seconds=after,
+            )
+        case Refusal.OWN_SESSION:
+            return ConflictError(
+                f"The call comes from a cell that occupies {unit} itself: neither would ever end.",
+                hint="Name another session for calls from inside a cell (`pxctl exec --kernel NAME`, or --per-call).",
+                unit=unit,
+            )
+        case Refusal.HARD_FAILURE:
+            return _hard_failure(refuse.failure, unit)
+        case Refusal.DEADLINE:
+            return _deadline(refuse.waits_for, limits, unit, after)
+        case Refusal.STOPPED:
+            return CancelledRunError(f"{unit} was stopped while the call waited.", hint="Ask again.", unit=unit)
+        case Refusal.CLOSING:
+            return ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.", unit=unit)
+        case _:  # pragma: no cover - the enum is closed
+            assert_never(refuse.refusal)
+
+
+def _deadline(waits_for: WaitsFor | None, limits: SessionLimits, unit: str, after: int) -> PxError:
+    match waits_for:
+        case WaitsFor.START:
+            why, hint = (
+                f"The kernel of {unit} was still starting",
+                "Give more time (`--timeout`), or start it first (`pxctl kernel start`).",
+            )
+        case WaitsFor.STOP:
+            why, hint = f"The last kernel of {unit} was still on its way out", "Ask again: it may be gone by then."
+        case WaitsFor.PLACE:
+            why = f"All {limits.max_sessions} places for kernels were taken by busy ones, and {unit} had none"
+            hint = "Stop one (`pxctl kernel stop ID`), or raise kernels.max_sessions."
+        case WaitsFor.TURN:
+            why = f"Other calls of {unit} came first, and were not over"
+            hint = "Give more time (`--timeout`), or use another session (`--kernel NAME`)."
+        case None:
+            why, hint = f"The call to {unit} waited", "Give more time (`--timeout`)."
+        case _:  # pragma: no cover - the enum is closed
+            assert_never(waits_for)
+    return TimedOutError(
+        f"{why} when the call's time was over; nothing was run.",
+        hint=hint,
+        unit=unit,
+        reason="timeout",
+        waited_for=waits_for,
+        retry_after_seconds=after,
+    )
+
+
+def _hard_failure(failure: Failure | None, unit: str) -> PxError:
+    name = unit.partition(":")[2]
+    if failure is None:  # a refusal that was made by hand; the set always tells which failure stands
+        return StartFailedError(f"{unit} failed.", hint=f"Try again: `pxctl kernel restart {name}`.", unit=unit)
+    last = failure.problem or {}
+    extra: dict[str, Any] = {key: value for key, value in last.items() if key in _EVIDENCE}
+    if failure.kind is FailureKind.DEATHS:
+        what = f"The kernel of {unit} died {failure.count} times with no cell that succeeded in between"
+    else:
+        what = f"The kernel of {unit} failed to start {failure.count} times in a row"
+    return StartFailedError(
+        f"{what}; it is not started again by itself." + (f" Last: {last['detail']}" if last.get("detail") else ""),
+        hint=f"See `pxctl logs {unit}`; then `pxctl kernel restart {name}`, or `pxctl exec --reset`.",
+        unit=unit,
+        failures=failure.count,
+        **extra,
+    )
+
+
+# -- where a call ended ------------------------------------------------------------------------------------------------
+
+INPUT_FAILURE = (
+    "The cell asked for input, and nobody is there to type it. Put the value into the code, or read it from a file or "
+    "an environment variable."
+)
+RECYCLED = "The kernel was over its soft memory limit and was replaced after the call: variables are gone."
+RESTARTED = "The kernel had died and was started again: variables of earlier calls are gone."
+_OWN = " The session was this call's own: its variables are gone with it."
+
+
+class Stopped(Struct, frozen=True):
+    """Where a call ended early: the cell, and how many there are.
+
+    Attributes:
+        index: Counts from 0.
+        is_own: The session is the call's own: its variables end with it.
+        is_stateless: There are no variables, so nothing is said of them: shell cells.
+    """
+
+    index: int
+    count: int
+    title: str | None = None
+    is_own: bool = False
+    is_stateless: bool = False
+
+    def __str__(self) -> str:
+        """Name the cell."""
+        number = "The cell" if self.count == 1 else f"Cell {self.index + 1} of {self.count}"
+        return f"{number} ({_one_line(self.title)})" if self.title else number
+
+    @property
+    def left_out(self) -> str:
+        """Say which cells were not run, as a sentence; empty when none."""
+        first, last = self.index + 2, self.count
+        if first > last:
+            return ""
+        return f" Cell {last} was not run." if first == last else f" Cells {first} to {last} were not run."
+
+
+def failed(where: Stopped, error_name: str | None, variables: Variables = Variables.KEPT) -> str:
+    """Return the sentence of a call whose cell raised something."""
+    what = f"{where} failed ({error_name})." if error_name else f"{where} failed."
+    if variables is Variables.LOST:
+        return what + where.left_out + " The kernel is gone: all variables are lost."
+    if where.is_own:
+        return what + where.left_out + _OWN
+    before = {0: "", 1: " The cell before it succeeded; what it set is kept."}.get(
+        where.index, f" The {where.index} cells before it succeeded; what they set is kept."
+    )
+    repair = "" if where.count == 1 else f" Repair cell {where.index + 1} and send from there on."
+    return what + where.left_out + ("" if where.is_stateless else before) + repair
+
+
+def input_failed(where: Stopped) -> str:
+    """Return the sentence of a call whose cell asked for input."""
+    return f"{failed(where, 'StdinNotImplementedError')} {INPUT_FAILURE}"
+
+
+def cut_off(
+    where: Stopped, status: CellStatus, after_seconds: float, variables: Variables, steps: Sequence[Step] = ()
+) -> str:
+    """Return the sentence of a call that was ended by its time (`timed_out`) or by a cancel.
+
+    Args:
+        where: The cell that was running.
+        status: TIMED_OUT or CANCELLED.
+        after_seconds: Since the arrival of the call.
+        variables: What the ladder left.
+        steps: Its rungs; the last one is named.
+    """
+    why = "ran out of time" if status is CellStatus.TIMED_OUT else "was cancelled"
+    by = f", by {steps[-1].action}" if steps else ""
+    if where.is_stateless:
+        return f"{where} {why}: ended after {_seconds(after_seconds)}{by}.{where.left_out}"
+    if variables is Variables.KEPT and where.is_own:
+        return f"{where} {why}: interrupted after {_seconds(after_seconds)}{by}.{where.left_out}{_OWN}"
+    if variables is Variables.KEPT:
+        how = f"interrupted after {_seconds(after_seconds)}{by}; variables are kept."
+    else:
+        how = f"the kernel was killed after {_seconds(after_seconds)}{by}; all variables are lost."
+    return f"{where} {why}: {how}{where.left_out}"
+
+
+def waited_in_vain(timeout_seconds: float, doing: str) -> str:
+    """Return the sentence of a call whose time was over before its first cell; `doing`: what went on meanwhile."""
+    return f"The call's {_seconds(timeout_seconds)} were over while {doing}; no cell was run."
+
+
+def died(where: Stopped, how: str) -> str:
+    """Return the sentence of a call whose kernel died under it; `how`: as `by signal 11 (SIGSEGV)`."""
+    return (
+        f"{where} took its kernel down: the process ended {how}. All variables are lost; the cell is not run again."
+        f"{where.left_out}"
+    )
+
+
+def left_by_user(where: Stopped) -> str:
+    """Return the sentence of a call whose cell called exit()."""
+    return (
+        f"{where} ended the session with exit(). Variables are gone; the next call starts a new kernel.{where.left_out}"
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f}".rstrip("0").rstrip(".") + " s"
+
+
+def _one_line(title: str) -> str:
+    return " ".join(title.split())
