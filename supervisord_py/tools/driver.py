@@ -147,12 +147,12 @@ class ToolDriver:
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", str(instance.port), "--")
             argv = (argv[0], *shim, *argv[1:])
         allow, artefacts = self.config.defaults.env_allow, self.config.data_dir
-        built = build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)
+        env = build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)
         return ChildSpec(
             unit=spec.unit,
             argv=argv,
             cwd=str(spec.folder),
-            env=dict(built.env),
+            env=dict(env),
             limits=resource_limits(spec),
             grants=grants,
             listen_pid=spec.listen is ListenMode.FD,

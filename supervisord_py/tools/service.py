@@ -383,7 +383,8 @@ class Tools:
             if self.instance_of(name) is None:
                 self.driver.listeners.refuse_waiting(name)
                 self.driver.listeners.listen_again(name)
-                self._watch_port(name)
+                # Where waiters cannot be refused (macOS) they are there still: no faster than this.
+                asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
     async def _compare_schema(self, instance: ToolInstance) -> None:
         if instance.upstream is None:
