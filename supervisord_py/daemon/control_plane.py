@@ -27,7 +27,6 @@ from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level
 from supervisord_py.daemon.settings import (
-    PROBLEMS_NAME,
     Loaded,
     SettingsError,
     changed_keys,
@@ -41,9 +40,9 @@ from supervisord_py.ledger import retention
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
+from supervisord_py.process import program
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
-from supervisord_py.process.model import ChildSpec
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.service import Tools
 
@@ -64,7 +63,7 @@ READ_SECONDS = 30.0
 """How long the program that validates changed settings may take."""
 FIRST_PRUNE_SECONDS = 60.0
 PRUNE_SECONDS = 3600.0
-_READER = "settings:read"
+_READER = "settings"
 
 _log = structlog.get_logger(__name__)
 
@@ -177,9 +176,7 @@ class ControlPlane:
         placement, options = self.placement, self._options
         placement.on_lost(lambda: self.requests.make(Shutdown.KEEPER_LOST))
         self._watch_troubles()
-        left = [child.key for child in placement.children() if child.unit == _READER]
-        for key in left:
-            await self._dispose(key)
+        await program.stop_left_over(placement, _READER)
         held = [child.key for child in placement.children()]
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
@@ -398,31 +395,21 @@ class ControlPlane:
     async def _validate(self) -> Loaded:
         run_dir, flags = self._options.paths.run_dir, self._options.flags
         argv = (sys.executable, "-P", "-m", "supervisord_py.daemon.settings_reader", str(run_dir), *flags.words())
-        problems = run_dir / PROBLEMS_NAME
-        problems.unlink(missing_ok=True)
-        key = self.placement.new_key()
         try:
-            await self.placement.spawn(key, ChildSpec(_READER, argv, "/", dict(os.environ)))
-            async with asyncio.timeout(READ_SECONDS):
-                record = await self.placement.wait(key)
+            read = await program.run(
+                self.placement, argv, name=_READER, cwd="/", env=dict(os.environ), timeout=READ_SECONDS
+            )
         except TimeoutError:
             raise StartFailedError(f"the settings could not be read in {READ_SECONDS:g} s") from None
-        finally:
-            await asyncio.shield(self._dispose(key))
-        if record.code == SettingsError.exit_code:
-            raise SettingsError(msgspec.json.decode(problems.read_bytes()))
+        if read.code == SettingsError.exit_code:
+            raise SettingsError(msgspec.json.decode(read.stdout))
         loaded = recall_valid(run_dir)
-        if record.code != 0 or loaded is None:
+        if read.code != 0 or loaded is None:
             raise StartFailedError(
-                f"the program that reads the settings failed (exit code {record.code})",
+                f"the program that reads the settings {read.words}: {read.last_line}",
                 hint=f"pxctl config check; df -h {run_dir}",
             )
         return loaded
-
-    async def _dispose(self, key: str) -> None:
-        report = await self.placement.stop(key, grace_seconds=1.0, reason="stopped")
-        if not report.survivors:
-            await self.placement.release(key)
 
     def _watch_troubles(self) -> None:
         """Turn what log and ledger report into events and into degradations that `status` and `doctor` show."""

@@ -6,7 +6,6 @@ holder is dead belongs to the clean-up after a killed keeper, which ends by itse
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -14,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisord_py.errors import ConflictError
+from supervisord_py.keeper import procfs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,11 +83,9 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def start_time(pid: int) -> int:
-    """Return field 22 of /proc/PID/stat (proc(5)): ticks since boot; 0 where there is no such file."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as stat:
-        # The command may hold blanks and parentheses; what follows its last parenthesis has fixed fields.
-        return int(stat.read().rpartition(b")")[2].split()[19])
-    return 0
+    """Return when a process began, in clock ticks since boot; 0 where that cannot be seen."""
+    row = procfs.look(pid)
+    return row.start_time if row is not None else 0
 
 
 def already_running(folder: Path, pid: int | None) -> AlreadyRunningError:

@@ -29,7 +29,6 @@ NOT_SETTINGS = frozenset({"PX_HOME", "PX_SOCKET", "PX_AUTOSTART", "PX_INSTANCE",
 """Variables that other parts read: places (CONTRACT §1), the client's switch, the marks of children."""
 
 VALID_NAME = "settings.valid.json"
-PROBLEMS_NAME = "settings.problems.json"
 DEFAULT_ORIGIN = "default"
 
 

@@ -2,7 +2,7 @@
 
 Each source is first checked by itself, so that a mistake is told where it stands, also when a stronger source hides it,
 and all mistakes at once. As a program (`python -m supervisord_py.daemon.settings_reader FOLDER FLAG…`) it leaves what
-it read, or what is wrong with it, in FOLDER: so the control plane reloads without pydantic.
+it read in FOLDER, or prints what is wrong with it: so the control plane reloads without pydantic.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, create_model
-from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, NoDecode, SettingsConfigDict
-from pydantic_settings.sources.utils import parse_env_vars
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, SettingsConfigDict
 
 from supervisord_py.config import documents
 from supervisord_py.config.documents import Document, DocumentError, nearest, read_bounded
@@ -30,7 +29,6 @@ from supervisord_py.daemon.removed_settings import removed_words
 from supervisord_py.daemon.settings import (
     NOT_SETTINGS,
     PREFIX,
-    PROBLEMS_NAME,
     Loaded,
     SettingsError,
     Sources,
@@ -48,6 +46,8 @@ NESTING = "__"
 _VARIABLES = [f"{PREFIX}{section}{NESTING}{name}".upper() for section, name in KEYS]
 _DOTTED = [f"{section}.{name}" for section, name in KEYS]
 _CHOICE = re.compile(r"'([^']*)'")
+MOST_PROBLEMS = 500
+"""So many are printed for whoever asked."""
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
 
@@ -120,19 +120,6 @@ class _Merged(_Sections, BaseSettings):  # type: ignore[misc]  # made just above
     @classmethod
     def settings_customise_sources(cls, *_: Any, **__: Any) -> tuple[Any, ...]:
         return tuple(InitSettingsSource(cls, layer) for layer in reversed(cls.layers))
-
-
-class _Texts(EnvSettingsSource):
-    """Variables, or flags as if they were variables: `{"tools__queue_max": "3"}`."""
-
-    def __init__(self, texts: Mapping[str, str], prefix: str) -> None:
-        self._texts = texts
-        super().__init__(
-            _Merged, env_prefix=prefix, env_nested_delimiter=NESTING, env_nested_max_split=1, env_parse_none_str=""
-        )
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        return parse_env_vars(self._texts, parse_none_str="")
 
 
 # -- layers -------------------------------------------------------------------------------------------------------
@@ -265,13 +252,13 @@ class _Reading:
         self.warnings.extend(warnings)
 
     def _environment(self, environ: Mapping[str, str]) -> None:
-        ours = {}
+        ours: dict[str, Any] = {}
         for variable in sorted(environ):
             if not variable.startswith(PREFIX) or variable in NOT_SETTINGS or variable in LEGACY_NAMES:
                 continue
             key = tuple(variable.removeprefix(PREFIX).lower().split(NESTING, 1))
             if variable in _VARIABLES:
-                ours[variable] = environ[variable]
+                ours.setdefault(key[0], {})[key[1]] = environ[variable] or None
                 continue
             near = nearest(variable, _VARIABLES)
             if len(key) < 2:
@@ -286,7 +273,7 @@ class _Reading:
         def place(key: tuple[str, ...]) -> dict[str, Any]:
             return {"origin": "env " + (PREFIX + NESTING.join(key[:2])).upper()}
 
-        self.layers.append(_Layer(_Texts(ours, PREFIX)(), place, is_text=True))
+        self.layers.append(_Layer(ours, place, is_text=True))
 
     def _flags(self, flags: tuple[str, ...]) -> None:
         for flag in flags:
@@ -303,7 +290,8 @@ class _Reading:
                 near = f"{PREFIX}{name.replace('.', NESTING)}".upper()
                 self.problems.append(problem(place, name, message, near))
             else:
-                tree = _Texts({name.replace(".", NESTING): text}, "")()
+                section, key = name.split(".")
+                tree = {section: {key: text or None}}
                 self.layers.append(_Layer(tree, partial(_fixed, place), is_text=True))
 
 
@@ -395,12 +383,12 @@ def _zone_fault(name: str) -> str | None:
 
 
 def main(argv: list[str]) -> int:
-    """Read the settings as `pxd` with these flags does, and leave them, or what is wrong with them, in a folder."""
+    """Read the settings as `pxd` with these flags does, and leave them in a folder; print what is wrong with them."""
     folder, flags = Path(argv[0]), flags_of(flag_parser("pxd-settings").parse_args(argv[1:]))
     try:
         keep_valid(folder, read_settings(flags.sources(flags.paths())))
     except SettingsError as error:
-        (folder / PROBLEMS_NAME).write_text(json.dumps(error.extra["problems"]))
+        sys.stdout.write(json.dumps(error.extra["problems"][:MOST_PROBLEMS]))
         return error.exit_code
     return 0
 

@@ -40,6 +40,8 @@ class Table(Generic[Row]):
         self._flags = frozenset(each for each in self.columns if _base(hints[each]) is bool)
         self._json = {each: _base(hints[each]) for each in self.columns if _is_json(_base(hints[each]))}
         self._list = ", ".join(f'"{each}"' for each in self.columns)
+        self._odd = [(at, each) for at, each in enumerate(self.columns) if each in self._flags or each in self._json]
+        """Columns whose value is not what SQLite takes."""
 
     # -- operations ------------------------------------------------------------------------------------------------
 
@@ -53,17 +55,22 @@ class Table(Generic[Row]):
         return self._insert(row, "UPDATE SET " + ", ".join(f'"{each}" = excluded."{each}"' for each in news))
 
     def _insert(self, row: Row, conflict: str) -> Operation:
-        marks = ", ".join("?" * len(self.columns))
+        marks = ", ".join(["?"] * len(self.columns))
         sql = f"INSERT INTO {self.name} ({self._list}) VALUES ({marks}) ON CONFLICT ({self.key}) DO {conflict}"  # noqa: S608  # our own words
-        values = [self._cell(each, getattr(row, each)) for each in self.columns]
+        values: list[Any] = list(msgspec.structs.astuple(row))
+        for at, name in self._odd:
+            values[at] = self._cell(name, values[at])
         return lambda connection: connection.execute(sql, values).rowcount
 
     def update(self, key: object, where: str = "", **changes: Any) -> Operation:
         """Change columns of a row, where the condition holds; returns how many rows that were."""
-        news = ", ".join(f'"{each}" = ?' for each in changes)
+        news = '"' + '" = ?, "'.join(changes) + '" = ?'
         condition = f" AND {where}" if where else ""
         sql = f"UPDATE {self.name} SET {news} WHERE {self.key} = ?{condition}"  # noqa: S608  # our own words
-        values = [*(self._cell(name, value) for name, value in changes.items()), key]
+        for _, name in self._odd:
+            if name in changes:
+                changes[name] = self._cell(name, changes[name])
+        values = [*changes.values(), key]
         return lambda connection: connection.execute(sql, values).rowcount
 
     def delete(self, key: object) -> Operation:

@@ -6,14 +6,14 @@ quiet, that is as long as `reset_seconds` makes the next failure count as the fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 _EXPONENT_MAX = 64
 """Beyond this the cap holds anyway; it keeps a float from overflowing."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackoffPolicy:
+class BackoffPolicy(msgspec.Struct, frozen=True):
     """Numbers of a backoff.
 
     Attributes:
@@ -39,8 +39,7 @@ class BackoffPolicy:
         return full * (1.0 - self.spread * min(1.0, max(0.0, jitter)))
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """Where one thing stands that is started again and again.
 
     Attributes:

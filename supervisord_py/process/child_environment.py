@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dotenv.parser import parse_stream
 
-from supervisord_py.process.host import read_bounded
+from supervisord_py.config.documents import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
 
 from supervisord_py.ledger.events import Event
 
@@ -28,8 +29,7 @@ RESTART_STRIDE = 100
 """Ids left out at a start: those that a daemon that was killed may have told somebody but not yet written down."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventGap:
+class EventGap(msgspec.Struct, frozen=True):
     """The reader was too slow for so many events."""
 
     missed: int

@@ -1,4 +1,4 @@
-"""What this process can say about its machine: who a process is, how many descriptors are left, what a file holds.
+"""What this process can say about its machine: who a process is, and how many descriptors are left.
 
 Law (DESIGN §4.1): in doubt, do not act. A process that cannot be looked at is *unknown*, never *dead*; only an absent
 pid, a zombie, another start time or another boot is *dead*.
@@ -10,17 +10,12 @@ import errno
 import os
 import resource
 import secrets
-import stat
 import time
 from functools import cache
-from typing import TYPE_CHECKING
 
 from supervisord_py.errors import StartFailedError
 from supervisord_py.keeper import procfs
 from supervisord_py.process.model import Identity, Liveness, Reason
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuv"
 """Base 32 in the order of ASCII, so that keys of one daemon sort by age."""
@@ -29,7 +24,6 @@ RESERVE = 16
 """A start needs this many free descriptors, or it is refused."""
 SHORT = frozenset({errno.EMFILE, errno.ENFILE})
 """What the system says when there are none left."""
-MAX_FILE_BYTES = 1024 * 1024
 
 
 @cache
@@ -111,19 +105,3 @@ def check_room(unit: str) -> None:
     left = descriptors_left()
     if left is not None and left < RESERVE:
         raise shortage(unit, left)
-
-
-def read_bounded(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Read a regular file of at most `limit` bytes; never blocks on a FIFO or a device.
-
-    Raises:
-        OSError: Missing, unreadable, not a regular file, or too large; `strerror` says so in words.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "is not a regular file", str(path))
-        raw = file.read(limit + 1)
-    if len(raw) > limit:
-        raise OSError(errno.EFBIG, f"is larger than {limit} bytes", str(path))
-    return raw

@@ -86,7 +86,7 @@ class Rules(NamedTuple):
     keep_seconds: float
 
 
-class Request(NamedTuple):
+class Request(msgspec.Struct, frozen=True):
     """A request. `keep_alive`: seconds to keep the instance after it, 0 not at all, -1 for ever, None as usual."""
 
     ticket: int
@@ -173,8 +173,8 @@ class Slot:
 
     @property
     def free(self) -> int:
-        """How many requests the instance can take now."""
-        ready = self.phase is Phase.READY and not self.is_stale
+        """How many requests the instance can take now: none of a stale one."""
+        ready = self.phase is Phase.READY and self.is_known and self.digest == self.rules.digest
         return self.rules.concurrency - len(self.in_flight) if ready else 0
 
     @property

@@ -44,6 +44,8 @@ SHIM = Path(__file__).with_name("shim.py")
 HANDED_FD = 3
 _IN_USE = re.compile(r"(?i)address already in use|EADDRINUSE")
 _CPU_SLACK_SECONDS = 2
+_LET_GO_IDLE = frozenset({Reason.EVICTED_LRU, Reason.EVICTED_TTL, Reason.REPLACED})
+"""Ends of instances that nobody used: what waits in the backlog came since, and is for the next one."""
 
 
 class ToolInstance(Instance):
@@ -145,12 +147,12 @@ class ToolDriver:
             shim = (str(SHIM), "--px-fd", str(HANDED_FD), "--px-port", str(instance.port), "--")
             argv = (argv[0], *shim, *argv[1:])
         allow, artefacts = self.config.defaults.env_allow, self.config.data_dir
-        built = build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)
+        env = build_environment(spec, self._environ, allow=allow, artefacts_root=artefacts, extra=extra)
         return ChildSpec(
             unit=spec.unit,
             argv=argv,
             cwd=str(spec.folder),
-            env=dict(built.env),
+            env=dict(env),
             limits=resource_limits(spec),
             grants=grants,
             listen_pid=spec.listen is ListenMode.FD,
@@ -243,7 +245,7 @@ class ToolDriver:
         if instance.notify is not None:
             instance.notify.close()
         notify_path(self.config.run_dir, instance.key).unlink(missing_ok=True)
-        if instance.error is not None:
+        if instance.wanted not in _LET_GO_IDLE:  # else what waits there would start it again at once
             self.listeners.refuse_waiting(instance.name)
         self.listeners.listen_again(instance.name)
         await self._placement.drop_fd(_notify_name(instance.key))
@@ -339,6 +341,21 @@ class Listeners:
                 listening.close()  # somebody else was faster while the keeper answered
         return self._held[tool]
 
+    async def recall(self, tool: str) -> None:
+        """Take the tool's socket back if the keeper has one."""
+        if tool not in self._held and (listening := await self._take_back(tool)) is not None:
+            self._held[tool] = listening
+
+    def watch(self, tool: str, on_connection: Callable[[], None]) -> None:
+        """Call back when somebody connects while no instance is there to accept."""
+        if tool in self._held:
+            asyncio.get_running_loop().add_reader(self._held[tool].fileno(), on_connection)
+
+    def unwatch(self, tool: str) -> None:
+        """Leave the connections to an instance."""
+        if tool in self._held:
+            asyncio.get_running_loop().remove_reader(self._held[tool].fileno())
+
     async def _make(self, tool: str) -> socket.socket:
         try:
             listening = _listening_socket(self._backlog)
@@ -368,7 +385,7 @@ class Listeners:
             self._held[tool].listen(self._backlog)
 
     def refuse_waiting(self, tool: str) -> None:
-        """Refuse what waits in the backlog, after a start that failed: the kernel resets it at a shutdown(2)."""
+        """Refuse what waits in the backlog: the kernel resets it at a shutdown(2). Then `listen_again`."""
         if tool in self._held:
             with contextlib.suppress(OSError):  # not on macOS: there they wait for the next start
                 self._held[tool].shutdown(socket.SHUT_RDWR)
@@ -376,13 +393,15 @@ class Listeners:
     async def drop(self, tool: str) -> None:
         """Forget the socket: the tool has disappeared."""
         if tool in self._held:
+            self.unwatch(tool)
             self._held.pop(tool).close()
         await self._placement.drop_fd(self.stored_name(tool))
 
     def close(self) -> None:
         """Close our duplicates; the keeper's stay."""
-        for listening in self._held.values():
-            listening.close()
+        for tool in self._held:
+            self.unwatch(tool)
+            self._held[tool].close()
         self._held.clear()
 
 

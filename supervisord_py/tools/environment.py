@@ -12,8 +12,9 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import structlog
 from dotenv.variables import parse_variables
 
 from supervisord_py.config.settings import TOOLS_ENV
@@ -27,11 +28,7 @@ if TYPE_CHECKING:
     from supervisord_py.tools.manifest import ToolSpec
 
 
-class BuiltEnvironment(NamedTuple):
-    """An environment and what was doubtful while it was built (sentences without values)."""
-
-    env: Environment
-    warnings: tuple[str, ...] = ()
+_log = structlog.get_logger(__name__)
 
 
 def build_environment(
@@ -41,7 +38,7 @@ def build_environment(
     allow: Sequence[str] = TOOLS_ENV,
     artefacts_root: Path | None = None,
     extra: Mapping[str, str] | None = None,
-) -> BuiltEnvironment:
+) -> Environment:
     """Build the environment of an instance.
 
     Args:
@@ -63,7 +60,9 @@ def build_environment(
         values["PIXIE_TOOL_ID"] = spec.name
         if artefacts_root is not None:
             values["PIXIE_ARTEFACTS_ROOT"] = str(artefacts_root)
-    dotenv, warnings = read_dotenv(spec.folder / DOTENV)
+    dotenv, doubts = read_dotenv(spec.folder / DOTENV)
+    for doubt in doubts:
+        _log.warning("dotenv_odd", unit=spec.unit, detail=doubt)
     for name, text in dotenv.items():  # ${NAME} stands for what the tool would see by then, ${NAME:-x} has a default
         values[name] = "".join(part.resolve(values) for part in parse_variables(text))
     values |= {name: text for name, text in spec.env.items() if name not in MARKS}
@@ -78,7 +77,7 @@ def build_environment(
             reason="spawn_failed",
             stage="environment",
         )
-    return BuiltEnvironment(Environment(values | dict(extra or {})), warnings)
+    return Environment(values | dict(extra or {}))
 
 
 def find_interpreter(spec: ToolSpec, settings_python: str | None = None, *, path: str | None = None) -> Path:

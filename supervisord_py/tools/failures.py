@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import signal as signals
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.errors import (
     CancelledRunError,
@@ -294,48 +294,41 @@ def bad_answer(spec: ToolSpec, what: str, stderr_tail: str) -> ToolFailedError:
 _EVIDENCE = frozenset({"reason", "code", "signal", "stage", "errno", "verdict", "stderr_tail", "limit"})
 
 
+_REFUSED: dict[Refusal, tuple[type[PxError], str, str | None]] = {
+    Refusal.QUEUE_FULL: (
+        OverloadedError,
+        "{unit} is busy and {pool.queue_max} requests wait for it already.",
+        "Ask again later, or raise tools.queue_max or the tool's concurrency.",
+    ),
+    Refusal.DEADLINE: (
+        OverloadedError,
+        "No place for {unit} came free within the request's time.",
+        "Ask again later, or raise tools.warm_keep_max or the tool's concurrency.",
+    ),
+    Refusal.DEADLINE_STARTING: (
+        TimedOutError,
+        "{unit} was still starting when the request's time was over; the start goes on.",
+        "Ask again: it may be ready by then.",
+    ),
+    Refusal.ALL_PINNED: (
+        OverloadedError,
+        "No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
+        "Unpin one (`pxctl unpin TOOL`), or raise tools.warm_keep_max.",
+    ),
+    Refusal.STOPPED: (CancelledRunError, "{unit} was stopped while the request waited.", "Ask again."),
+    Refusal.REMOVED: (UnknownUnitError, "{unit} was removed while the request waited.", None),
+    Refusal.CLOSING: (ShuttingDownError, "The daemon is stopping.", "Ask again once it runs."),
+}
+
+
 def refusal_error(refuse: Refuse, pool: PoolLimits, last_failure: Mapping[str, Any] | None) -> PxError:
     """Return the error of a request that gets no instance; `retry_after_seconds` is a whole number."""
     unit, after = f"tool:{refuse.unit}", max(1, math.ceil(refuse.retry_after))
-    match refuse.refusal:
-        case Refusal.QUEUE_FULL:
-            return OverloadedError(
-                f"{unit} is busy and {pool.queue_max} requests wait for it already.",
-                hint="Ask again later, or raise tools.queue_max or the tool's concurrency.",
-                unit=unit,
-                retry_after_seconds=after,
-            )
-        case Refusal.DEADLINE:
-            return OverloadedError(
-                f"No place for {unit} came free within the request's time.",
-                hint="Ask again later, or raise tools.warm_keep_max or the tool's concurrency.",
-                unit=unit,
-                retry_after_seconds=after,
-            )
-        case Refusal.DEADLINE_STARTING:
-            return TimedOutError(
-                f"{unit} was still starting when the request's time was over; the start goes on.",
-                hint="Ask again: it may be ready by then.",
-                unit=unit,
-                retry_after_seconds=after,
-            )
-        case Refusal.ALL_PINNED:
-            return OverloadedError(
-                f"No place for {unit}: all {pool.warm_keep_max} are held by pinned tools.",
-                hint="Unpin one (`pxctl unpin TOOL`), or raise tools.warm_keep_max.",
-                unit=unit,
-                retry_after_seconds=after,
-            )
-        case Refusal.FAILING:
-            return _failing(unit, after, last_failure)
-        case Refusal.STOPPED:
-            return CancelledRunError(f"{unit} was stopped while the request waited.", hint="Ask again.", unit=unit)
-        case Refusal.REMOVED:
-            return UnknownUnitError(f"{unit} was removed while the request waited.", unit=unit)
-        case Refusal.CLOSING:
-            return ShuttingDownError("The daemon is stopping.", hint="Ask again once it runs.", unit=unit)
-        case _:  # pragma: no cover - the enum is closed
-            assert_never(refuse.refusal)
+    if refuse.refusal is Refusal.FAILING:
+        return _failing(unit, after, last_failure)
+    kind, said, hint = _REFUSED[refuse.refusal]
+    extra = {"retry_after_seconds": after} if kind in (OverloadedError, TimedOutError) else {}
+    return kind(said.format(unit=unit, pool=pool), hint=hint, unit=unit, **extra)
 
 
 def _failing(unit: str, after: int, last: Mapping[str, Any] | None) -> PxError:

@@ -19,10 +19,12 @@ import math
 import shutil
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import aiohttp
+import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from supervisord_py.errors import (
     EXIT_USAGE,
@@ -62,6 +64,7 @@ _FORWARDED = (
 _UNSAID = frozenset({"application/x-www-form-urlencoded", "application/octet-stream"})
 """What curl and aiohttp say when they were told nothing: JSON if it looks like JSON."""
 _STREAMED = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
+_JSON = ("application/json", "+json")
 _OWN_HEADERS = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
     "upgrade", "content-length", "date", "server",
@@ -79,7 +82,7 @@ class AnswerTee(Protocol):
         """A part of its body."""
 
 
-class RunRequest(NamedTuple):
+class RunRequest(msgspec.Struct, frozen=True):
     """What is asked of a tool.
 
     Attributes:
@@ -104,7 +107,7 @@ class RunRequest(NamedTuple):
     request_id: str | None = None
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """What the tool answered: `body` where it is complete and sound, else `chunks`, which raise where it breaks off."""
 
     status: int
@@ -167,14 +170,14 @@ async def read_request(tools: Tools, request: web.Request, name: str, *, streami
         b"",
         content_type=given,
         streaming=streaming,
-        timeout_seconds=_seconds(request, "timeout"),
-        keep_alive=_seconds(request, "keep_alive"),
+        timeout_seconds=_seconds(request, "timeout") if "timeout" in request.query else None,
+        keep_alive=_seconds(request, "keep_alive") if "keep_alive" in request.query else None,
         headers={key: request.headers[key] for key in _FORWARDED if key in request.headers},
         request_id=request.headers.get("X-Request-Id"),
     )
-    plain = not kind or is_json(kind) or kind in _UNSAID
+    plain = not kind or kind.endswith(_JSON) or kind in _UNSAID
     if not plain and size is not None and not request.content.at_eof():
-        return asked._replace(body=request.content.iter_any(), size=size)
+        return replace(asked, body=request.content.iter_any(), size=size)
     try:
         raw = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
@@ -182,26 +185,24 @@ async def read_request(tools: Tools, request: web.Request, name: str, *, streami
     if len(raw) > limit:
         raise _too_large(name, limit)
     if not plain or (kind in _UNSAID and raw.lstrip()[:1] not in {b"{", b"["}):
-        return asked._replace(body=raw)
+        return replace(asked, body=raw)
     if not raw.strip():
-        return asked._replace(body=b"{}", value={}, content_type=None)
+        return replace(asked, body=b"{}", value={}, content_type=None)
     try:
         value = json.loads(raw, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
         detail, hint = f"The input for tool:{name} is not JSON: {why}.", "Send one JSON document, encoded in UTF-8."
         raise BadRequestError(detail, hint=hint, unit=f"tool:{name}") from error
-    return asked._replace(body=raw, value=value, content_type=None)
+    return replace(asked, body=raw, value=value, content_type=None)
 
 
 def _refuse_constant(text: str) -> float:
     raise ValueError(f"{text} is no number in JSON")
 
 
-def _seconds(request: web.Request, name: str) -> float | None:
-    text = request.query.get(name)
-    if text is None:
-        return None
+def _seconds(request: web.Request, name: str) -> float:
+    text = request.query[name]
     try:
         value = float(text)
     except ValueError:
@@ -414,16 +415,16 @@ class Run:
         """Hold a small answer until it is known to be sound; let large and streamed ones pass."""
         response = self._response
         assert response is not None
-        named = {token.strip().lower() for token in response.headers.get("Connection", "").split(",")}
-        hidden = _OWN_HEADERS | named
+        hidden = _OWN_HEADERS.union(response.headers.get("Connection", "").lower().replace(" ", "").split(","))
         headers = {name: value for name, value in response.headers.items() if name.lower() not in hidden}
-        if media_type(response.headers.get("Content-Type", "")) in _STREAMED:
+        kind = media_type(response.headers.get("Content-Type", ""))
+        if kind in _STREAMED:
             return Answer(response.status, headers, None, self._chunks(response, b""))
         body, complete = await read_up_to(response, self._tools.config.answer_buffer_bytes)
         if not complete:
             return Answer(response.status, headers, None, self._chunks(response, body))
         self.check()
-        if "Content-Encoding" not in response.headers and is_json(response.headers.get("Content-Type", "")):
+        if "Content-Encoding" not in response.headers and kind.endswith(_JSON):
             try:
                 json.loads(body)
             except ValueError as error:
@@ -513,8 +514,7 @@ def media_type(content_type: str) -> str:
 
 def is_json(content_type: str) -> bool:
     """Say whether a content type is JSON in the sense of RFC 6839."""
-    kind = media_type(content_type)
-    return kind == "application/json" or kind.endswith("+json")
+    return media_type(content_type).endswith(_JSON)
 
 
 def make_room(folder: Path, run_id: str, retain: int) -> Path:

@@ -104,7 +104,8 @@ def check_input(spec: ToolSpec, value: Any) -> None:
         validator = _compiled[spec.digest] = compile_schema(spec.input_schema)
         while len(_compiled) > MAX_COMPILED:
             _compiled.popitem(last=False)
-    found = violations(validator, fill_defaults(spec, value), spec.input_schema)
+    value = value if spec.pixie is None else fill_defaults(spec, value)
+    found = violations(validator, value, spec.input_schema)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InvalidInputError(

@@ -57,7 +57,7 @@ REMEMBER_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
-class Granted(NamedTuple):
+class Granted(msgspec.Struct, frozen=True):
     """A request's hold on an instance; `cold` when it waited for the start."""
 
     ticket: int
@@ -76,7 +76,7 @@ class Lease(NamedTuple):
     over: asyncio.Event
 
 
-class LastState(msgspec.Struct, frozen=True):
+class LastState(msgspec.Struct):
     """What is known of a tool beyond its present instance; survives restarts of everything.
 
     Attributes:
@@ -160,7 +160,7 @@ class Tools:
         self._events = events
         self._instances: dict[int, ToolInstance] = {}
         self._waiters: dict[int, asyncio.Future[Granted]] = {}
-        self._specs: dict[str, ToolSpec] = {}
+        self._specs: dict[str, tuple[ToolSpec, Rules]] = {}
         self._states: dict[str, LastState] = {}
         self._newest: dict[str, float] = {}
         """When the newest known instance of each tool began: an older one that ends says nothing of the tool."""
@@ -181,6 +181,10 @@ class Tools:
                 self._perform(self.pool.pin(row.unit.removeprefix("tool:"), pin, clock.now()))
         for instance in await self.supervisor.adopt(self.driver):
             self._adopted(instance)
+        for tool in self._states:
+            if self.instance_of(tool) is None:
+                await self.driver.listeners.recall(tool)
+                self._watch_port(tool)
         self.supervisor.task(self._keep_up())
 
     async def read_last_states(self) -> None:
@@ -288,7 +292,8 @@ class Tools:
     # -- lives of instances ------------------------------------------------------------------------------------
 
     def _start(self, start: Start) -> int:
-        instance = ToolInstance(self._placement.new_key(), self._specs[start.unit], start.serial)
+        self.driver.listeners.unwatch(start.unit)
+        instance = ToolInstance(self._placement.new_key(), self._specs[start.unit][0], start.serial)
         self._instances[start.serial] = instance
         self._newest[instance.name] = instance.started_at
         event = self.supervisor.say("starting", instance, digest=instance.digest[:12])
@@ -357,7 +362,29 @@ class Tools:
             self.remember(name, restarts=restarts, **shown)
         if instance.serial:
             self._instances.pop(instance.serial, None)
+            self._watch_port(name)
             self._perform(self.pool.gone(name, instance.serial, clock.now()))
+
+    def _watch_port(self, name: str) -> None:
+        """Start a cold tool for whoever connects to its port without asking us (as socket activation does)."""
+
+        def connected() -> None:
+            self.driver.listeners.unwatch(name)
+            self.supervisor.task(self._start_for_port(name))
+
+        if not self.pool.is_closed:
+            self.driver.listeners.watch(name, connected)
+
+    async def _start_for_port(self, name: str) -> None:
+        try:
+            await self.warm(name)
+        except PxError as error:  # of a start that failed the waiters are refused already
+            _log.warning("not_started_for_its_port", unit=f"tool:{name}", detail=error.detail)
+            if self.instance_of(name) is None:
+                self.driver.listeners.refuse_waiting(name)
+                self.driver.listeners.listen_again(name)
+                # Where waiters cannot be refused (macOS) they are there still: no faster than this.
+                asyncio.get_running_loop().call_later(PERIOD_SECONDS, self._watch_port, name)
 
     async def _compare_schema(self, instance: ToolInstance) -> None:
         if instance.upstream is None:
@@ -383,8 +410,9 @@ class Tools:
         Raises:
             PxError: Refused, or the start failed.
         """
-        if self._specs.get(spec.name) is not spec:
-            self._specs[spec.name] = spec
+        known = self._specs.get(spec.name)
+        if known is None or known[0] is not spec:
+            known = self._specs[spec.name] = spec, rules_of(spec)
             unpinned = self.last_state(spec.name).unpinned
             if spec.pinned and not unpinned and self.pool.pin_of(spec.name) is Pin.NONE:
                 self._perform(self.pool.pin(spec.name, Pin.LRU, clock.now()))
@@ -393,7 +421,7 @@ class Tools:
             patience = self.config.pool.queue_timeout_seconds + spec.start_timeout_seconds
         self._tickets += 1
         ticket, now = self._tickets, clock.now()
-        actions = self.pool.ask(Request(ticket, spec.name, rules_of(spec), now + patience, keep_alive), now)
+        actions = self.pool.ask(Request(ticket, spec.name, known[1], now + patience, keep_alive), now)
         match actions:
             case [Grant(granted, _, serial, cold)] if granted == ticket:
                 return Granted(ticket, self._instances[serial], cold)
@@ -411,14 +439,17 @@ class Tools:
     def release(self, granted: Granted) -> None:
         """Give an instance back; its age begins to count."""
         name, at = granted.instance.name, time.time()
-        if time.monotonic() - self._written.get(name, 0.0) >= REMEMBER_SECONDS:
+        if name not in self._states or time.monotonic() - self._written.get(name, 0.0) >= REMEMBER_SECONDS:
             self.remember(name, last_used=at)
         else:
-            self._states[name] = msgspec.structs.replace(self.last_state(name), last_used=at)
+            self._states[name].last_used = at
         if actions := self.pool.end(granted.ticket, clock.now()):
             self._perform(actions)
-        else:
-            self._arm()
+            return
+        slot, timer = self.pool.slot(name), self._timer
+        keep = slot.keep_seconds if slot is not None else 0.0
+        if timer is None or timer.when() > asyncio.get_running_loop().time() + keep:
+            self._arm()  # this tool is the next one to become too old
 
     @asynccontextmanager
     async def lease(

@@ -110,8 +110,16 @@ def _take(arguments: list[str]) -> tuple[int, int, str, list[str]]:
     raise SystemExit(_USAGE)
 
 
+def _excepthook(kind: Any, error: Any, trace: Any) -> None:
+    """Show an exception of the program without the frames of this file."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
 def _main() -> None:
     """Hand over, then become the tool."""
+    sys.excepthook = _excepthook
     fd, port, program, arguments = _take(sys.argv[1:])
     os.set_inheritable(fd, False)
     _substitute(_Handover(fd, port))

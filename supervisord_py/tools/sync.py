@@ -43,7 +43,6 @@ REQUIREMENTS, LOCK, PYPROJECT, SCRIPT = "requirements.txt", "uv.lock", "pyprojec
 NEW, OLD = f"{VENV}.new", f"{VENV}.old"
 TAIL_LINES = 30
 GRACE_SECONDS = 5.0
-MAX_LINE = 2000
 MAX_PACKAGES = 500
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _SCRIPT_BLOCK = re.compile(r"^# /// script$\n(?P<content>(?:^#(?: .*)?$\n)*?)^# ///$", re.MULTILINE)

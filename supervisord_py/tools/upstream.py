@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+import msgspec
 
 from supervisord_py.tools.schema import differences
 
@@ -28,19 +28,13 @@ _LARGE_BYTES = 256 * 1024
 _NOT_OFFERED = frozenset({404, 405, 501})
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One HTTP request to a tool; `body` is bytes, or chunks that can be sent only once."""
 
     method: str
     path: str
     body: bytes | AsyncIterable[bytes] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def _payload(body: bytes | AsyncIterable[bytes] | None) -> io.BytesIO | bytes | AsyncIterable[bytes] | None:
-    """Return the body as aiohttp wants it: a large one in pieces, not at one stroke that holds up the loop."""
-    return io.BytesIO(body) if isinstance(body, bytes) and len(body) > _LARGE_BYTES else body
+    headers: Mapping[str, str] = {}
 
 
 class Upstream:
@@ -62,8 +56,11 @@ class Upstream:
         Raises:
             aiohttp.ClientError, OSError: no answer, or one that is not HTTP.
         """
+        body: Any = call.body
+        if isinstance(body, bytes) and len(body) > _LARGE_BYTES:
+            body = io.BytesIO(body)  # goes out in pieces, not at one stroke that holds up the loop
         return await self._session.request(
-            call.method, call.path, data=_payload(call.body), headers=call.headers, allow_redirects=False
+            call.method, call.path, data=body, headers=call.headers, allow_redirects=False
         )
 
     async def cancel(self, run_id: str) -> bool:

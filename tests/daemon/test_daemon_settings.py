@@ -338,7 +338,7 @@ def test_the_variables_of_the_original_stand_between_files_and_our_own(load: Cal
     assert load(file, PI_PY="bash", PX_KERNELS__EXPOSE="both").settings.kernels.expose == "both"
 
 
-def test_settings_that_are_gone_are_told_with_what_to_do_instead(load: Callable[..., Loaded]) -> None:
+def test_settings_that_are_gone_are_told_and_harm_nothing(load: Callable[..., Loaded]) -> None:
     kernels = "[kernels]\nspare_idle_seconds = 3\nladder_nudge_seconds = 9\n"
     text = f"{kernels}[pipes]\nretry_growth = 'x'\n[ledger]\nkeep_days = 9\n"
     loaded = load(text, flags=("tools.listen_backlog=3",), PX_LOGS__SPILL_BYTES="1")

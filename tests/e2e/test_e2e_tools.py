@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import http.client
 import json
 import os
 import resource
@@ -511,3 +512,24 @@ http.createServer((req, res) => {
 }).listen(port, '127.0.0.1');
 """)
     assert shared.run("js", {"a": [1, 2]}).json() == {"got": {"a": [1, 2]}}
+
+
+def test_a_connection_to_the_port_of_a_cold_tool_starts_it(shared: House) -> None:
+    shared.tool("direct", ECHO)
+    before = shared.run("direct").json()["pid"]
+    port = shared.get("/api/launcher/state")["direct"]["port"]
+    shared.pxctl("stop", "direct")
+    assert shared.status("direct")["state"] == "cold", "what was left in its backlog starts nothing"
+    for _ in range(2):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+        connection.request("POST", "/run", b"{}", {"Content-Type": "application/json"})
+        pid = json.loads(connection.getresponse().read())["pid"]
+        connection.close()
+        assert pid != before
+        assert shared.status("direct")["pid"] == pid
+    shared.tool("direct", "raise SystemExit('broken')")
+    shared.pxctl("stop", "direct")
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+    with contextlib.closing(connection), pytest.raises((http.client.HTTPException, OSError)):
+        connection.request("POST", "/run", b"{}")
+        connection.getresponse()  # refused, and not left waiting

@@ -23,7 +23,7 @@ def test_the_layers_in_their_order(tmp_path: Path) -> None:
     (spec.folder / ".env").write_text("\n".join((*lines, "Y='${X}!'", "Z=$A")))
     source = {"PATH": "/bin", "HOME": "/root", "LC_TIME": "C", "SECRET": "x", "PX_TOOLS__PATHS": "x", "C": "daemon"}
     built = build_environment(spec, source, extra={"LISTEN_FDS": "1", "C": "extra"})
-    assert dict(built.env) == {
+    assert dict(built) == {
         "PATH": "/bin",
         "HOME": "/dotenv",
         "LC_TIME": "C",
@@ -37,8 +37,7 @@ def test_the_layers_in_their_order(tmp_path: Path) -> None:
         "Y": "dotenv-C-none!",
         "Z": "$A",
     }
-    assert built.warnings == ()
-    assert "dotenv" not in repr(built.env)
+    assert "dotenv" not in repr(built)
     assert not [name for name in TOOLS_ENV if name.startswith(("PYTHON", "PX_"))]
 
 
@@ -60,10 +59,10 @@ def test_a_virtual_environment_is_activated(tmp_path: Path) -> None:
     spec = plain(tmp_path)
     venv = spec.folder / ".venv"
     venv.mkdir()
-    assert "VIRTUAL_ENV" not in build_environment(spec, {}).env
-    assert "/usr/bin" in build_environment(spec, {}).env["PATH"]
+    assert "VIRTUAL_ENV" not in build_environment(spec, {})
+    assert "/usr/bin" in build_environment(spec, {})["PATH"]
     (venv / "pyvenv.cfg").touch()
-    env = build_environment(spec, {"PATH": "/bin"}).env
+    env = build_environment(spec, {"PATH": "/bin"})
     assert (env["VIRTUAL_ENV"], env["PATH"]) == (str(venv), f"{venv}/bin:/bin")
 
 
@@ -97,7 +96,7 @@ def test_pixie_tools_get_their_variables_and_need_their_secrets(tmp_path: Path) 
     assert "secrets API_KEY, OTHER" in caught.value.detail
     assert caught.value.extra == {"reason": "spawn_failed", "stage": "environment"}
     (spec.folder / ".env").write_text("OTHER=1\nAPI_KEY=k\n")
-    env: Environment = build_environment(spec, {}, artefacts_root=tmp_path / "artefacts").env
+    env: Environment = build_environment(spec, {}, artefacts_root=tmp_path / "artefacts")
     assert (env["PIXIE_TOOL_ID"], env["PIXIE_ARTEFACTS_ROOT"]) == ("tool", str(tmp_path / "artefacts"))
 
 

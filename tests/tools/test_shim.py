@@ -210,6 +210,7 @@ def test_an_exception_of_the_program_is_shown_as_its_own(listening: socket.socke
     assert process.returncode == 1
     assert 'File "main.py", line 2, in <module>' in err
     assert "ValueError: mine" in err
+    assert "shim.py" not in err, "and as nobody else's"
 
 
 @pytest.mark.parametrize(
