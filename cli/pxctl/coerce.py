@@ -15,14 +15,11 @@ from __future__ import annotations
 import binascii
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    Schema = Mapping[str, Any]
+Schema = Mapping[str, Any]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python itself refuses to read more digits
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")

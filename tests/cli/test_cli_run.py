@@ -320,3 +320,16 @@ def test_no_spinner_where_nobody_wants_it(px: Px, daemon: FakeDaemon) -> None:
 def test_autostart_can_be_turned_off(px: Px) -> None:
     assert px("run", "lorenz", PX_AUTOSTART="0").code == 5
     assert px("run", "lorenz", "--no-autostart", PX_AUTOSTART="1").code == 5
+
+
+def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "GET /api/tools/a", document({"state": "ready", "input_schema": {"properties": {"n": {"type": "integer"}}}})
+    )
+    daemon.on("POST /api/tools/a/run", document({"ok": True}))
+    assert px("run", "a", "n=5").json() == {"ok": True}
+    assert [(one.method, one.headers["connection"]) for one in daemon.seen] == [
+        ("GET", "keep-alive"),
+        ("POST", "close"),
+    ]
+    assert len(daemon._connections) == 1

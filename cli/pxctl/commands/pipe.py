@@ -2,61 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
-from pxctl.client import (
-    FAILED,
-    OK,
-    TIMED_OUT,
-    UNKNOWN_UNIT,
-    USAGE,
-    Failure,
-    Silent,
-    Unreachable,
-    bare_name,
-    bare_names,
-    is_glob,
-    query,
-    quote,
-    route,
-    usage,
-)
+from pxctl import follow, output
+from pxctl.app import Invocation, declare, declare_group, no_autostart_option, timeout_option
+from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, quote, route, usage
 from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import one_by_one, print_outcomes, request
 from pxctl.completion import EXAMPLE_PIPES, examples, execution_ids, execution_names, pipe_keys, pipe_names
-from pxctl.follow import (
-    NOT_KEPT,
-    ExecutionView,
-    Patience,
-    ask_until,
-    events_of,
-    execution_events,
-    execution_route,
-    follow_execution,
-    is_loss,
-    pages,
-    print_event,
-    print_pages,
-    since_when,
-    where_it_is,
-)
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Client
-
-    Document = dict[str, Any]
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
@@ -104,7 +67,7 @@ _COLUMNS = [
 ]
 
 
-@declare(pipe, "list")
+@declare(pipe, "list", "list the pipes")
 def list_pipes(invocation: Invocation) -> None:
     """List the pipes with schedule, next and last run; one that cannot run with its error.
 
@@ -112,15 +75,9 @@ def list_pipes(invocation: Invocation) -> None:
     $ pxctl pipe list --json
     $ pxctl pipe list -q
     """
-    invocation.action = "list the pipes"
     answer = invocation.client().get("/api/pipes")
-    found = answer.document.get("pipes", [])
-    if invocation.print_result(answer, (one.get("name") for one in found)):
-        return
-    if found:
-        invocation.print_table(_COLUMNS, found)
-    else:
-        invocation.notice("no pipes yet; add one: pxctl pipe add example:disk-digest")
+    none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
+    invocation.print_rows(answer, answer.document.get("pipes", []), "name", _COLUMNS, none)
 
 
 _PIPE_FACTS = (
@@ -134,10 +91,6 @@ _EXECUTION_FACTS = (
     "agent", "agent_version", "preset_id", "provider", "model", "tokens", "cost", "timeout_seconds", "context_start",
     "context_end", "output_dir", "session_path", "stdout_bytes", "stderr_bytes", "truncated",
 )  # fmt: skip
-_MOMENTS = frozenset({
-    "next_run", "last_run", "last_success", "queued_at", "not_before", "started_at", "finished_at", "context_start",
-    "context_end",
-})  # fmt: skip
 
 
 @declare(pipe, "show")
@@ -159,11 +112,13 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         answer = invocation.client().get(query(route("pipe", name), [("rendered", rendered or None)]))
     document = answer.document
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
-        raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=UNKNOWN_UNIT)
+        raise Failure(
+            "there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=Exit.UNKNOWN_UNIT
+        )
     if rendered and not invocation.json:
         prompt = document.get("rendered_prompt" if is_execution else "rendered")
         if not isinstance(prompt, str):
-            raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=USAGE)
+            raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=Exit.USAGE)
         from pxctl.cells import shaped
 
         output.write(shaped(prompt, colour=False) if invocation.out_is_terminal else prompt)
@@ -179,14 +134,12 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
 
 def _fact(invocation: Invocation, name: str, value: Any) -> tuple[str, object]:
     label = name.removesuffix("_seconds").removesuffix("_ms")
-    if name in _MOMENTS:
+    if name.endswith("_at") or name in {"next_run", "last_run", "last_success", "not_before"} or "context_" in name:
         return label, invocation.moment(value)
     if name == "cost":
         return label, money(value)
-    if name == "duration_ms":
-        return label, duration(value / 1000)
-    if name.endswith("_seconds"):
-        return label, duration(value)
+    if label != name:
+        return label, duration(value / 1000 if name.endswith("_ms") else value)
     return label, ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -222,7 +175,7 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: b
     else:
         for one in found:
             _print_checks(invocation, one, summary)
-    return OK if is_ok else FAILED
+    return Exit.OK if is_ok else Exit.FAILED
 
 
 def _print_checks(invocation: Invocation, found: Document, summary: bool) -> None:
@@ -259,7 +212,7 @@ def new_pipe(invocation: Invocation, name: str) -> None:
         invocation.notice(f"edit {answer.document.get('file')}, then: pxctl pipe run {made}")
 
 
-@declare(pipe, "add")
+@declare(pipe, "add", "add {source}")
 @click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=examples(EXAMPLE_PIPES))
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
@@ -270,7 +223,6 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add ./my-pipe --name other-name
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    invocation.action = f"add {source}"
     # What is no path is an example or an address; the daemon says which of them it takes.
     is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", source)
     content = {"source": str(Path(source).expanduser().absolute()) if is_path else source}
@@ -280,15 +232,11 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     found, folder = answer.document.get("name"), answer.document.get("folder")
     if not invocation.print_result(answer, [found]):
         invocation.print(f"pipe:{found} added" + (f" in {folder}" if folder else "") + ", disabled")
-        _print_warnings(invocation, answer.document)
+        invocation.print_warnings(answer.document)
         invocation.notice(
             f"look at it: pxctl pipe show {found}; try it: pxctl pipe run {found}",
             f"let its schedule start it: pxctl pipe enable {found}",
         )
-
-
-def _print_warnings(invocation: Invocation, document: Document) -> None:
-    invocation.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
 
 
 def _exact_name(client: Client, text: str) -> str:
@@ -349,12 +297,11 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
     if not invocation.print_result(answer, [name]):
         words = (f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
         invocation.print(f"pipe:{name}: {', '.join(words)}")
-        _print_warnings(invocation, answer.document)
+        invocation.print_warnings(answer.document)
 
 
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
-    invocation.action = f"{verb} {', '.join(names)}"
     client = invocation.client()
     units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
     outcomes = one_by_one(
@@ -370,12 +317,12 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
             in_words = ago(pipe["next_run"])
             when = "; it runs now" if in_words.endswith("ago") else f"; next run {in_words}"
         invocation.print(pipe.get("name") if invocation.quiet else f"pipe:{pipe.get('name')} {verb}d{when}")
-        _print_warnings(invocation, pipe if verb == "enable" else {})
+        invocation.print_warnings(pipe if verb == "enable" else {})
 
     return print_outcomes(invocation, outcomes, merged, show)
 
 
-@declare(pipe, "enable")
+@declare(pipe, "enable", "enable {names}")
 @_pipes
 def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Let schedule and events start pipes, on this machine; the file keeps what it says.
@@ -387,7 +334,7 @@ def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     return _change(invocation, names, "enable")
 
 
-@declare(pipe, "disable")
+@declare(pipe, "disable", "disable {names}")
 @_pipes
 def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Keep schedule and events from starting pipes, on this machine; what runs goes on.
@@ -462,7 +409,7 @@ def find_execution(client: Client, text: str) -> Document:
     newest = newest_of(client, name)
     if newest is None:
         detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT, unit=unit)
+        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT, unit=unit)
     return newest
 
 
@@ -478,15 +425,15 @@ def await_execution(client: Client, execution: Document, timeout: float | None =
 
     def too_late(_: Failure) -> Failure:
         detail, hint = f"it is not over after {timeout:g} s", f"pxctl pipe tail -f {number}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=TIMED_OUT, unit=unit, execution=number)
+        return Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=unit, execution=number)
 
     target = query(f"/api/executions/{number}", [("wait", True)])
-    return ask_until(client, lambda _: target, timeout, too_late, met=True)
+    return follow.ask_until(client, lambda _: target, timeout, too_late, met=True)
 
 
 def exit_code_of(execution: Document) -> int:
     """Return what the end of an execution exits with: 0 completed, 7 timed out, 1 else (CONTRACT §3)."""
-    return {"completed": OK, "timed_out": TIMED_OUT}.get(str(execution.get("status")), FAILED)
+    return {"completed": Exit.OK, "timed_out": Exit.TIMED_OUT}.get(str(execution.get("status")), Exit.FAILED)
 
 
 def took(execution: Document) -> str:
@@ -540,7 +487,7 @@ def _hint_for(execution: Document) -> str:
 def failure_of(execution: Document, successor: Document | None = None) -> Failure | None:
     """Return the failure of a final execution that did not complete, with the retry that follows; None of others."""
     code, detail, hint = exit_code_of(execution), sentence(execution), _hint_for(execution)
-    if code == OK:
+    if code == Exit.OK:
         return None
     if successor is not None:
         after = successor.get("id")
@@ -549,12 +496,12 @@ def failure_of(execution: Document, successor: Document | None = None) -> Failur
     return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=unit, execution=execution.get("id"))
 
 
-def explain_execution(invocation: Invocation, client: Client, number: str) -> Document:
+def explain_execution(client: Client, number: str) -> Document:
     """Return what is known of an execution in the form of a px.why/1 document."""
     execution = find_execution(client, number)
     unit, status = f"pipe:{execution.get('pipe_name')}", str(execution.get("status"))
     target = query("/api/events", [("unit", unit), ("limit", 1000)])
-    events = [event for _, event in events_of(invocation, lambda: target, follow=False)]
+    events = [event for _, event in follow.events_of(client, lambda: target, follow=False)]
     known = {event["id"]: event for event in events if "id" in event}
     own = [event["id"] for event in events if event.get("execution") == execution.get("id") and "id" in event]
     chain: list[Document] = []
@@ -588,16 +535,12 @@ def explain_execution(invocation: Invocation, client: Client, number: str) -> Do
 
 def _queue(client: Client, target: str, content: Document) -> Document:
     """Have an execution queued and return it. A lost connection is taken up again, with the same Idempotency-Key."""
-    fields = {"Idempotency-Key": os.urandom(16).hex()}
-    patience, was_there = Patience(), False
+    fields, patience = {"Idempotency-Key": os.urandom(16).hex()}, follow.Patience()
     while True:
         try:
             queued: Document = client.ask("POST", target, content=content, fields=fields, timeout=None).document
             return queued
         except Failure as failure:
-            if not was_there and is_loss(failure) and not isinstance(failure, Unreachable):
-                was_there = True
-                patience.met()
             patience.bear(failure)
 
 
@@ -609,15 +552,16 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     """
     successor = None
     while not no_wait:
-        try:
+        number, title = execution.get("id"), _title(execution)
+        on = invocation.err_has_colour
+        hint = (
+            f"{output.paint('hint:', 'bold', on=on)} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
+        )
+        with invocation.detaching(f"detached; {title} goes on\n{hint}"):
             is_shown = not (invocation.json or invocation.quiet)
-            execution = follow_execution(invocation, execution) if is_shown else await_execution(client, execution)
-        except KeyboardInterrupt:
-            number = execution.get("id")
-            invocation.warn(f"\npxctl: detached; {_title(execution)} goes on")
-            hint = output.paint("hint:", "bold", on=invocation.err_has_colour)
-            invocation.warn(f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}")
-            raise Silent(FAILED) from None
+            execution = (
+                follow.follow_execution(invocation, execution) if is_shown else await_execution(client, execution)
+            )
         successor = _successor_of(client, execution)
         if successor is None or successor.get("not_before") is not None:
             break
@@ -627,18 +571,17 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     failure = failure_of(execution, successor) if is_over else None
     if invocation.json:
         invocation.print_json(execution)
-        return OK if failure is None else failure.exit_code
+        return Exit.OK if failure is None else failure.exit_code
     if invocation.quiet and (failure is None or not no_wait):
         invocation.print(execution.get("id"))
     if failure is not None:
         raise failure
     if no_wait and not invocation.quiet:
-        invocation.print(f"{_title(execution)}: {where_it_is(execution) or execution.get('status')}")
+        invocation.print(f"{_title(execution)}: {follow.where_it_is(execution) or execution.get('status')}")
     elif not no_wait:
-        invocation.notice(
-            f"pxctl: {_title(execution)}: {', '.join(filter(None, ['completed', _particulars(execution)]))}"
-        )
-    return OK
+        words = ", ".join(filter(None, ["completed", _particulars(execution)]))
+        invocation.notice(f"pxctl: {_title(execution)}: {words}")
+    return Exit.OK
 
 
 def _title(execution: Document) -> str:
@@ -689,13 +632,10 @@ def run_pipe(
     invocation.action = f"run pipe:{name}"
     asked = {"context": _context(context), "queue": queue or None, "timeout": timeout}
     content = {key: value for key, value in asked.items() if value is not None}
-    client = invocation.waking_client(autostart=not no_autostart)
-    try:
+    client = invocation.waking_client(no_autostart)
+    with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
         execution = _queue(client, route("pipe", name, "run"), content)
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: detached before the daemon answered; pipe:{name} may run: pxctl pipe queue")
-        raise Silent(FAILED) from None
-    _print_warnings(invocation, execution)
+    invocation.print_warnings(execution)
     return _finish(invocation, client, execution, no_wait)
 
 
@@ -727,7 +667,7 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> in
         raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
     invocation.action = f"retry execution {execution}"
     client = invocation.client()
-    again = _queue(client, f"{execution_route(find_execution(client, execution))}/retry", {})
+    again = _queue(client, f"{follow.execution_route(find_execution(client, execution))}/retry", {})
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
@@ -757,7 +697,7 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
         names = list(dict.fromkeys(str(one.get("pipe_name")) for one in listed))
 
     def cancel(unit: str) -> Document:
-        target = f"{execution_route(find_execution(client, unit.removeprefix('execution ')))}/cancel"
+        target = f"{follow.execution_route(find_execution(client, unit.removeprefix('execution ')))}/cancel"
         return {"executions": [client.ask("POST", target, timeout=None).document]}
 
     outcomes = one_by_one(invocation, "cancel", numbers, cancel)
@@ -773,7 +713,7 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
             invocation.print(one.get("id") if invocation.quiet else f"{_title(one)} {one.get('status')}")
 
     code = print_outcomes(invocation, outcomes, merged, show)
-    if not cancelled and code == OK and not invocation.json:
+    if not cancelled and code == Exit.OK and not invocation.json:
         invocation.notice("nothing runs and nothing waits")
     return code
 
@@ -807,7 +747,7 @@ _QUEUE_COLUMNS = [
 ]
 
 
-@declare(pipe, "queue")
+@declare(pipe, "queue", "read the queue")
 def show_queue(invocation: Invocation) -> None:
     """Show what runs and what waits in line, by group: its slots, and each one's position.
 
@@ -815,15 +755,10 @@ def show_queue(invocation: Invocation) -> None:
     $ pxctl pipe queue --json
     $ pxctl pipe queue -q
     """
-    invocation.action = "read the queue"
     answer = invocation.client().get("/api/pipes/queue")
-    listed = list(_in_queue(answer.document))
-    if invocation.print_result(answer, (execution.get("id") for execution in listed)):
-        return
-    if listed:
-        invocation.print_table(_QUEUE_COLUMNS, listed)
-    else:
-        invocation.notice("nothing runs and nothing waits")
+    invocation.print_rows(
+        answer, list(_in_queue(answer.document)), "id", _QUEUE_COLUMNS, "nothing runs and nothing waits"
+    )
 
 
 _PAGE, _DEFAULT = 500, 50
@@ -848,7 +783,7 @@ _RUN_COLUMNS = [
 ]
 
 
-@declare(pipe, "runs")
+@declare(pipe, "runs", "list the executions")
 @click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
 @click.option(
     "--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="Only of this pipe; again."
@@ -877,23 +812,17 @@ def list_runs(
     $ pxctl pipe runs --pipe disk-digest -n 1 -q    # the newest one's id
     $ pxctl pipe runs --all --json > executions.json
     """
-    invocation.action = "list the executions"
     client = invocation.client()
     routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
     most = limit or (None if everything else _DEFAULT)
     filters: list[tuple[str, object]] = [("status", status) for status in statuses]
-    filters += [("since", since_when(since)), ("until", since_when(until))]
+    filters += [("since", follow.since_when(since)), ("until", follow.since_when(until))]
     sources = [_rows(client, one, filters, most, cursor) for one in routes or ["/api/executions"]]
     executions, has_more = _merged(sources, most)
     following = int(executions[-1]["id"]) if has_more and executions else None
     result = {"schema": "px.executions/1", "executions": executions, "next_cursor": following}
-    if invocation.print_result(result, (execution.get("id") for execution in executions)):
-        return
-    if executions:
-        invocation.print_table(_RUN_COLUMNS, executions)
-    else:
-        invocation.notice("no such executions")
-    if following is not None:
+    invocation.print_rows(result, executions, "id", _RUN_COLUMNS, "no such executions")
+    if following is not None and not (invocation.json or invocation.quiet):
         invocation.notice(f"… more: --cursor {following}, or --all")
 
 
@@ -912,15 +841,12 @@ def _rows(
 
 def _merged(sources: list[Iterator[Document]], most: int | None) -> tuple[list[Document], bool]:
     """Return the newest executions of several pipes, by their ids, which grow with time; and whether there are more."""
-    from heapq import merge
-    from itertools import islice
-
     rows = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
     found = list(islice(rows, most))
     return found, next(rows, None) is not None
 
 
-@declare(pipe, "output")
+@declare(pipe, "output", "read the output of {execution}")
 @_execution
 @click.option("--stderr", is_flag=True, help="What came on stderr.")
 @click.option("--events", is_flag=True, help="The agent's own event lines, where it writes any.")
@@ -936,21 +862,20 @@ def print_output(
     $ pxctl pipe output 12 --stderr --offset 0 --limit 10000
     $ pxctl pipe output 12 --events                 # the agent's own event lines
     """
-    invocation.action = f"read the output of {execution}"
     if stderr and events:
         raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
     stream = "stderr" if stderr else "events" if events else "stdout"
     client = invocation.client()
     found = find_execution(client, execution)
     place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
-    found_pages = pages(client, f"{execution_route(found)}/output", stream, offset, limit)
-    print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
+    found_pages = follow.pages(client, f"{follow.execution_route(found)}/output", stream, offset, limit)
+    follow.print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
 
 
-@declare(pipe, "tail")
+@declare(pipe, "tail", "read the output of {execution}")
 @_execution
-@click.option("-f", "--follow", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
-def tail_execution(invocation: Invocation, execution: str, follow: bool) -> int:
+@click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
+def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> None:
     """Show an execution's streams from the beginning, live with -f; of a pipe, its newest one.
 
     Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.
@@ -959,33 +884,29 @@ def tail_execution(invocation: Invocation, execution: str, follow: bool) -> int:
     $ pxctl pipe tail 12                # what there is now
     $ pxctl pipe tail -f 12 --json
     """
-    invocation.action = f"read the output of {execution}"
     client = invocation.client()
     found = find_execution(client, execution)
-    try:
-        if not follow:
+    with contextlib.suppress(KeyboardInterrupt):
+        if not goes_on:
             _show_now(invocation, client, found)
         elif invocation.json:
-            for event in execution_events(invocation, found):
-                print_event(invocation, event)
+            for event in follow.execution_events(client, found):
+                follow.print_event(invocation, event)
         else:
-            invocation.notice(f"pxctl: {sentence(follow_execution(invocation, found))}")
-    except KeyboardInterrupt:
-        return OK
-    return OK
+            invocation.notice(f"pxctl: {sentence(follow.follow_execution(invocation, found))}")
 
 
 def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
     if invocation.json:
-        invocation.print_json(client.get(execution_route(found)))
+        invocation.print_json(client.get(follow.execution_route(found)))
         return
     is_cut = False
-    with ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
+    with follow.ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
         for stream in ("stdout", "stderr"):
-            for page in pages(client, f"{execution_route(found)}/output", stream):
+            for page in follow.pages(client, f"{follow.execution_route(found)}/output", stream):
                 view.show({"event": "output", "stream": stream, "bytes": page.content})
                 is_cut = is_cut or page.truncated
     if is_cut:
-        invocation.warn(NOT_KEPT)
+        invocation.warn(follow.NOT_KEPT)
     if found.get("status") not in _FINAL:
         invocation.notice(f"pxctl: {sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

@@ -6,21 +6,23 @@ first failure in the order in which they were named. Ctrl-C ends the waiting, ne
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, report, root, timeout_option
+from pxctl.app import Invocation, declare, report, root, timeout_option
 from pxctl.client import (
-    FAILED,
-    INACTIVE,
-    OK,
-    TIMED_OUT,
+    Answer,
+    Client,
+    Document,
+    Exit,
     Failure,
     Interrupted,
     Problem,
-    Silent,
     Unreachable,
     expand,
     query,
@@ -30,16 +32,6 @@ from pxctl.client import (
 )
 from pxctl.completion import tool_names, unit_names
 from pxctl.output import Column, ago, duration, size, state_column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Answer, Client
-
-    Document = dict[str, Any]
 
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _DOWN = {None, "cold", "stopped", "failed"}
@@ -88,7 +80,7 @@ _COLUMNS = [
 ]
 
 
-@declare(root, "status")
+@declare(root, "status", "read the status")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
 @click.option("--watch", is_flag=True, help="Show it again and again; with --json one line of NDJSON each time.")
 @click.option(
@@ -104,14 +96,13 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, int
     $ pxctl status 'tool:web*' --json
     $ pxctl status --watch --interval 5
     """
-    invocation.action = "read the status"
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target, interval)
     answer = invocation.client().get(target)
     _print_status(invocation, answer)
     is_up = all(unit.get("state") in _UP for unit in answer.document.get("units", []))
-    return OK if is_up or not units else INACTIVE
+    return Exit.OK if is_up or not units else Exit.INACTIVE
 
 
 def _print_status(invocation: Invocation, answer: Answer) -> None:
@@ -124,7 +115,7 @@ def _print_status(invocation: Invocation, answer: Answer) -> None:
 
 def _status_lines(invocation: Invocation, document: Document) -> list[str]:
     units, daemon = document.get("units", []), document.get("daemon") or {}
-    lines = invocation.table_lines(_COLUMNS, units) if units else []
+    lines = invocation.table(_COLUMNS, units) if units else []
     if invocation.out_is_terminal:
         keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
         words = f"pxd {daemon.get('version', '?')}, keeper {keeper.get('pid', '?')}, control {control.get('pid', '?')}"
@@ -135,24 +126,23 @@ def _status_lines(invocation: Invocation, document: Document) -> list[str]:
 
 def _watch(invocation: Invocation, target: str, interval: float) -> int:
     """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
-    drawn = 0
+    drawn, redraws = 0, invocation.can_redraw and not (invocation.json or invocation.quiet)
     try:
         while True:
             try:
                 answer = invocation.client().get(target)
             except (Unreachable, Interrupted) as failure:
                 lines = [f"pxd is away: {failure.detail}"]
-                if invocation.json or not invocation.can_redraw:
+                if not redraws:
                     invocation.notice(*lines)
-                    lines = []
             else:
-                lines = _status_lines(invocation, answer.document)
+                lines = _status_lines(invocation, answer.document) if redraws else []
                 if invocation.json:
                     output.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
-                elif invocation.quiet or not invocation.can_redraw:
+                elif not redraws:
                     _print_status(invocation, answer)
-            if invocation.can_redraw and not (invocation.json or invocation.quiet):
-                room = max(1, output.height() - 1)
+            if redraws:
+                room = max(1, output.screen(invocation.env)[1] - 1)
                 if len(lines) > room:
                     lines = [*lines[: room - 1], f"… {output.counted(len(lines) - room + 1, 'more line')}"]
                 up = f"\x1b[{drawn}A" if drawn else ""
@@ -160,21 +150,18 @@ def _watch(invocation: Invocation, target: str, interval: float) -> int:
                 drawn = len(lines)
             time.sleep(interval)
     except KeyboardInterrupt:
-        return OK
+        return Exit.OK
 
 
 # -- several units at once --------------------------------------------------------------------------------------------
 
 
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one unit: the daemon's document, or a failure."""
 
-    __slots__ = ("document", "failure", "unit")
-
-    def __init__(self, unit: str, document: Document | None = None, failure: Failure | None = None) -> None:
-        self.unit = unit
-        self.document = document
-        self.failure = failure
+    unit: str
+    document: Document | None = None
+    failure: Failure | None = None
 
 
 def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]) -> list[Outcome]:
@@ -182,13 +169,11 @@ def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Ca
     outcomes = []
     for unit in units:
         try:
-            outcomes.append(Outcome(unit, step(unit)))
+            with invocation.detaching(f"detached; what was asked of {unit} goes on"):
+                outcomes.append(Outcome(unit, step(unit)))
         except Failure as failure:
             failure.action = f"{verb} {unit}"
             outcomes.append(Outcome(unit, failure=failure))
-        except KeyboardInterrupt:
-            invocation.warn(f"\npxctl: detached; what was asked of {unit} goes on")
-            raise Silent(FAILED) from None
     return outcomes
 
 
@@ -200,23 +185,22 @@ def print_outcomes(
 ) -> int:
     """Print what became of each, under `--json` in one document; raise the failure of a single one."""
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    found = [(outcome.unit, outcome.document) for outcome in outcomes if outcome.document is not None]
     if failures and len(outcomes) == 1:
         raise failures[0]
     if invocation.json:
         more = {"failures": [failure.document() for failure in failures]} if failures else {}
-        found = [outcome.document for outcome in outcomes if outcome.document is not None]
-        invocation.print_json({**merged(found), **more})
+        invocation.print_json({**merged([document for _, document in found]), **more})
     else:
-        for outcome in outcomes:
-            if outcome.document is not None:
-                show(outcome.unit, outcome.document)
+        for unit, document in found:
+            show(unit, document)
         for failure in failures:
             report(invocation, failure)
-    return failures[0].exit_code if failures else OK
+    return failures[0].exit_code if failures else Exit.OK
 
 
 def steer(
-    invocation: Invocation, client: Client, verb: str, names: Sequence[str], timeout: float | None, *, no_wait: bool
+    invocation: Invocation, client: Client, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool
 ) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
 
@@ -236,7 +220,7 @@ def steer(
             words = f"{found.get('state')} (execution {found['execution']})"
         invocation.print(unit if invocation.quiet else f"{unit} {words}")
 
-    outcomes = request(invocation, client, verb, names, timeout, no_wait=no_wait)
+    outcomes = request(invocation, client, verb, names, timeout, no_wait)
     return print_outcomes(invocation, outcomes, merged, show)
 
 
@@ -246,19 +230,17 @@ def request(
     verb: str,
     names: Sequence[str],
     timeout: float | None = None,
-    *,
     no_wait: bool = False,
 ) -> list[Outcome]:
     """Ask the daemon for it; return what became of each unit, in its order. Ctrl-C says what goes on."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
-    limit = None if timeout is None else 2 * timeout + _SLACK_SECONDS
-    try:
-        with invocation.spinner(", ".join(names), f"{GOING[verb]}…"):
-            results = client.ask("POST", target, timeout=limit).document.get("results", [])
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: detached; {', '.join(names)} goes on {GOING[verb]}")
-        raise Silent(FAILED) from None
+    limit, listed = None if timeout is None else 2 * timeout + _SLACK_SECONDS, ", ".join(names)
+    with (
+        invocation.detaching(f"detached; {listed} goes on {GOING[verb]}"),
+        invocation.spinner(listed, f"{GOING[verb]}…"),
+    ):
+        results = client.ask("POST", target, timeout=limit).document.get("results", [])
     return [_outcome(verb, result, timeout) for result in results]
 
 
@@ -287,15 +269,13 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     return Outcome(unit, answer if "units" in answer else {"units": [{**answer, "unit": unit}]})
 
 
-def _steer(invocation: Invocation, verb: str, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    invocation.action = f"{verb} {', '.join(units)}"
-    return steer(invocation, invocation.client(), verb, units, timeout, no_wait=no_wait)
+_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
 
 
-@declare(root, "start")
+@declare(root, "start", "start {units}")
 @_units
 @timeout_option()
-@click.option("--no-wait", is_flag=True, help="Return once the start is under way.")
+@_no_wait
 def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Warm up units; returns when they are ready.
 
@@ -307,13 +287,13 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
     $ pxctl start lorenz-ode-solver --no-wait
     $ pxctl start pipe:disk-digest
     """
-    return _steer(invocation, "start", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "start", units, timeout, no_wait)
 
 
-@declare(root, "stop")
+@declare(root, "stop", "stop {units}")
 @_units
 @timeout_option()
-@click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
+@_no_wait
 def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units, and name what survived; returns when nothing of them is left.
 
@@ -325,13 +305,13 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
     $ pxctl stop 'tool:*'
     $ pxctl stop lorenz-ode-solver --no-wait
     """
-    return _steer(invocation, "stop", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "stop", units, timeout, no_wait)
 
 
-@declare(root, "restart")
+@declare(root, "restart", "restart {units}")
 @_units
 @timeout_option("Limit of the stop, and of the start (exit 7).")
-@click.option("--no-wait", is_flag=True, help="Return once the new start is under way.")
+@_no_wait
 def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units and start them anew; returns when they are ready.
 
@@ -339,7 +319,7 @@ def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float
     $ pxctl restart lorenz-ode-solver
     $ pxctl restart 'tool:web*' --timeout 60
     """
-    return _steer(invocation, "restart", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "restart", units, timeout, no_wait)
 
 
 @declare(root, "pin")
@@ -386,7 +366,7 @@ def _change_pins(
 # -- logs, events, why ------------------------------------------------------------------------------------------------
 
 
-@declare(root, "logs")
+@declare(root, "logs", "read the logs of {unit}")
 @click.argument("unit", metavar="UNIT", shell_complete=unit_names)
 @click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
@@ -403,7 +383,7 @@ def show_logs(
     stdout: bool,
     stderr: bool,
     timestamps: bool,
-) -> int:
+) -> None:
     """Show a unit's output as it came; with --json a line of NDJSON for each piece.
 
     Where output was lost, a note on stderr says how much.
@@ -415,7 +395,6 @@ def show_logs(
     """
     from pxctl.follow import bytes_of, events_of, since_when
 
-    invocation.action = f"read the logs of {unit}"
     if stdout and stderr:
         raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
     stream, first = "stdout" if stdout else "stderr" if stderr else None, since_when(since)
@@ -429,8 +408,8 @@ def show_logs(
         form = [("stream", stream), ("encoding", None if invocation.json else "base64")]
         return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, *form])
 
-    try:
-        for line, piece in events_of(invocation, target, follow=follow):
+    with contextlib.suppress(KeyboardInterrupt):
+        for line, piece in events_of(invocation.client(), target, follow=follow):
             if invocation.json:
                 output.write(line + b"\n")
             elif "gap_bytes" in piece:
@@ -441,9 +420,6 @@ def show_logs(
                 begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
             following = piece.get("next_position")
             cursor = following if isinstance(following, int) else cursor
-    except KeyboardInterrupt:
-        return OK
-    return OK
 
 
 def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
@@ -456,14 +432,14 @@ def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
     return begins_line
 
 
-@declare(root, "events")
+@declare(root, "events", "read the events")
 @click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
 @click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
 @click.option(
     "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
 )
 @click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
-def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:
+def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> None:
     """Show what happened: one line an event, with --json one NDJSON document an event.
 
     $ pxctl events -n 20
@@ -472,15 +448,14 @@ def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: i
     """
     from pxctl.follow import events_of
 
-    invocation.action = "read the events"
     last = after
 
     def target() -> str:
         count = limit if last == after else None
         return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
 
-    try:
-        for line, event in events_of(invocation, target, follow=follow):
+    with contextlib.suppress(KeyboardInterrupt):
+        for line, event in events_of(invocation.client(), target, follow=follow):
             number = event.get("id")
             if invocation.json:
                 output.write(line + b"\n")
@@ -491,9 +466,6 @@ def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: i
             else:
                 invocation.print(event_line(invocation, event))
             last = number if isinstance(number, int) else last
-    except KeyboardInterrupt:
-        return OK
-    return OK
 
 
 def event_line(invocation: Invocation, event: Document) -> str:
@@ -516,13 +488,12 @@ def explain(invocation: Invocation, unit: str) -> None:
     $ pxctl why 12
     """
     client = invocation.client()
-    invocation.action = f"explain {unit}"
+    invocation.action = f"explain {'execution ' if unit.isdecimal() else ''}{unit}"
     answer: Answer | Document
     if unit.isdecimal():
         from pxctl.commands.pipe import explain_execution
 
-        invocation.action = f"explain execution {unit}"
-        answer = document = explain_execution(invocation, client, unit)
+        answer = document = explain_execution(client, unit)
     else:
         answer = client.get(f"/api/units/{quote(unit)}/why")
         document = answer.document
@@ -569,22 +540,21 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
 
     is_execution = unit.isdecimal()
     invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
-    client, newest = invocation.client(), None
-    try:
-        with invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"):
-            if is_execution:
-                document = pipe.await_execution(client, pipe.find_execution(client, unit), timeout)
-            else:
-                is_done = wanted == "done" or (wanted is None and unit.startswith("pipe:"))
-                document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
-                name = str(document.get("unit"))
-                if name.startswith("pipe:"):
-                    if wanted is None and not is_done:  # a bare name that means a pipe
-                        document, is_done = _await_unit(client, name, "done", timeout), True
-                    newest = pipe.newest_of(client, name.removeprefix("pipe:"))
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: no longer waiting; {unit} goes on as it is")
-        raise Silent(FAILED) from None
+    client, newest, is_done = invocation.client(), None, wanted == "done"
+    with (
+        invocation.detaching(f"no longer waiting; {unit} goes on as it is"),
+        invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
+    ):
+        if is_execution:
+            document = pipe.await_execution(client, pipe.find_execution(client, unit), timeout)
+        else:
+            is_done = is_done or (wanted is None and unit.startswith("pipe:"))
+            document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
+            name = str(document.get("unit"))
+            if name.startswith("pipe:"):
+                if wanted is None and not is_done:  # a bare name that means a pipe
+                    document, is_done = _await_unit(client, name, "done", timeout), True
+                newest = pipe.newest_of(client, name.removeprefix("pipe:"))
     if is_execution:
         if not invocation.print_result(document, [document.get("id")]):
             invocation.print(f"pipe:{document.get('pipe_name')} {pipe.sentence(document)}")
@@ -596,7 +566,7 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
         invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
     if is_done and newest is not None:
         return pipe.exit_code_of(newest)
-    return OK if document.get("ok") else FAILED
+    return Exit.OK if document.get("ok") else Exit.FAILED
 
 
 def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
@@ -608,6 +578,6 @@ def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> 
     def too_late(failure: Failure) -> Failure:
         name = failure.unit or (unit if ":" in unit else f"tool:{unit}")
         detail, hint = f"it is not {goal} after {timeout:g} s", f"pxctl why {name}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=TIMED_OUT, unit=name, status=504)
+        return Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=name, status=504)
 
     return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)
