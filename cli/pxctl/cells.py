@@ -26,7 +26,7 @@ from pxctl.client import Document, Failure
 from pxctl.follow import bytes_of
 
 LINE_CHARACTERS = 4000
-"""A line on a terminal is clamped to this many."""
+"""What is kept of a line that is held back."""
 SHOWN_LINES, TAIL_LINES = 20, 5
 """Output of more lines is collapsed to so many, of which so many are its last ones."""
 
@@ -34,8 +34,6 @@ SHOWN_LINES, TAIL_LINES = 20, 5
 # -- text on a terminal -----------------------------------------------------------------------------------------------
 
 _RESET = "\x1b[0m"
-_HELD_CHARACTERS = 65536
-"""What is kept of a hidden line that has no end."""
 _SEQUENCE = re.compile(
     r"(\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI
     r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
@@ -46,7 +44,6 @@ _BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters."""
-_PARTS = re.compile(r"(\x1b\[[0-9;:]*m|\r)")
 
 
 def harmless(text: str, *, colour: bool) -> str:
@@ -61,7 +58,7 @@ def harmless(text: str, *, colour: bool) -> str:
 
 
 class Shaper:
-    """Shapes what one cell prints: harmless, clamped, collapsed; the same however the text is cut into pieces.
+    """Shapes what one cell prints: harmless and collapsed; the same however the text is cut into pieces.
 
     Args:
         colour: Whether colours are kept.
@@ -70,37 +67,30 @@ class Shaper:
 
     def __init__(self, *, colour: bool, full: bool) -> None:
         self._colour = colour
-        self._head: float = float("inf") if full else SHOWN_LINES - TAIL_LINES
-        self._done = 0
+        self._room: float = float("inf") if full else SHOWN_LINES - TAIL_LINES  # lines that are shown as they come
         self._held = ""  # the beginning of an escape sequence
-        self._column = self._omitted = 0  # of the line that is being shown
-        self._is_painted = self._returned = False
-        self._tail: deque[tuple[str, int]] = deque(maxlen=TAIL_LINES)
-        self._open, self._open_omitted = "", 0  # the hidden line without an end
+        self._in_line = self._is_painted = False
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._open = ""  # the hidden line without an end
         self.hidden_lines = 0
 
     @property
     def hides(self) -> bool:
         """Whether what comes now is not shown as it comes."""
-        return self._done >= self._head
+        return self._room <= 0
 
     def feed(self, text: str) -> str:
         """Return what to write for some more of the output; may be empty."""
         written, text, self._held = "", self._held + text, ""
-        while text and not self.hides:
-            line, newline, text = text.partition("\n")
-            if not newline and (begun := _BEGUN.search(line)):
-                line, self._held = line[: begun.start()], begun[0]
-            written += self._put(line)
-            if newline:
-                written += self._end_line()
-                self._done += 1
-        for at, line in enumerate(text.split("\n")):
-            if at:
+        if begun := _BEGUN.search(text):
+            text, self._held = text[: begun.start()], begun[0]
+        for line in re.findall(r"[^\n]*\n|[^\n]+", harmless(text, colour=self._colour)):
+            if not self.hides:
+                written += self._put(line)
+                continue
+            self._open = (self._open + line)[:LINE_CHARACTERS]
+            if line.endswith("\n"):
                 self._close()
-            taken = line[: _HELD_CHARACTERS - len(self._open)]
-            self._open += taken
-            self._open_omitted += len(line) - len(taken)
         return written
 
     def block(self, text: str) -> str:
@@ -109,58 +99,34 @@ class Shaper:
 
     def fresh(self) -> str:
         """Return what ends a line that is begun; empty where none is."""
-        written, self._held = self._put(self._held), ""
-        if self._column:
-            self._done += 1
-            written += self._end_line()
-        if self._open or self._open_omitted:
+        self._held = ""
+        written = self._put("\n") if self._in_line else ""
+        if self._open:
             self._close()
-        return written + self._reset()
+        was_painted, self._is_painted = self._is_painted, False
+        return written + (_RESET if was_painted else "")
 
     def end(self, note: Callable[[int], str]) -> str:
         """Return what is left to write: how many lines were hidden, in the words of `note`, and the last ones."""
         written = self.fresh()
         if (left_out := self.hidden_lines - len(self._tail)) > 0:
             written += note(left_out) + "\n"
-        for text, omitted in self._tail:
-            written += self._put(text)
-            self._omitted += omitted
-            written += self._end_line() + self._reset()
+        written += "".join(line + (_RESET if _COLOUR.search(line) else "") + "\n" for line in self._tail)
         self._tail.clear()
         self.hidden_lines = 0
         return written
 
-    def _put(self, text: str) -> str:
-        """Return what to write for some more of the line, which has no newline."""
-        written = []
-        for part in _PARTS.split(harmless(text, colour=self._colour)):
-            if part == "\r":
-                self._returned = True
-            elif part.startswith("\x1b"):
-                written.append(part)
-                self._is_painted = part not in {_RESET, "\x1b[m"}
-            elif part:
-                if self._returned:  # a carriage return begins the line anew
-                    written.append("\r\x1b[K" if self._column else "")
-                    self._column, self._omitted, self._returned = 0, 0, False
-                taken = part[: LINE_CHARACTERS - self._column]
-                self._column += len(taken)
-                self._omitted += len(part) - len(taken)
-                written.append(taken)
-        return "".join(written)
-
-    def _end_line(self) -> str:
-        note = f"… [{self._omitted} characters omitted]" if self._omitted else ""
-        self._column, self._omitted, self._returned = 0, 0, False
-        return f"{_RESET if note and self._is_painted else ''}{note}\n"
-
-    def _reset(self) -> str:
-        was_painted, self._is_painted = self._is_painted, False
-        return _RESET if was_painted else ""
+    def _put(self, line: str) -> str:
+        self._in_line = not line.endswith("\n")
+        self._room -= not self._in_line
+        if colours := _COLOUR.findall(line):
+            self._is_painted = colours[-1] not in {_RESET, "\x1b[m"}
+        return line
 
     def _close(self) -> None:
-        self._tail.append((self._open, self._open_omitted))
-        self._open, self._open_omitted = "", 0
+        line = self._open.rstrip("\r\n")
+        self._tail.append(line + "…" if len(line) == LINE_CHARACTERS else line)
+        self._open = ""
         self.hidden_lines += 1
 
 
@@ -395,26 +361,13 @@ class View:
 
     # What the views of cells show each in their own way; a kernel that is started has none.
 
-    def line(self, text: str, style: str) -> None:
-        """Write a line about the cell."""
-
-    def begin(self, event: Document) -> None:
-        """A cell was sent to the kernel."""
-
-    def output(self, stream: str, content: bytes) -> None:
-        """Some more of what it prints."""
-
-    def rich(self, cell_id: str, event: Document) -> None:
-        """A result or a display."""
-
-    def traceback(self, lines: list[str]) -> None:
-        """It raised something."""
-
-    def status(self, status: Document) -> None:
-        """A helper of the prelude says what it did."""
-
-    def end(self, cell: Document) -> None:
-        """It ended."""
+    def line(self, text: str, style: str) -> None: ...
+    def begin(self, event: Document) -> None: ...
+    def output(self, stream: str, content: bytes) -> None: ...
+    def rich(self, cell_id: str, event: Document) -> None: ...
+    def traceback(self, lines: list[str]) -> None: ...
+    def status(self, status: Document) -> None: ...
+    def end(self, cell: Document) -> None: ...
 
     def finish(self) -> None:
         """Nothing more comes, whatever the reason; may be called twice."""

@@ -164,7 +164,7 @@ class Client:
     ) -> Exchange:
         """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes.
 
-        With `keep` the connection is used for the next request, too.
+        With `keep` the connection may be used for the next request, too.
         """
         head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
@@ -180,21 +180,11 @@ class Client:
             raise
         return exchange
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        *,
-        content: Any = None,
-        fields: Mapping[str, str] | None = None,
-        timeout: float | None = READ_SECONDS,
-        keep: bool = False,
-    ) -> Answer:
-        """Send a request with an optional JSON body and return the whole JSON answer."""
+    def ask(self, method: str, target: str, *, keep: bool = False, **request: Any) -> Answer:
+        """Send a request, as `open` does, and return the whole JSON answer."""
         for is_last in (method != "GET", True):
             try:
-                exchange = self.open(method, target, content=content, fields=fields, timeout=timeout, keep=keep)
-                with exchange:
+                with self.open(method, target, keep=keep, **request) as exchange:
                     raw = exchange.read()
                     self._kept = exchange.detach() if keep else None
                 break
@@ -207,9 +197,9 @@ class Client:
             detail = f"the daemon's answer to {method} {target} is not JSON: {error}"
             raise Failure(detail, kind="bad_answer", hint="pxctl doctor") from error
 
-    def get(self, target: str, *, timeout: float | None = READ_SECONDS, keep: bool = False) -> Answer:
+    def get(self, target: str, **request: Any) -> Answer:
         """Read a document."""
-        return self.ask("GET", target, timeout=timeout, keep=keep)
+        return self.ask("GET", target, **request)
 
     def _connect(self, timeout: float | None) -> Exchange:
         try:

@@ -26,7 +26,6 @@ from pxctl.client import (
     Problem,
     Unreachable,
     query,
-    quote,
     raise_problem,
     split_lines,
     usage,
@@ -34,7 +33,6 @@ from pxctl.client import (
 
 NDJSON = "application/x-ndjson"
 STREAMS = ("stdout", "stderr")
-NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
 _AWAY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
@@ -291,115 +289,3 @@ class Outlet:
         if self._shaper is not None and (rest := self._shaper.feed(self._decode(b"", True)) + self._shaper.fresh()):
             self._write(rest)
         return self._shaper is not None
-
-
-# -- executions -------------------------------------------------------------------------------------------------------
-
-
-def execution_route(execution: Document) -> str:
-    """Return the route of an execution, under its pipe."""
-    return f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions/{execution.get('id')}"
-
-
-def execution_events(client: Client, execution: Document) -> Iterator[Document]:
-    """Yield `start`, then `output` and `status` as they come, and `done` with the final row.
-
-    Raises:
-        Failure: There is no such execution any more, or the daemon is away for too long.
-    """
-    seen, began = dict.fromkeys(STREAMS, 0), False
-
-    def target() -> str:
-        # The offset is that of stdout; what comes twice of stderr is passed over.
-        return query(f"{execution_route(execution)}/tail", [("offset", seen["stdout"] or None)])
-
-    for _, event in events_of(client, target, follow=True):
-        shown = event
-        match event.get("event"):
-            case "output":
-                stream, content = str(event.get("stream")), bytes_of(event)
-                offset, known = int(event.get("offset") or 0), seen.get(stream, 0)
-                if offset + len(content) <= known:
-                    continue
-                seen[stream] = offset + len(content)
-                if offset < known:
-                    shown = {key: value for key, value in event.items() if key not in {"text", "base64"}}
-                    shown.update(offset=known, end=seen[stream], bytes=content[known - offset :])
-            case "start":
-                event["event"] = "status" if began else "start"
-                began = True
-        yield shown
-        if event.get("event") == "done":
-            return
-
-
-class ExecutionView:
-    """Shows the events of an execution. Use as a context manager: while it lasts, a spinner may be drawn."""
-
-    def __init__(self, invocation: Invocation, unit: str) -> None:
-        self._invocation = invocation
-        self._unit = unit
-        self._phase = "…"
-        self._has_printed = False
-        self._spinner: output.Spinner | None = None
-        self._out, self._err = (Outlet(invocation, stream) for stream in STREAMS)
-
-    def __enter__(self) -> ExecutionView:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop_spinner()
-        self._close_lines()
-
-    def show(self, event: Document) -> None:
-        """Show one event."""
-        if event.get("event") == "output":
-            pair = (self._out, self._err)
-            outlet, other = pair if event.get("stream") != "stderr" else pair[::-1]
-            self._stop_spinner()
-            self._has_printed = True
-            if self._invocation.out_is_terminal and self._invocation.err_is_terminal:
-                other.close_line()
-            outlet.put(bytes_of(event))
-        elif event.get("event") in {"start", "status"}:
-            execution = event.get("execution") or {}
-            words = where_it_is(execution)
-            if words and words != self._phase:
-                self._phase = words
-                self._stop_spinner()
-                self._close_lines()
-                self._invocation.notice(f"pxctl: {self._unit} execution {execution.get('id')}: {words}")
-            if not self._has_printed and self._spinner is None and execution.get("status") in {"queued", "running"}:
-                self._spinner = self._invocation.spinner(self._unit, lambda: self._phase).__enter__()
-
-    def _close_lines(self) -> None:
-        self._out.close_line()
-        self._err.close_line()
-
-    def _stop_spinner(self) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
-
-
-def where_it_is(execution: Document) -> str:
-    """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it is over."""
-    if execution.get("status") != "queued":
-        return "running" if execution.get("status") == "running" else ""
-    now, not_before = time.time(), output.epoch(execution.get("not_before"))
-    if not_before is not None and not_before > now:
-        return f"waiting {output.duration(int(not_before - now) + 1)} before it is tried"
-    return f"waiting in line: position {execution['position']}" if execution.get("position") else ""
-
-
-def follow_execution(invocation: Invocation, execution: Document) -> Document:
-    """Show an execution's output and where it is until it is over; return the final row."""
-    final = execution
-    with ExecutionView(invocation, f"pipe:{execution.get('pipe_name')}") as view:
-        for event in execution_events(invocation.client(), execution):
-            view.show(event)
-            if isinstance(known := event.get("execution"), dict):
-                final = known
-    if final.get("truncated"):
-        invocation.warn(NOT_KEPT)
-    return final

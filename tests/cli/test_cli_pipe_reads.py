@@ -9,7 +9,7 @@ import pytest
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
 from cli.px import without_spinner
-from pxctl.commands.pipe import sentence
+from pxctl.executions import sentence
 
 if TYPE_CHECKING:
     import socket

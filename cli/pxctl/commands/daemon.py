@@ -71,7 +71,6 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     Effect: modifying: stops every unit, then the daemon
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
-    $ pxctl daemon stop --json
     """
     was_running = True
     try:
@@ -160,7 +159,6 @@ def show_daemon(invocation: Invocation) -> None:
     """Show the daemon's own state; exits 3 when it does not run.
 
     $ pxctl daemon status
-    $ pxctl daemon status --json
     """
     try:
         answer = invocation.client().get("/api/daemon")
@@ -277,7 +275,6 @@ def check_all(invocation: Invocation) -> int:
     Exits 1 when a check fails; warnings do not count.
 
     $ pxctl doctor
-    $ pxctl doctor --json
     """
 
     def check(name: Any, status: Any, detail: Any, repair: Any = None) -> Document:
@@ -312,7 +309,6 @@ def show_settings(invocation: Invocation) -> None:
     Works without a daemon.
 
     $ pxctl config show
-    $ pxctl config show --json
     $ PX_TOOLS__WARM_KEEP_MAX=9 pxctl config show
     """
     if not invocation.quiet or invocation.json:
@@ -329,7 +325,6 @@ def check_settings(invocation: Invocation) -> None:
     Works without a daemon.
 
     $ pxctl config check
-    $ pxctl config check --json
     """
     output.write(daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else [])))
 
@@ -352,7 +347,6 @@ def show_version(invocation: Invocation) -> None:
     """Show the version of the client, and that of the daemon when it answers.
 
     $ pxctl version
-    $ pxctl version --json
     """
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):

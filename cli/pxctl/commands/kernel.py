@@ -29,7 +29,7 @@ from pxctl.client import (
     quote,
     route,
 )
-from pxctl.commands.units import one_by_one, print_outcomes, steer
+from pxctl.commands.units import listed, one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
 from pxctl.output import Column, ago, clean, duration, size, state_column
 
@@ -88,9 +88,7 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
         units = expand(client, [f"kernel:{bare}"])
         if cwd is not None:
             folder = os.path.realpath(cwd)
-            kernels = client.get("/api/kernels").document.get("kernels", [])
-            there = {one.get("unit") for one in kernels if one.get("cwd") == folder}
-            units = [unit for unit in units if unit in there]
+            units = [unit for unit in units if client.get(route("kernel", unit)).document.get("cwd") == folder]
             if not units:
                 detail, hint = f"no session of {folder} is called so", "pxctl kernel list --all shows their folders"
                 raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT)
@@ -138,8 +136,6 @@ def list_kernels(invocation: Invocation, everything: bool) -> None:
 
     $ pxctl kernel list
     $ pxctl kernel list --all
-    $ pxctl kernel list --json
-    $ pxctl kernel list -q
     """
     answer = invocation.client().get("/api/kernels")
     kernels = sorted(answer.document.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
@@ -334,9 +330,6 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         # A pattern means what runs of it; only where nothing does, that is said.
         outcomes = [one for one in outcomes if one.failure is None or one.failure.kind != "inactive"] or outcomes
 
-    def merged(documents: list[Document]) -> Document:
-        return documents[0] if len(outcomes) == 1 else {"schema": "px.interrupts/1", "interrupts": documents}
-
     def show(_: str, document: Document) -> None:
         running, taken = document.get("running"), document.get("steps") or []
         if invocation.quiet:
@@ -347,7 +340,7 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
         invocation.print(f"kernel:{document.get('kernel')} {what}")
 
-    return print_outcomes(invocation, outcomes, merged, show)
+    return print_outcomes(invocation, outcomes, show, listed("px.interrupts/1", "interrupts", outcomes))
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------
@@ -508,7 +501,6 @@ def list_specs(invocation: Invocation) -> None:
     """List the kernelspecs that the daemon finds; --json is Jupyter's own document.
 
     $ pxctl kernel specs
-    $ pxctl kernel specs --json
     """
     answer = invocation.client().get("/api/kernelspecs")
     found, default = answer.document.get("kernelspecs") or {}, answer.document.get("default")

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from pxctl import follow, output
+from pxctl import executions, follow, output
 from pxctl.app import Invocation, declare, declare_group, no_autostart_option, timeout_option
 from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, quote, route, usage
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import one_by_one, print_outcomes, request
+from pxctl.commands.units import listed, one_by_one, print_outcomes, request
 from pxctl.completion import EXAMPLE_PIPES, examples, execution_ids, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
 
@@ -72,8 +72,6 @@ def list_pipes(invocation: Invocation) -> None:
     """List the pipes with schedule, next and last run; one that cannot run with its error.
 
     $ pxctl pipe list
-    $ pxctl pipe list --json
-    $ pxctl pipe list -q
     """
     answer = invocation.client().get("/api/pipes")
     none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
@@ -104,7 +102,7 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     $ pxctl pipe show 12                        # an execution
     $ pxctl pipe show 12 --rendered             # the prompt that it got
     """
-    is_execution = is_execution_id(name)
+    is_execution = executions.is_execution_id(name)
     invocation.action = f"show {'execution ' if is_execution else ''}{name}"
     if is_execution:
         answer = invocation.client().get(f"/api/executions/{int(name)}")
@@ -137,7 +135,7 @@ def _fact(invocation: Invocation, name: str, value: Any) -> tuple[str, object]:
     if name.endswith("_at") or name in {"next_run", "last_run", "last_success", "not_before"} or "context_" in name:
         return label, invocation.moment(value)
     if name == "cost":
-        return label, money(value)
+        return label, executions.money(value)
     if label != name:
         return label, duration(value / 1000 if name.endswith("_ms") else value)
     return label, ", ".join(map(str, value)) if isinstance(value, list) else value
@@ -304,22 +302,19 @@ def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
     client = invocation.client()
     units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
-    outcomes = one_by_one(
-        invocation, verb, units, lambda unit: client.ask("POST", route("pipe", unit, verb), timeout=None).document
-    )
 
-    def merged(documents: list[Document]) -> Document:
-        return documents[0] if len(outcomes) == 1 else {"schema": "px.pipes/1", "pipes": documents}
+    def change(unit: str) -> Document:
+        changed: Document = client.ask("POST", route("pipe", unit, verb), timeout=None).document
+        return changed
 
     def show(_: str, pipe: Document) -> None:
-        when = ""
-        if verb == "enable" and pipe.get("next_run"):
-            in_words = ago(pipe["next_run"])
-            when = "; it runs now" if in_words.endswith("ago") else f"; next run {in_words}"
+        when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""
+        when = "; it runs now" if when.endswith("ago") else when and f"; next run {when}"
         invocation.print(pipe.get("name") if invocation.quiet else f"pipe:{pipe.get('name')} {verb}d{when}")
         invocation.print_warnings(pipe if verb == "enable" else {})
 
-    return print_outcomes(invocation, outcomes, merged, show)
+    outcomes = one_by_one(invocation, verb, units, change)
+    return print_outcomes(invocation, outcomes, show, listed("px.pipes/1", "pipes", outcomes))
 
 
 @declare(pipe, "enable", "enable {names}")
@@ -358,7 +353,6 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
 
     $ pxctl pipe next disk-digest
     $ pxctl pipe next disk-digest -n 20
-    $ pxctl pipe next disk-digest --json
     """
     invocation.action = f"look ahead for pipe:{bare_name('pipe', name)}"
     answer = invocation.client().get(query(route("pipe", name, "next"), [("count", count)]))
@@ -367,167 +361,11 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
         return
     schedule = f" ({report['schedule']})" if report.get("schedule") else ""
     invocation.print(invocation.paint(clean(f"pipe:{report.get('name')}{schedule}"), "bold"))
-    invocation.print(*(clean(str(sentence)) for sentence in report.get("sentences") or []))
+    invocation.print(*(clean(str(one)) for one in report.get("sentences") or []))
     if decision := report.get("last_decision"):
         invocation.print(f"last decision, {ago(decision.get('at'))}: {clean(str(decision.get('text')))}")
     elif report.get("upcoming"):
         invocation.print("last decision: none yet")
-
-
-# -- executions: found, and how one ended -----------------------------------------------------------------------------
-
-STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
-_FINAL = frozenset(STATUSES[2:])
-_RETRY, _VALIDATE, _PROMPT = "pxctl pipe retry {id}", "pxctl pipe validate {name}", "pxctl pipe show {name} --rendered"
-_HINTS = {
-    "timeout": "pxctl pipe config {name} timeout=30m",
-    "disk_full": "pxctl doctor",
-    **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _RETRY),
-    "auth_failed": "check presets.toml and the key that it names, then: pxctl pipe retry {id}",
-    "model_not_found": "mend the model in {place}, then: pxctl pipe retry {id}",
-    "quota_exhausted": "name another preset in pipe.md, or wait, then: pxctl pipe retry {id}",
-    "preflight_failed": "start the provider ({provider}), then: pxctl pipe retry {id}",
-    **dict.fromkeys(("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _VALIDATE),
-    **dict.fromkeys(("context_overflow", "safety_refusal"), _PROMPT),
-    **dict.fromkeys(("budget_exceeded", "resource_limit"), "pxctl config show; pxctl pipe show {name}"),
-}
-"""The next step by error type; what is not here is told by the agent's stderr."""
-_TAIL_LINES = 15
-
-
-def is_execution_id(text: str) -> bool:
-    """Say whether a name means an execution: ids are numbers. A pipe that is called 12 is `pipe:12`."""
-    return text.isascii() and text.isdigit()
-
-
-def find_execution(client: Client, text: str) -> Document:
-    """Return the execution that an id means, or the newest one of a pipe."""
-    if is_execution_id(text):
-        found: Document = client.get(f"/api/executions/{int(text)}").document
-        return found
-    name = bare_name("pipe", text)
-    newest = newest_of(client, name)
-    if newest is None:
-        detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT, unit=unit)
-    return newest
-
-
-def newest_of(client: Client, name: str) -> Document | None:
-    """Return the newest execution of a pipe, None where it has none."""
-    page = client.get(query(f"/api/pipes/{quote(name)}/executions", [("limit", 1)])).document
-    return next(iter(page.get("executions", [])), None)
-
-
-def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
-    """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
-    number, unit = execution.get("id"), f"pipe:{execution.get('pipe_name')}"
-
-    def too_late(_: Failure) -> Failure:
-        detail, hint = f"it is not over after {timeout:g} s", f"pxctl pipe tail -f {number}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=unit, execution=number)
-
-    target = query(f"/api/executions/{number}", [("wait", True)])
-    return follow.ask_until(client, lambda _: target, timeout, too_late, met=True)
-
-
-def exit_code_of(execution: Document) -> int:
-    """Return what the end of an execution exits with: 0 completed, 7 timed out, 1 else (CONTRACT §3)."""
-    return {"completed": Exit.OK, "timed_out": Exit.TIMED_OUT}.get(str(execution.get("status")), Exit.FAILED)
-
-
-def took(execution: Document) -> str:
-    """Return how long it ran, "25ms" or "3.2s"; empty where that is not known."""
-    milliseconds = execution.get("duration_ms")
-    if not isinstance(milliseconds, int):
-        return ""
-    return f"{milliseconds}ms" if milliseconds < 100 else duration(milliseconds / 1000)
-
-
-def money(cost: Any) -> str:
-    """Return US dollars: "$1.25", below a dollar with four digits."""
-    if not output.is_number(cost):
-        return output.ABSENT
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
-
-
-def _particulars(execution: Document) -> str:
-    """Return duration, tokens and cost in words, those that are known."""
-    tokens, cost = execution.get("tokens"), execution.get("cost")
-    words = (took(execution), f"{tokens:,} tokens" if tokens else "", money(cost) if cost else "")
-    return ", ".join(filter(None, words))
-
-
-def _error_word(execution: Document) -> str:
-    """Return the error type, where the status does not say the same already."""
-    status, kind = execution.get("status"), str(execution.get("error_type") or "")
-    return "" if (status, kind) in {("timed_out", "timeout"), ("cancelled", "cancelled")} else kind
-
-
-def sentence(execution: Document) -> str:
-    """Return "execution 12 failed after 3.2s, 1,200 tokens, $0.0123 (crash): what happened"."""
-    status, known, kind = str(execution.get("status")), _particulars(execution), _error_word(execution)
-    spent = f" {'in' if status == 'completed' else 'after'} {known}" if known else ""
-    why = f" ({kind})" if kind else ""
-    message = f": {execution['error_message']}" if execution.get("error_message") else ""
-    return f"execution {execution.get('id')} {status.replace('_', ' ')}{spent}{why}{message}"
-
-
-def _hint_for(execution: Document) -> str:
-    """Return the next step after an execution that did not complete."""
-    kind = str(execution.get("error_type"))
-    hint = _HINTS.get(kind, "pxctl pipe output {id} --stderr")
-    if kind == "timeout" and execution.get("timeout_wanted_seconds") is not None:
-        hint = "raise pipes.timeout_max_seconds in pxd.toml, then: pxctl daemon reload"
-    preset, provider = execution.get("preset_id"), execution.get("provider")
-    place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
-    return hint.format(id=execution.get("id"), name=execution.get("pipe_name"), place=place, provider=provider)
-
-
-def failure_of(execution: Document, successor: Document | None = None) -> Failure | None:
-    """Return the failure of a final execution that did not complete, with the retry that follows; None of others."""
-    code, detail, hint = exit_code_of(execution), sentence(execution), _hint_for(execution)
-    if code == Exit.OK:
-        return None
-    if successor is not None:
-        after = successor.get("id")
-        detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
-    kind, unit = str(execution.get("error_type") or execution.get("status")), f"pipe:{execution.get('pipe_name')}"
-    return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=unit, execution=execution.get("id"))
-
-
-def explain_execution(client: Client, number: str) -> Document:
-    """Return what is known of an execution in the form of a px.why/1 document."""
-    execution = find_execution(client, number)
-    unit, status = f"pipe:{execution.get('pipe_name')}", str(execution.get("status"))
-    target = query("/api/events", [("unit", unit), ("limit", 1000)])
-    events = [event for _, event in follow.events_of(client, lambda: target, follow=False)]
-    known = {event["id"]: event for event in events if "id" in event}
-    own = [event["id"] for event in events if event.get("execution") == execution.get("id") and "id" in event]
-    chain: list[Document] = []
-    wanted = own[-1] if own else None
-    while wanted in known:
-        chain.insert(0, known.pop(wanted))
-        wanted = chain[0].get("cause")
-    words = [f"{sentence(execution)}."]
-    if execution.get("trigger_event"):
-        words.append(f"It was started by the event {execution['trigger_event']}.")
-    if execution.get("retry_of"):
-        number_of_try = int(execution.get("retry_count") or 0) + 1
-        words.append(f"It is try {number_of_try}, after execution {execution['retry_of']}.")
-    is_bad = status in _FINAL and status != "completed"
-    going = f"pxctl pipe {'output' if status in _FINAL else 'tail -f'} {execution.get('id')}"
-    return {
-        "schema": "px.why/1",
-        "unit": unit,
-        "execution": execution.get("id"),
-        "state": status,
-        "reason": execution.get("error_type"),
-        "summary": " ".join(words),
-        "chain": chain,
-        "stderr_tail": "\n".join(str(execution.get("stderr") or "").splitlines()[-_TAIL_LINES:]) if is_bad else "",
-        "next_step": _hint_for(execution) if is_bad else going,
-    }
 
 
 # -- run, retry, cancel -----------------------------------------------------------------------------------------------
@@ -550,25 +388,23 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
     that comes later is only named. Under `--json` the last row is one document; under `-q` its id is all.
     """
-    successor = None
+    successor, hint = None, output.paint("hint:", "bold", on=invocation.err_has_colour)
     while not no_wait:
-        number, title = execution.get("id"), _title(execution)
-        on = invocation.err_has_colour
-        hint = (
-            f"{output.paint('hint:', 'bold', on=on)} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
-        )
-        with invocation.detaching(f"detached; {title} goes on\n{hint}"):
-            is_shown = not (invocation.json or invocation.quiet)
-            execution = (
-                follow.follow_execution(invocation, execution) if is_shown else await_execution(client, execution)
-            )
-        successor = _successor_of(client, execution)
+        number = execution.get("id")
+        advice = f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
+        with invocation.detaching(f"detached; {executions.title_of(execution)} goes on\n{advice}"):
+            if invocation.json or invocation.quiet:
+                execution = executions.await_execution(client, execution)
+            else:
+                execution = executions.follow_execution(invocation, execution)
+        successor = executions.successor_of(client, execution)
         if successor is None or successor.get("not_before") is not None:
             break
-        invocation.notice(f"pxctl: {sentence(execution)}; execution {successor.get('id')} follows with the next preset")
+        follows = f"execution {successor.get('id')} follows with the next preset"
+        invocation.notice(f"pxctl: {executions.sentence(execution)}; {follows}")
         execution = successor
-    is_over = not no_wait or bool(execution.get("finished_at"))
-    failure = failure_of(execution, successor) if is_over else None
+    is_over, title = not no_wait or bool(execution.get("finished_at")), executions.title_of(execution)
+    failure = executions.failure_of(execution, successor) if is_over else None
     if invocation.json:
         invocation.print_json(execution)
         return Exit.OK if failure is None else failure.exit_code
@@ -577,27 +413,11 @@ def _finish(invocation: Invocation, client: Client, execution: Document, no_wait
     if failure is not None:
         raise failure
     if no_wait and not invocation.quiet:
-        invocation.print(f"{_title(execution)}: {follow.where_it_is(execution) or execution.get('status')}")
+        invocation.print(f"{title}: {executions.where_it_is(execution) or execution.get('status')}")
     elif not no_wait:
-        words = ", ".join(filter(None, ["completed", _particulars(execution)]))
-        invocation.notice(f"pxctl: {_title(execution)}: {words}")
+        words = ", ".join(filter(None, ["completed", executions.particulars(execution)]))
+        invocation.notice(f"pxctl: {title}: {words}")
     return Exit.OK
-
-
-def _title(execution: Document) -> str:
-    return f"pipe:{execution.get('pipe_name')} execution {execution.get('id')}"
-
-
-def _successor_of(client: Client, execution: Document) -> Document | None:
-    """Return the retry that was queued after an execution; None where none is known. Never fails."""
-    if execution.get("status") not in {"failed", "timed_out"}:
-        return None
-    target = query(f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions", [("limit", 20)])
-    try:
-        later = client.get(target).document.get("executions", [])
-    except Failure:
-        return None
-    return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
 
 
 @declare(pipe, "run")
@@ -608,13 +428,7 @@ def _successor_of(client: Client, execution: Document) -> Document | None:
 @click.option("--context", metavar="JSON|@FILE|-", help="An object that the prompt shows to the agent.")
 @no_autostart_option
 def run_pipe(
-    invocation: Invocation,
-    name: str,
-    no_wait: bool,
-    queue: bool,
-    timeout: float | None,
-    context: str | None,
-    no_autostart: bool,
+    invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
 ) -> int:
     """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
 
@@ -630,7 +444,7 @@ def run_pipe(
     """
     name = bare_name("pipe", name)
     invocation.action = f"run pipe:{name}"
-    asked = {"context": _context(context), "queue": queue or None, "timeout": timeout}
+    asked |= {"context": _context(context), "queue": asked["queue"] or None}
     content = {key: value for key, value in asked.items() if value is not None}
     client = invocation.waking_client(no_autostart)
     with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
@@ -663,11 +477,11 @@ def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> in
     $ pxctl pipe retry 12
     $ pxctl pipe retry 12 --no-wait
     """
-    if not is_execution_id(execution):
+    if not executions.is_execution_id(execution):
         raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
     invocation.action = f"retry execution {execution}"
     client = invocation.client()
-    again = _queue(client, f"{follow.execution_route(find_execution(client, execution))}/retry", {})
+    again = _queue(client, f"{executions.execution_route(executions.find_execution(client, execution))}/retry", {})
     invocation.action = f"run pipe:{again.get('pipe_name')}"
     return _finish(invocation, client, again, no_wait)
 
@@ -687,17 +501,17 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
     if everything == bool(targets):
         raise usage("name executions or pipes, or --all", "pxctl pipe queue")
     client = invocation.client()
-    numbers = [f"execution {target}" for target in targets if is_execution_id(target)]
-    names = bare_names(client, "pipe", [target for target in targets if not is_execution_id(target)])
+    numbers = [f"execution {target}" for target in targets if executions.is_execution_id(target)]
+    names = bare_names(client, "pipe", [target for target in targets if not executions.is_execution_id(target)])
     if everything:
         # What waits goes first: it would take the place of what was running.
-        listed = sorted(
-            _in_queue(client.get("/api/pipes/queue").document), key=lambda one: one.get("status") == "running"
-        )
-        names = list(dict.fromkeys(str(one.get("pipe_name")) for one in listed))
+        queue = _in_queue(client.get("/api/pipes/queue").document)
+        ordered = sorted(queue, key=lambda one: one.get("status") == "running")
+        names = list(dict.fromkeys(str(one.get("pipe_name")) for one in ordered))
 
     def cancel(unit: str) -> Document:
-        target = f"{follow.execution_route(find_execution(client, unit.removeprefix('execution ')))}/cancel"
+        found = executions.find_execution(client, unit.removeprefix("execution "))
+        target = f"{executions.execution_route(found)}/cancel"
         return {"executions": [client.ask("POST", target, timeout=None).document]}
 
     outcomes = one_by_one(invocation, "cancel", numbers, cancel)
@@ -705,14 +519,12 @@ def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everythi
         outcomes += request(invocation, client, "stop", [f"pipe:{name}" for name in names])
     cancelled = [one for outcome in outcomes for one in (outcome.document or {}).get("executions", [])]
 
-    def merged(_: list[Document]) -> Document:
-        return {"schema": "px.executions/1", "executions": cancelled, "next_cursor": None}
-
     def show(_: str, document: Document) -> None:
         for one in document.get("executions", []):
-            invocation.print(one.get("id") if invocation.quiet else f"{_title(one)} {one.get('status')}")
+            invocation.print(one.get("id") if invocation.quiet else f"{executions.title_of(one)} {one.get('status')}")
 
-    code = print_outcomes(invocation, outcomes, merged, show)
+    whole = {"schema": "px.executions/1", "executions": cancelled, "next_cursor": None}
+    code = print_outcomes(invocation, outcomes, show, lambda _: whole)
     if not cancelled and code == Exit.OK and not invocation.json:
         invocation.notice("nothing runs and nothing waits")
     return code
@@ -752,8 +564,6 @@ def show_queue(invocation: Invocation) -> None:
     """Show what runs and what waits in line, by group: its slots, and each one's position.
 
     $ pxctl pipe queue
-    $ pxctl pipe queue --json
-    $ pxctl pipe queue -q
     """
     answer = invocation.client().get("/api/pipes/queue")
     invocation.print_rows(
@@ -765,7 +575,7 @@ _PAGE, _DEFAULT = 500, 50
 
 
 def _error(execution: Document) -> str:
-    return ": ".join(filter(None, (_error_word(execution), str(execution.get("error_message") or ""))))
+    return ": ".join(filter(None, (executions.error_word(execution), str(execution.get("error_message") or ""))))
 
 
 _RUN_COLUMNS = [
@@ -774,9 +584,9 @@ _RUN_COLUMNS = [
     state_column("status", "STATUS"),
     Column("TRIGGER", "trigger", 6),
     Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
-    Column("TOOK", took, 4, right=True),
+    Column("TOOK", executions.took, 4, right=True),
     Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
-    Column("COST", lambda one: money(one["cost"]) if one.get("cost") else "", 8, right=True),
+    Column("COST", lambda one: executions.money(one["cost"]) if one.get("cost") else "", 8, right=True),
     Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
     Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
     Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
@@ -788,7 +598,7 @@ _RUN_COLUMNS = [
 @click.option(
     "--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="Only of this pipe; again."
 )
-@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; again.")
+@click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
 @click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
 @click.option("--until", metavar="T", help="Queued before it.")
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
@@ -817,11 +627,13 @@ def list_runs(
     most = limit or (None if everything else _DEFAULT)
     filters: list[tuple[str, object]] = [("status", status) for status in statuses]
     filters += [("since", follow.since_when(since)), ("until", follow.since_when(until))]
+    # The newest of several pipes, by their ids, which grow with time.
     sources = [_rows(client, one, filters, most, cursor) for one in routes or ["/api/executions"]]
-    executions, has_more = _merged(sources, most)
-    following = int(executions[-1]["id"]) if has_more and executions else None
-    result = {"schema": "px.executions/1", "executions": executions, "next_cursor": following}
-    invocation.print_rows(result, executions, "id", _RUN_COLUMNS, "no such executions")
+    merged = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
+    rows = list(islice(merged, most))
+    following = int(rows[-1]["id"]) if rows and next(merged, None) is not None else None
+    result = {"schema": "px.executions/1", "executions": rows, "next_cursor": following}
+    invocation.print_rows(result, rows, "id", _RUN_COLUMNS, "no such executions")
     if following is not None and not (invocation.json or invocation.quiet):
         invocation.notice(f"… more: --cursor {following}, or --all")
 
@@ -837,13 +649,6 @@ def _rows(
         cursor = page.get("next_cursor")
         if cursor is None:
             return
-
-
-def _merged(sources: list[Iterator[Document]], most: int | None) -> tuple[list[Document], bool]:
-    """Return the newest executions of several pipes, by their ids, which grow with time; and whether there are more."""
-    rows = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
-    found = list(islice(rows, most))
-    return found, next(rows, None) is not None
 
 
 @declare(pipe, "output", "read the output of {execution}")
@@ -866,9 +671,9 @@ def print_output(
         raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
     stream = "stderr" if stderr else "events" if events else "stdout"
     client = invocation.client()
-    found = find_execution(client, execution)
+    found = executions.find_execution(client, execution)
     place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
-    found_pages = follow.pages(client, f"{follow.execution_route(found)}/output", stream, offset, limit)
+    found_pages = follow.pages(client, f"{executions.execution_route(found)}/output", stream, offset, limit)
     follow.print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
 
 
@@ -885,28 +690,28 @@ def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> Non
     $ pxctl pipe tail -f 12 --json
     """
     client = invocation.client()
-    found = find_execution(client, execution)
+    found = executions.find_execution(client, execution)
     with contextlib.suppress(KeyboardInterrupt):
         if not goes_on:
             _show_now(invocation, client, found)
         elif invocation.json:
-            for event in follow.execution_events(client, found):
+            for event in executions.execution_events(client, found):
                 follow.print_event(invocation, event)
         else:
-            invocation.notice(f"pxctl: {sentence(follow.follow_execution(invocation, found))}")
+            invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
 
 
 def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
     if invocation.json:
-        invocation.print_json(client.get(follow.execution_route(found)))
+        invocation.print_json(client.get(executions.execution_route(found)))
         return
     is_cut = False
-    with follow.ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
+    with executions.ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
         for stream in ("stdout", "stderr"):
-            for page in follow.pages(client, f"{follow.execution_route(found)}/output", stream):
+            for page in follow.pages(client, f"{executions.execution_route(found)}/output", stream):
                 view.show({"event": "output", "stream": stream, "bytes": page.content})
                 is_cut = is_cut or page.truncated
     if is_cut:
-        invocation.warn(follow.NOT_KEPT)
-    if found.get("status") not in _FINAL:
-        invocation.notice(f"pxctl: {sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
+        invocation.warn(executions.NOT_KEPT)
+    if found.get("status") not in executions.FINAL:
+        invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

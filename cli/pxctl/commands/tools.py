@@ -44,8 +44,6 @@ def list_tools(invocation: Invocation) -> None:
     """List the tools; a broken tool.json is listed with its error and harms no other.
 
     $ pxctl tools list
-    $ pxctl tools list --json
-    $ pxctl tools list -q
     """
     answer = invocation.client().get("/api/tools")
     found = [
@@ -90,7 +88,6 @@ def show_tool(invocation: Invocation, tool: str) -> None:
     """Show one tool: its inputs, limits and settings; with --json its manifest and schemas, too.
 
     $ pxctl tools show lorenz-ode-solver
-    $ pxctl tools show lorenz-ode-solver --json
     """
     answer = invocation.client().get(route("tool", tool))
     document = answer.document
@@ -160,7 +157,6 @@ def debug_tool(invocation: Invocation, tool: str) -> None:
 
     Effect: modifying: may start an instance of the tool for a probe and stop it again
     $ pxctl tools debug lorenz-ode-solver
-    $ pxctl tools debug lorenz-ode-solver --json
     """
     with invocation.spinner(tool, "looking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "debug"), timeout=None)
@@ -231,7 +227,6 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 
     Effect: modifying: builds or renews the tool's .venv
     $ pxctl tools sync lorenz-ode-solver
-    $ pxctl tools sync lorenz-ode-solver --json
     """
     last: Document = {}
     try:

@@ -177,11 +177,16 @@ def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Ca
     return outcomes
 
 
+def listed(schema: str, member: str, outcomes: Sequence[Outcome]) -> Callable[[list[Document]], Document]:
+    """Return what makes one JSON document of several; that of a single unit stays as it is."""
+    return lambda found: found[0] if len(outcomes) == 1 else {"schema": schema, member: found}
+
+
 def print_outcomes(
     invocation: Invocation,
     outcomes: Sequence[Outcome],
-    merged: Callable[[list[Document]], Document],
     show: Callable[[str, Document], None],
+    merged: Callable[[list[Document]], Document],
 ) -> int:
     """Print what became of each, under `--json` in one document; raise the failure of a single one."""
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
@@ -220,8 +225,7 @@ def steer(
             words = f"{found.get('state')} (execution {found['execution']})"
         invocation.print(unit if invocation.quiet else f"{unit} {words}")
 
-    outcomes = request(invocation, client, verb, names, timeout, no_wait)
-    return print_outcomes(invocation, outcomes, merged, show)
+    return print_outcomes(invocation, request(invocation, client, verb, names, timeout, no_wait), show, merged)
 
 
 def request(
@@ -250,7 +254,7 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     failure: Failure | None = None if problem is None else Problem(int(problem.get("status") or 500), problem)
     is_pipe = unit.startswith("pipe:")
     if is_pipe and verb == "start" and answer.get("status") == "failed":
-        from pxctl.commands.pipe import failure_of
+        from pxctl.executions import failure_of
 
         failure = failure_of(answer)
     if failure is not None:
@@ -325,42 +329,45 @@ def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float
 @declare(root, "pin")
 @_tools
 @click.option("--forever", is_flag=True, help="Exempt from its time to live, too.")
-def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> None:
+def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> int:
     """Exempt tools from eviction for room; their time to live still applies unless --forever.
 
     Effect: modifying: a pin lasts until `pxctl unpin`, also over restarts of everything
     $ pxctl pin lorenz-ode-solver
     $ pxctl pin --forever lorenz-ode-solver text-stats
     """
-    _change_pins(invocation, "pin", tools, lambda client, name: client.ask("PUT", query(name, [("forever", forever)])))
+    return _change_pins(invocation, "pin", tools, "PUT", [("forever", forever)])
 
 
 @declare(root, "unpin")
 @_tools
-def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> None:
+def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
     """Take pins away; a tool that is not pinned is fine.
 
     Effect: modifying: the tool may be evicted again
     $ pxctl unpin lorenz-ode-solver
     $ pxctl unpin 'web*'
     """
-    _change_pins(invocation, "unpin", tools, lambda client, name: client.ask("DELETE", name))
+    return _change_pins(invocation, "unpin", tools, "DELETE", [])
 
 
 def _change_pins(
-    invocation: Invocation, verb: str, tools: tuple[str, ...], change: Callable[[Client, str], Answer]
-) -> None:
+    invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, parameters: list[tuple[str, object]]
+) -> int:
     names = [tool if ":" in tool else f"tool:{tool}" for tool in tools]
     invocation.action = f"{verb} {', '.join(names)}"
-    client, documents = invocation.client(), []
-    for unit in expand(client, names):
-        invocation.action = f"{verb} {unit}"
-        documents.append(change(client, route("tool", unit, "pin")).document)
-    result = documents[0] if len(documents) == 1 else {"schema": "px.pins/1", "pins": documents}
-    if not invocation.print_result(result, (document.get("unit") for document in documents)):
-        for one in documents:
-            words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
-            invocation.print(f"{one.get('unit')} {words}")
+    client = invocation.client()
+
+    def change(unit: str) -> Document:
+        pinned: Document = client.ask(method, query(route("tool", unit, "pin"), parameters)).document
+        return pinned
+
+    def show(unit: str, one: Document) -> None:
+        words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
+        invocation.print(one.get("unit") if invocation.quiet else f"{one.get('unit')} {words}")
+
+    outcomes = one_by_one(invocation, verb, expand(client, names), change)
+    return print_outcomes(invocation, outcomes, show, listed("px.pins/1", "pins", outcomes))
 
 
 # -- logs, events, why ------------------------------------------------------------------------------------------------
@@ -491,7 +498,7 @@ def explain(invocation: Invocation, unit: str) -> None:
     invocation.action = f"explain {'execution ' if unit.isdecimal() else ''}{unit}"
     answer: Answer | Document
     if unit.isdecimal():
-        from pxctl.commands.pipe import explain_execution
+        from pxctl.executions import explain_execution
 
         answer = document = explain_execution(client, unit)
     else:
@@ -536,7 +543,7 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
     $ pxctl wait 12                     # an execution
     """
-    from pxctl.commands import pipe
+    from pxctl import executions
 
     is_execution = unit.isdecimal()
     invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
@@ -546,7 +553,7 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
         invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
     ):
         if is_execution:
-            document = pipe.await_execution(client, pipe.find_execution(client, unit), timeout)
+            document = executions.await_execution(client, executions.find_execution(client, unit), timeout)
         else:
             is_done = is_done or (wanted is None and unit.startswith("pipe:"))
             document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
@@ -554,18 +561,18 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
             if name.startswith("pipe:"):
                 if wanted is None and not is_done:  # a bare name that means a pipe
                     document, is_done = _await_unit(client, name, "done", timeout), True
-                newest = pipe.newest_of(client, name.removeprefix("pipe:"))
+                newest = executions.newest_of(client, name.removeprefix("pipe:"))
     if is_execution:
         if not invocation.print_result(document, [document.get("id")]):
-            invocation.print(f"pipe:{document.get('pipe_name')} {pipe.sentence(document)}")
-        return pipe.exit_code_of(document)
+            invocation.print(f"pipe:{document.get('pipe_name')} {executions.sentence(document)}")
+        return executions.exit_code_of(document)
     result = document if newest is None else {**document, "execution": newest}
     if not invocation.print_result(result, [document.get("unit")]):
         reason = f" ({document['reason']})" if document.get("reason") else ""
-        last = f"; {pipe.sentence(newest)}" if newest is not None else ""
+        last = f"; {executions.sentence(newest)}" if newest is not None else ""
         invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
     if is_done and newest is not None:
-        return pipe.exit_code_of(newest)
+        return executions.exit_code_of(newest)
     return Exit.OK if document.get("ok") else Exit.FAILED
 
 
