@@ -71,9 +71,9 @@ class Invocation:
         """Whether stdout is a terminal that takes control sequences."""
         return self.out_is_terminal and self.env.get("TERM") != "dumb"
 
-    def client(self) -> Client:
+    def client(self, wake: Callable[[], None] | None = None) -> Client:
         """Return a client of the daemon."""
-        return Client(self.socket_path)
+        return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
 
     def waking_client(self, no_autostart: bool) -> Client:
         """Return a client that starts the daemon where nobody answers, unless that is turned off."""
@@ -86,7 +86,7 @@ class Invocation:
             self.notice("pxctl: starting pxd …")
             start_daemon(self, START_SECONDS)
 
-        return Client(self.socket_path, wake)
+        return self.client(wake)
 
     # -- stdout
 

@@ -13,6 +13,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 Document = dict[str, Any]
@@ -144,11 +145,18 @@ class Client:
     Args:
         path: Its socket.
         wake: Called once when nobody answers there; asked again when it returns. None: that is a failure at once.
+        waiting: Returns what tells a person, while it lasts, that an answer is waited for.
     """
 
-    def __init__(self, path: str, wake: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        wake: Callable[[], None] | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         self.path = path
         self._wake = wake
+        self._waiting = waiting
         self._kept: Exchange | None = None
 
     def open(
@@ -184,7 +192,7 @@ class Client:
         """Send a request, as `open` does, and return the whole JSON answer."""
         for is_last in (method != "GET", True):
             try:
-                with self.open(method, target, keep=keep, **request) as exchange:
+                with self._waiting(), self.open(method, target, keep=keep, **request) as exchange:
                     raw = exchange.read()
                     self._kept = exchange.detach() if keep else None
                 break

@@ -116,8 +116,10 @@ class Spinner:
     Args:
         label: What is waited for ("tool:x").
         phase: Says what is going on, in a word or two; asked twice a second, may block briefly.
-        on: False draws nothing.
+        on: False draws nothing; so does a second one while another is there.
     """
+
+    _is_there = False
 
     def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
         self._label = label
@@ -126,7 +128,10 @@ class Spinner:
         self._thread = threading.Thread(target=self._draw, daemon=True) if on else None
 
     def __enter__(self) -> Spinner:
+        if Spinner._is_there:
+            self._thread = None
         if self._thread is not None:
+            Spinner._is_there = True
             self._thread.start()
         return self
 
@@ -138,6 +143,7 @@ class Spinner:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(2.0)  # whoever reads stderr may have stopped reading
+            Spinner._is_there, self._thread = False, None
 
     def _draw(self) -> None:
         is_utf8 = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")

@@ -548,6 +548,12 @@ def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: flo
     is_execution = unit.isdecimal()
     invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
     client, newest, is_done = invocation.client(), None, wanted == "done"
+    if wanted in {None, "ready"} and not is_execution:
+        with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
+            units = client.get(query("/api/status", [("unit", unit)])).document.get("units", [])
+            cold = next((one.get("unit") for one in units if one.get("state") in {"cold", "stopped"}), None)
+            if cold:
+                invocation.notice(f"pxctl: {cold} is not up, and waiting does not start it: pxctl start {cold}")
     with (
         invocation.detaching(f"no longer waiting; {unit} goes on as it is"),
         invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
