@@ -62,11 +62,8 @@ def newest_of(client: Client, name: str) -> Document | None:
 def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
     """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
     number, unit = execution.get("id"), f"pipe:{execution.get('pipe_name')}"
-
-    def too_late(_: Failure) -> Failure:
-        detail, hint = f"it is not over after {timeout:g} s", f"pxctl pipe tail -f {number}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=unit, execution=number)
-
+    detail, hint = f"it is not over after {timeout or 0:g} s", f"pxctl pipe tail -f {number}"
+    too_late = Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=unit, execution=number)
     target = query(f"/api/executions/{number}", [("wait", True)])
     return ask_until(client, lambda _: target, timeout, too_late, met=True)
 

@@ -95,7 +95,7 @@ def events_of(client: Client, target: Callable[[], str], *, follow: bool) -> Ite
         try:
             timeout = None if follow else _READ_SECONDS
             yield from stream(client, "GET", target(), opened=patience.met, timeout=timeout)
-        except (Unreachable, Interrupted, Problem) as failure:
+        except Failure as failure:
             if not follow:
                 raise
             patience.bear(failure)
@@ -122,7 +122,7 @@ def ask_until(
     client: Client,
     target: Callable[[float], str],
     timeout: float | None,
-    too_late: Callable[[Failure], Failure],
+    too_late: Failure,
     *,
     slack: float = 0.0,
     met: bool = False,
@@ -133,7 +133,7 @@ def ask_until(
         client: Of the daemon.
         target: Of so many seconds: the request.
         timeout: Seconds; None is without end.
-        too_late: Makes the failure of a time that is over.
+        too_late: Raised once they are over.
         slack: How much longer than a slice the daemon may take to say that it is over.
         met: The daemon answered before.
     """
@@ -150,7 +150,8 @@ def ask_until(
             else:
                 patience.bear(failure)
             if deadline is not None and time.monotonic() >= deadline:
-                raise too_late(failure) from failure
+                too_late.unit = failure.unit or too_late.unit
+                raise too_late from failure
 
 
 def bytes_of(event: Document) -> bytes:

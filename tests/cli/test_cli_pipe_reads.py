@@ -40,7 +40,7 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
     ended = px("pipe", "list")
     states = dict(line.split()[:2] for line in ended.lines[1:])
     assert states == {
-        "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle",
+        "bad": "broken", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle",
         "long": "idle",
     }  # fmt: skip
     assert "broken: pipe.md:3: schedule: no" in ended.text

@@ -22,20 +22,7 @@ import click
 from pxctl import output
 from pxctl.app import Invocation, Seconds, declare, no_autostart_option, root
 from pxctl.cells import DRAWING, PipeView, TerminalView, View, protocol_of, write_whole
-from pxctl.client import (
-    Client,
-    Document,
-    Exit,
-    Failure,
-    Interrupted,
-    Problem,
-    Silent,
-    Unreachable,
-    bare_name,
-    query,
-    route,
-    usage,
-)
+from pxctl.client import Client, Document, Exit, Failure, Problem, Silent, bare_name, query, route, usage
 from pxctl.commands.kernel import BACKENDS, callers_environment
 from pxctl.completion import kernel_names
 from pxctl.follow import STREAMS, Patience, bytes_of, is_loss, pages, print_event, stream
@@ -116,7 +103,7 @@ class Call:
         try:
             for _, event in stream(self._client, "POST", route("kernel", self._name, "execute"), **request):
                 yield from self._noted(event)
-        except (Interrupted, Problem) as failure:
+        except Failure as failure:
             if self._cell is None or not is_loss(failure):
                 raise
             yield from self._resumed(self._cell)
@@ -159,7 +146,7 @@ class Call:
                     raise Failure(detail, kind="interrupted", hint="pxctl kernel list")
                 patience.met()
                 yield from self._rest(cell_id)
-            except (Unreachable, Interrupted, Problem) as failure:
+            except Failure as failure:
                 patience.bear(failure)
             else:
                 time.sleep(_PAUSE_SECONDS)

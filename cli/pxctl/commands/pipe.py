@@ -38,7 +38,7 @@ def _state_of(pipe: Document) -> str:
     if pipe.get("queued"):
         return "queued"
     if pipe.get("config_error"):
-        return "failed"
+        return "broken"
     return "idle" if pipe.get("enabled") else "disabled"
 
 

@@ -588,9 +588,7 @@ def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> 
     def target(seconds: float) -> str:
         return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
 
-    def too_late(failure: Failure) -> Failure:
-        name = failure.unit or (unit if ":" in unit else f"tool:{unit}")
-        detail, hint = f"it is not {goal} after {timeout:g} s", f"pxctl why {name}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=name, status=504)
-
+    name = unit if ":" in unit else f"tool:{unit}"
+    detail, hint = f"it is not {goal} after {timeout or 0:g} s", f"pxctl why {unit}"
+    too_late = Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=name, status=504)
     return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)
