@@ -426,11 +426,11 @@ class _Root(PxGroup):
 _SECTIONS = {
     "Tools and other units": {
         "run": "run", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
-        "unpin": "units", "wait": "units", "tools": "tools",
+        "unpin": "units", "wait": "history", "tools": "tools",
     },
     "Cells and kernels": {"exec": "exec", "kernel": "kernel"},
     "Pipes": {"pipe": "pipe"},
-    "What is and what happened": {"logs": "units", "events": "units", "why": "units", "doctor": "daemon"},
+    "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
     "The daemon and this client": {
         "daemon": "daemon", "config": "daemon", "completion": "daemon", "version": "daemon",
     },

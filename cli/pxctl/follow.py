@@ -30,6 +30,7 @@ from pxctl.client import (
     split_lines,
     usage,
 )
+from pxctl.shaper import Shaper
 
 NDJSON = "application/x-ndjson"
 STREAMS = ("stdout", "stderr")
@@ -272,8 +273,6 @@ class Outlet:
     """Where one stream goes: bytes as they are, or shaped for a terminal."""
 
     def __init__(self, invocation: Invocation, stream: str) -> None:
-        from pxctl.cells import Shaper
-
         is_terminal = invocation.err_is_terminal if stream == "stderr" else invocation.out_is_terminal
         self._write = output.write_error if stream == "stderr" else output.write
         self._shaper = Shaper(colour=invocation.has_colour, full=True) if is_terminal else None

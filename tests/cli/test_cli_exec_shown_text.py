@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.cells import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
+from pxctl.shaper import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
 
 FRAGMENTS = st.sampled_from(
     ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",

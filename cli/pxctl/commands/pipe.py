@@ -20,6 +20,7 @@ from pxctl.coerce import CannotRead, read_json
 from pxctl.commands.units import listed, one_by_one, print_outcomes, request
 from pxctl.completion import EXAMPLE_PIPES, examples, execution_ids, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
+from pxctl.shaper import shaped
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
@@ -117,8 +118,6 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         prompt = document.get("rendered_prompt" if is_execution else "rendered")
         if not isinstance(prompt, str):
             raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=Exit.USAGE)
-        from pxctl.cells import shaped
-
         output.write(shaped(prompt, colour=False) if invocation.out_is_terminal else prompt)
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
         names = _EXECUTION_FACTS if is_execution else _PIPE_FACTS
