@@ -429,7 +429,7 @@ _SECTIONS = {
         "unpin": "units", "wait": "history", "tools": "tools",
     },
     "Cells and kernels": {"exec": "exec", "kernel": "kernel"},
-    "Pipes": {"pipe": "pipe"},
+    "Pipes": {"pipe": "pipe_runs"},
     "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
     "The daemon and this client": {
         "daemon": "daemon", "config": "daemon", "completion": "daemon", "version": "daemon",

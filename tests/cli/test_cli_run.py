@@ -333,3 +333,11 @@ def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDae
         ("POST", "close"),
     ]
     assert len(daemon._connections) == 1
+
+
+def test_a_target_that_cannot_be_written_is_told_before_the_run(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/tools/a/run", document({"ok": True}))
+    ended = px("run", "a", "-o", f"{px.folder}/nowhere/x")
+    assert (ended.code, ended.out, daemon.seen) == (1, b"", [])
+    assert "no such folder" in ended.err
+    assert px("run", "a").out == b'{"ok": true}\n', "an answer ends with a newline, on a pipe, too"
