@@ -72,6 +72,7 @@ class Call:
 
     def __init__(self, client: Client, name: str, body: Document, fields: dict[str, str]) -> None:
         self._client = client
+        self._asking = Client(client.path)  # without a spinner, which would draw into the output
         self._name = name
         self._body = body
         self._fields = fields
@@ -139,7 +140,7 @@ class Call:
         patience, row = Patience(met=True), dict[str, Any]()
         while row.get("status", "running") == "running":
             try:
-                cells = self._client.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
+                cells = self._asking.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
                 row = next((cell for cell in cells if cell.get("id") == cell_id), {})
                 if not row:
                     detail = "the cell is not in the session's history"
@@ -173,7 +174,7 @@ class Call:
         def ask() -> None:
             # The stream tells what became of the cell; the next Ctrl-C asks again.
             with contextlib.suppress(Failure):
-                self._client.ask("POST", target)
+                self._asking.ask("POST", target)
 
         threading.Thread(target=ask, daemon=True).start()
 
