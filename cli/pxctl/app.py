@@ -7,25 +7,21 @@ most one error on stderr, or one problem document on stdout under `--json`.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import math
 import os
 import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
 from pxctl import output, paths
-from pxctl.client import FAILED, OK, USAGE, Answer, Client, Failure, Silent, usage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
-    Document = dict[str, Any]
+from pxctl.client import Answer, Client, Document, Exit, Failure, Silent, usage
 
 UNKNOWN_VERSION = "0+unknown"
 _STDERR_LINES, _STDERR_COLUMNS = 20, 400
@@ -34,23 +30,14 @@ _STDERR_LINES, _STDERR_COLUMNS = 20, 400
 class Invocation:
     """What was asked for, beside the command's own arguments: global options, the daemon that is meant, the streams.
 
-    Attributes:
-        env: The environment.
-        socket: `--socket`, or None.
-        system: `--system`.
-        json: `--json`.
-        colour: `--color`.
-        quiet: `-q`.
-        action: What is being done, in the words of "pxctl: cannot …"; set by the command.
+    `action` is what is being done, in the words of "pxctl: cannot …".
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
         self.env = env
         self.socket: str | None = None
-        self.system = False
-        self.json = False
+        self.system = self.json = self.quiet = False
         self.colour = "auto"
-        self.quiet = False
         self.action: str | None = None
         self.in_is_terminal, self.out_is_terminal, self.err_is_terminal = map(os.isatty, range(3))
 
@@ -67,7 +54,7 @@ class Invocation:
     @property
     def width(self) -> int | None:
         """Columns to lay a table out in; None when nobody's terminal limits it."""
-        return output.width(self.env) if self.out_is_terminal else None
+        return output.screen(self.env)[0] if self.out_is_terminal else None
 
     @property
     def has_colour(self) -> bool:
@@ -84,17 +71,13 @@ class Invocation:
         """Whether stdout is a terminal that takes control sequences."""
         return self.out_is_terminal and self.env.get("TERM") != "dumb"
 
-    def paint(self, text: str, style: str | None) -> str:
-        """Return `text` in a style, where stdout is painted."""
-        return output.paint(text, style, on=self.has_colour)
-
-    def client(self) -> Client:
+    def client(self, wake: Callable[[], None] | None = None) -> Client:
         """Return a client of the daemon."""
-        return Client(self.socket_path)
+        return Client(self.socket_path, wake, lambda: self.spinner("pxd", "waiting for its answer…"))
 
-    def waking_client(self, *, autostart: bool = True) -> Client:
+    def waking_client(self, no_autostart: bool) -> Client:
         """Return a client that starts the daemon where nobody answers, unless that is turned off."""
-        if not autostart or self.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
+        if no_autostart or self.env.get("PX_AUTOSTART", "1").strip().lower() in {"0", "false", "no", "off"}:
             return self.client()
 
         def wake() -> None:
@@ -103,12 +86,13 @@ class Invocation:
             self.notice("pxctl: starting pxd …")
             start_daemon(self, START_SECONDS)
 
-        return Client(self.socket_path, wake)
+        return self.client(wake)
 
-    def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
-        """Return a spinner, which draws where a person sees it and wants it."""
-        on = self.err_is_terminal and not self.quiet and self.env.get("TERM") != "dumb"
-        return output.Spinner(label, phase if callable(phase) else lambda: phase, on=on)
+    # -- stdout
+
+    def paint(self, text: str, style: str | None) -> str:
+        """Return `text` in a style, where stdout is painted."""
+        return output.paint(text, style, on=self.has_colour)
 
     def print(self, *lines: object) -> None:
         """Write lines of the result."""
@@ -129,15 +113,22 @@ class Invocation:
             self.print(*ids)
         return self.json or self.quiet
 
-    def print_table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> None:
-        """Write a table with its heading."""
-        self.print(*self.table_lines(columns, rows))
-
-    def table_lines(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
+    def table(self, columns: Sequence[output.Column], rows: Sequence[Document]) -> list[str]:
         """Return the painted lines of a table with its heading."""
         on = self.has_colour
         lines = output.table(columns, rows, self.width)
         return ["".join(output.paint(text, style, on=on) for text, style in line).rstrip() for line in lines]
+
+    def print_rows(
+        self, result: Answer | Document, rows: Sequence[Document], key: str, columns: Sequence[output.Column], none: str
+    ) -> None:
+        """Write rows as a table, as `--json` the whole result, as `-q` one member of each; `none`: there are none."""
+        if self.print_result(result, (row.get(key) for row in rows)):
+            return
+        if rows:
+            self.print(*self.table(columns, rows))
+        else:
+            self.notice(none)
 
     def print_facts(self, facts: Iterable[tuple[str, object]]) -> None:
         """Write names and values, the values below each other; what is absent is left out."""
@@ -147,9 +138,19 @@ class Invocation:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             self.print(f"{name}{' ' * (widest - output.width_of(name))}  {output.clean(text)}")
 
+    def print_saved(self, path: object, size: int, content_type: str, words: str = "", **facts: object) -> None:
+        """Say that an answer was saved in a file."""
+        if self.json:
+            known = {"path": str(path), "size_bytes": size, "content_type": content_type}
+            self.print_json({"schema": "px.saved/1", **known, **facts})
+        else:
+            self.notice(f"saved {path} ({output.size(size)}{words})")
+
     def moment(self, text: object) -> str:
         """Return an RFC 3339 time as a person's clock says it on a terminal; elsewhere as it came."""
         return output.local(text) if self.out_is_terminal else output.ABSENT if text is None else str(text)
+
+    # -- stderr
 
     def notice(self, *lines: str) -> None:
         """Write lines of progress or warning to stderr; `-q` silences them."""
@@ -161,14 +162,32 @@ class Invocation:
         for line in lines:
             output.notice(line)
 
+    def print_warnings(self, document: Document) -> None:
+        """Say what the daemon warns of in its answer."""
+        self.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
+
+    def spinner(self, label: str, phase: str | Callable[[], str]) -> output.Spinner:
+        """Return a spinner, which draws where a person sees it and wants it."""
+        on = self.err_is_terminal and not self.quiet and self.env.get("TERM") != "dumb"
+        return output.Spinner(label, phase if callable(phase) else lambda: phase, on=on)
+
+    @contextlib.contextmanager
+    def detaching(self, words: str) -> Iterator[None]:
+        """Let Ctrl-C end a wait, and say in `words` what goes on in spite of it."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.warn(f"\npxctl: {words}")
+            raise Silent(Exit.FAILED) from None
+
     def confirm_removal(self, unit: str, hint: str) -> None:
         """Return when a person says that a unit and its folder may go; `hint` is the command that does not ask."""
         if not self.in_is_terminal or not self.err_is_terminal:
-            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, exit_code=USAGE, unit=unit)
+            raise Failure("nobody is there to be asked", kind="unconfirmed", hint=hint, exit_code=Exit.USAGE, unit=unit)
         output.write_error(f"Remove {unit} and its folder? [y/N] ")
         if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
             self.warn("not removed")
-            raise Silent(FAILED)
+            raise Silent(Exit.FAILED)
 
 
 # -- one command line -------------------------------------------------------------------------------------------------
@@ -186,7 +205,7 @@ def run(arguments: list[str]) -> int:
         # A line that was not parsed to its end may have asked for JSON behind the mistake.
         invocation.json = invocation.json or (failure.kind == "usage" and "--json" in arguments)
         return report(invocation, failure)
-    return code if isinstance(code, int) else OK
+    return code if isinstance(code, int) else Exit.OK
 
 
 def _failure_of(error: BaseException) -> Failure:
@@ -209,7 +228,7 @@ def report(invocation: Invocation, failure: Failure) -> int:
     """Say how it failed: a problem document on stdout with `--json`, else words on stderr. Returns the exit code."""
     if invocation.json:
         output.write(json.dumps(failure.document(), ensure_ascii=False) + "\n")
-        return failure.exit_code or FAILED
+        return failure.exit_code or Exit.FAILED
     on = invocation.err_has_colour
     action = invocation.action if failure.action is None else failure.action
     what = f"cannot {action}: {failure.detail}" if action and failure.kind != "usage" else failure.detail
@@ -217,7 +236,7 @@ def report(invocation: Invocation, failure: Failure) -> int:
     invocation.warn(*(f"  {line}" for line in _particulars(failure.document())))
     if failure.hint:
         invocation.warn(output.paint("hint:", "bold", on=on) + f" {failure.hint}")
-    return failure.exit_code or FAILED
+    return failure.exit_code or Exit.FAILED
 
 
 def _particulars(document: Document) -> list[str]:
@@ -249,7 +268,6 @@ class Seconds(click.FloatRange):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error where it is none."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is no finite number of seconds.", param, ctx)
@@ -264,23 +282,6 @@ def timeout_option(help_text: str = "Give up waiting after S seconds (exit 7).")
 no_autostart_option = click.option("--no-autostart", is_flag=True, help="Do not start the daemon when it is not there.")
 
 
-def _store(attribute: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    """Return a callback that puts a given value into the invocation; values that were not given leave it alone."""
-
-    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
-        invocation: Invocation | None = context.find_root().obj
-        if invocation is not None and value is not None and value is not False:
-            setattr(invocation, attribute, value)
-
-    return keep
-
-
-def _show_version(context: click.Context, _: click.Parameter, value: Any) -> None:
-    if value and not context.resilient_parsing:
-        click.echo(f"pxctl {own_version()}")
-        context.exit(OK)
-
-
 def own_version() -> str:
     """Return the version of the distribution, or a placeholder in a bare source tree."""
     from importlib import metadata
@@ -291,20 +292,38 @@ def own_version() -> str:
         return UNKNOWN_VERSION
 
 
+def _show_version(context: click.Context, _: click.Parameter, value: Any) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"pxctl {own_version()}")
+        context.exit(Exit.OK)
+
+
 def _global(*names: str, attribute: str, **settings: Any) -> click.Option:
-    return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=_store(attribute), **settings)
+    """Return an option that is taken anywhere on the line; a value that was given goes into the invocation."""
+
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        invocation: Invocation | None = context.find_root().obj
+        if invocation is not None and value is not None and value is not False:
+            setattr(invocation, attribute, value)
+
+    return click.Option([*names, f"px_{attribute}"], expose_value=False, callback=keep, **settings)
 
 
 _COLOURS = click.Choice(["auto", "always", "never"])
+_VERSION: Any = {
+    "is_flag": True,
+    "is_eager": True,
+    "expose_value": False,
+    "callback": _show_version,
+    "help": "Version.",
+}
 _GLOBAL_OPTIONS = [
     _global("--socket", attribute="socket", metavar="PATH", help="Socket of the daemon."),
     _global("--system", attribute="system", is_flag=True, help="The machine's daemon, not the user's."),
     _global("--json", attribute="json", is_flag=True, help="One JSON document on stdout (streams: NDJSON)."),
     _global("--color", attribute="colour", type=_COLOURS, help="Colour; also NO_COLOR."),
     _global("-q", "--quiet", attribute="quiet", is_flag=True, help="Ids only, no notices."),
-    click.Option(
-        ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Version."
-    ),
+    click.Option(["--version"], **_VERSION),
 ]
 _GLOBAL_WORDS = "Global options, explained by pxctl --help: --socket, --system, --json, --color, -q."
 
@@ -322,8 +341,7 @@ class PxCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the command's own options; the global ones are explained once, by `pxctl --help`."""
         options = [one for one in self._own if isinstance(one, click.Option)]
-        records = [record for one in options if (record := one.get_help_record(ctx)) is not None]
-        if records:
+        if records := [record for one in options if (record := one.get_help_record(ctx)) is not None]:
             with formatter.section("Options"):
                 formatter.write_dl(records)
 
@@ -351,7 +369,7 @@ class PxGroup(click.Group):
         """Parse; called with nothing at all, show the help on stderr: nothing was asked for, so it is no result."""
         if not args and not ctx.resilient_parsing:
             output.notice(self.get_help(ctx))
-            raise Silent(USAGE)
+            raise Silent(Exit.USAGE)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -368,10 +386,10 @@ class PxGroup(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches
 
-        known, word = self.list_commands(ctx), _OTHER_WORDS.get(name, "")
-        word = _OTHER_WORDS.get(word, word) if word.split(" ")[0] not in [*known, "--help"] else word
-        if word.split(" ")[0] not in [*known, "--help"]:
-            word = next(iter(get_close_matches(name, known, 1)), "--help")
+        known, word = [*self.list_commands(ctx), "--help"], _OTHER_WORDS.get(name, "")
+        word = word if word.split(" ")[0] in known else _OTHER_WORDS.get(word, word)
+        if word.split(" ")[0] not in known:
+            word = next(iter(get_close_matches(name, known[:-1], 1)), "--help")
         raise usage(f"there is no command {name!r}", f"{ctx.command_path} {word}")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -408,11 +426,11 @@ class _Root(PxGroup):
 _SECTIONS = {
     "Tools and other units": {
         "run": "run", "status": "units", "start": "units", "stop": "units", "restart": "units", "pin": "units",
-        "unpin": "units", "wait": "units", "tools": "tools",
+        "unpin": "units", "wait": "history", "tools": "tools",
     },
     "Cells and kernels": {"exec": "exec", "kernel": "kernel"},
-    "Pipes": {"pipe": "pipe"},
-    "What is and what happened": {"logs": "units", "events": "units", "why": "units", "doctor": "daemon"},
+    "Pipes": {"pipe": "pipe_runs"},
+    "What is and what happened": {"logs": "history", "events": "history", "why": "history", "doctor": "daemon"},
     "The daemon and this client": {
         "daemon": "daemon", "config": "daemon", "completion": "daemon", "version": "daemon",
     },
@@ -421,19 +439,30 @@ _MODULES = {name: module for section in _SECTIONS.values() for name, module in s
 root = _Root("pxctl", help="Ask and steer pxd, the daemon that holds warm tools, kernels and pipes.")
 
 
-def declare(group: click.Group, name: str) -> Callable[[Callable[..., int | None]], PxCommand]:
+def declare(
+    group: click.Group, name: str, action: str | None = None
+) -> Callable[[Callable[..., int | None]], PxCommand]:
     """Declare a command of a group; the function gets the Invocation first and returns the exit code (None is 0).
 
     Its docstring is the help: the text, then "Effect: …" where it changes something, then examples as `$` lines.
+    `action` is what it does, in the words of "pxctl: cannot …", with the command's arguments in braces.
     """
 
     def wrap(function: Callable[..., int | None]) -> PxCommand:
+        def call(**given: Any) -> int | None:
+            invocation: Invocation = click.get_current_context().obj
+            if action is not None:
+                named = {key: ", ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
+                invocation.action = action.format(**named)
+            return function(invocation, **given)
+
         text, *examples = inspect.cleandoc(function.__doc__ or "").split("\n$ ")
         about, _, effect = text.partition("\n\nEffect: ")
         # The list of commands shows the first clause of the first sentence.
         short = re.split(r"[;:(.]", " ".join(about.split("\n\n")[0].split()))[0]
         settings: Any = {"effect": " ".join(effect.split()) or "read-only", "examples": examples}
-        made = click.command(name, cls=PxCommand, help=about, short_help=short, **settings)(click.pass_obj(function))
+        call.__dict__.update(function.__dict__)  # click's decorators keep the parameters there
+        made = click.command(name, cls=PxCommand, help=about, short_help=short, **settings)(call)
         group.add_command(made)
         return made
 

@@ -15,169 +15,15 @@ import json
 import os
 import re
 import time
-from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pxctl import output
-from pxctl.client import Failure
+from pxctl.app import Invocation
+from pxctl.client import Document, Failure
 from pxctl.follow import bytes_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
-    from pxctl.app import Invocation
-
-    Event = dict[str, Any]
-
-LINE_CHARACTERS = 4000
-"""A line on a terminal is clamped to this many."""
-SHOWN_LINES, TAIL_LINES = 20, 5
-"""Output of more lines is collapsed to so many, of which so many are its last ones."""
-
-
-# -- text on a terminal -----------------------------------------------------------------------------------------------
-
-_RESET = "\x1b[0m"
-_HELD_CHARACTERS = 65536
-"""What is kept of a hidden line that has no end."""
-_SEQUENCE = re.compile(
-    r"(\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI
-    r"|\x1b[\]P_^X][^\x07\x1b\x9c\n]{0,1024}(?:\x07|\x1b\\)"  # OSC and the other strings
-    r"|\x1b[ -/]{1,4}[0-~]|\x1b[0-OQ-WYZ\\`-~])"  # two characters and more (ECMA-48)
-)
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]{0,64}[ -/]{0,8}|[\]P_^X][^\x07\x1b\x9c\n]{0,1024}\x1b?|[ -/]{0,4})?\Z")
-"""What may become an escape sequence with the next piece."""
-_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""C0 but tab, newline, return; DEL, C1, overrides of direction, halves of characters."""
-_PARTS = re.compile(r"(\x1b\[[0-9;:]*m|\r)")
-
-
-def harmless(text: str, *, colour: bool) -> str:
-    """Return a complete text without what steers a terminal; colours stay where `colour` wants them."""
-    pieces = _SEQUENCE.split(text)
-    for at, piece in enumerate(pieces):
-        if at % 2 == 0:
-            pieces[at] = _CONTROLS.sub("�", piece)
-        elif not (colour and _COLOUR.fullmatch(piece)):
-            pieces[at] = ""
-    return "".join(pieces)
-
-
-class Shaper:
-    """Shapes what one cell prints: harmless, clamped, collapsed; the same however the text is cut into pieces.
-
-    Args:
-        colour: Whether colours are kept.
-        full: Show all lines; else the first ones as they come, and at the end the last ones.
-    """
-
-    def __init__(self, *, colour: bool, full: bool) -> None:
-        self._colour = colour
-        self._head: float = float("inf") if full else SHOWN_LINES - TAIL_LINES
-        self._done = 0
-        self._held = ""  # the beginning of an escape sequence
-        self._column = self._omitted = 0  # of the line that is being shown
-        self._is_painted = self._returned = False
-        self._tail: deque[tuple[str, int]] = deque(maxlen=TAIL_LINES)
-        self._open, self._open_omitted = "", 0  # the hidden line without an end
-        self.hidden_lines = 0
-
-    @property
-    def hides(self) -> bool:
-        """Whether what comes now is not shown as it comes."""
-        return self._done >= self._head
-
-    def feed(self, text: str) -> str:
-        """Return what to write for some more of the output; may be empty."""
-        written, text, self._held = "", self._held + text, ""
-        while text and not self.hides:
-            line, newline, text = text.partition("\n")
-            if not newline and (begun := _BEGUN.search(line)):
-                line, self._held = line[: begun.start()], begun[0]
-            written += self._put(harmless(line, colour=self._colour))
-            if newline:
-                written += self._end_line()
-                self._done += 1
-        first, *rest = text.split("\n")
-        self._hide(first)
-        for line in rest:
-            self._close()
-            self._hide(line)
-        return written
-
-    def block(self, text: str) -> str:
-        """Return what to write for text that has lines of its own: a result behind a print without a newline."""
-        return self.fresh() + self.feed(text if text.endswith("\n") else f"{text}\n")
-
-    def fresh(self) -> str:
-        """Return what ends a line that is begun; empty where none is."""
-        written, self._held = self._put(harmless(self._held, colour=self._colour)), ""
-        if self._column:
-            self._done += 1
-            written += self._end_line()
-        if self._open or self._open_omitted:
-            self._close()
-        if self._is_painted:
-            self._is_painted = False
-            written += _RESET
-        return written
-
-    def end(self, note: Callable[[int], str]) -> str:
-        """Return what is left to write: how many lines were hidden, in the words of `note`, and the last ones."""
-        written = self.fresh()
-        if (left_out := self.hidden_lines - len(self._tail)) > 0:
-            written += note(left_out) + "\n"
-        for text, omitted in self._tail:
-            written += self._put(harmless(text, colour=self._colour))
-            self._omitted += omitted
-            written += self._end_line() + (_RESET if self._is_painted else "")
-            self._is_painted = False
-        self._tail.clear()
-        self.hidden_lines = 0
-        return written
-
-    def _put(self, text: str) -> str:
-        """Return what to write for some more of the line; `text` is harmless and has no newline."""
-        written = []
-        for part in _PARTS.split(text):
-            if part == "\r":
-                self._returned = True
-            elif part.startswith("\x1b"):
-                written.append(part)
-                self._is_painted = part not in {_RESET, "\x1b[m"}
-            elif part:
-                if self._returned:  # a carriage return begins the line anew
-                    written.append("\r\x1b[K" if self._column else "")
-                    self._column, self._omitted, self._returned = 0, 0, False
-                taken = part[: LINE_CHARACTERS - self._column]
-                self._column += len(taken)
-                self._omitted += len(part) - len(taken)
-                written.append(taken)
-        return "".join(written)
-
-    def _end_line(self) -> str:
-        note = f"… [{self._omitted} characters omitted]" if self._omitted else ""
-        self._column, self._omitted, self._returned = 0, 0, False
-        return f"{_RESET if note and self._is_painted else ''}{note}\n"
-
-    def _hide(self, text: str) -> None:
-        taken = text[: _HELD_CHARACTERS - len(self._open)]
-        self._open += taken
-        self._open_omitted += len(text) - len(taken)
-
-    def _close(self) -> None:
-        self._tail.append((self._open, self._open_omitted))
-        self._open, self._open_omitted = "", 0
-        self.hidden_lines += 1
-
-
-def shaped(text: str, *, colour: bool) -> str:
-    """Return a complete text in clamped, harmless lines, each with its end."""
-    return Shaper(colour=colour, full=True).block(text)
-
+from pxctl.shaper import SHOWN_LINES, Shaper, shaped
 
 # -- what a bundle of a result holds ----------------------------------------------------------------------------------
 
@@ -193,12 +39,9 @@ def picture_in(bundle: Mapping[str, Any]) -> tuple[str, bytes] | None:
     """Return media type and bytes of the first picture; None where there is none, or what is there is not base64."""
     for mime in filter(bundle.__contains__, _PICTURES):
         text = _joined(bundle[mime])
-        try:
-            found = text.encode() if mime == _SVG else binascii.a2b_base64("".join(text.split()), strict_mode=True)
-        except (ValueError, UnicodeEncodeError):
-            continue
-        if found:
-            return mime, found
+        with contextlib.suppress(ValueError):
+            if found := text.encode() if mime == _SVG else binascii.a2b_base64("".join(text.split()), strict_mode=True):
+                return mime, found
     return None
 
 
@@ -211,8 +54,7 @@ def words_of(bundle: Mapping[str, Any], *, indent: int | None = None) -> str:
     text = "" if mime is None else _joined(bundle[mime])
     if mime != "text/html":
         return text
-    lines = (line.strip() for line in _TAGS.sub(" ", text).splitlines())
-    return "\n".join(line for line in lines if line)
+    return "\n".join(line for each in _TAGS.sub(" ", text).splitlines() if (line := each.strip()))
 
 
 def _joined(value: Any) -> str:
@@ -266,8 +108,7 @@ def save_picture(env: Mapping[str, str], name: str, mime: str, content: bytes) -
     if home := env.get("PX_HOME"):
         folder = Path(home).expanduser().absolute() / "pictures"
     else:
-        cache = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home(), ".cache")
-        folder = Path(cache, "pxd", "pictures")
+        folder = Path(env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or Path.home(), ".cache"), "pxd", "pictures")
     ours, oldest = re.compile(r"[0-9a-f]{16}-\d+\.\w+"), time.time() - _KEEP_SECONDS
     path = folder / f"{name}.{_PICTURES[mime]}"
     try:
@@ -320,20 +161,11 @@ class View:
         self._has_headers = has_headers
         self._said: set[str] = set()
         self._spinner: output.Spinner | None = None
-        self.phase = ""
-        self._pictures = 0
+        self.phase = self.title = ""
+        self.count = self.index = self._pictures = 0
         self.has_shown_error = False
-        self.count = 0
-        self.index = 0
-        self.title = ""
 
-    @property
-    def heads(self) -> bool:
-        """Whether the cell that runs has a header."""
-        is_one_of_many = self.count > 1 or self.index > 0 or (self._has_headers and self.count != 1)
-        return not self.invocation.quiet and (bool(self.title) or is_one_of_many)
-
-    def show(self, event: Event) -> None:
+    def show(self, event: Document) -> None:
         """Show one event."""
         match event.get("event"):
             case "cell_started":
@@ -359,13 +191,15 @@ class View:
             case "notice":
                 self.say_once(str(event.get("text")))
             case "rung":
-                self.remark(f"ending the cell: {event.get('action')}")
+                self.line(f"{self._mark}ending the cell: {event.get('action')}", "yellow")
             case "queued":
                 self.waiting(f"waiting in line ({event.get('position')})…")
             case "starting":
                 self.waiting("starting the kernel…")
 
-    def conclude(self, result: Event) -> None:
+    _mark = "pxctl: "
+
+    def conclude(self, result: Document) -> None:
         """Tell what is to be told of the whole call, whatever came of it."""
         for document in [*(result.get("cells") or []), result]:
             for text in document.get("notices") or []:
@@ -378,12 +212,18 @@ class View:
             self.close_line()
             self.invocation.notice(f"pxctl: {shaped(text, colour=False).rstrip()}")
 
+    def header(self, words: str, style: str) -> None:
+        """Announce the cell that runs, or say how it ended; a single one goes without."""
+        is_one_of_many = self.count > 1 or self.index > 0 or (self._has_headers and self.count != 1)
+        if not self.invocation.quiet and (self.title or is_one_of_many):
+            self.line(words, style)
+
     @property
     def number(self) -> str:
         """`[2/5]`, or `[2]` where nobody knows how many there are."""
         return f"[{self.index + 1}/{self.count}]" if self.count else f"[{self.index + 1}]"
 
-    def verdict(self, cell: Event) -> tuple[str, str]:
+    def verdict(self, cell: Document) -> tuple[str, str]:
         """Return the words and the style for how a cell ended."""
         status, seconds = str(cell.get("status")), cell.get("duration_seconds")
         sign, style = _SIGNS.get(status, ("?", "red"))
@@ -404,32 +244,20 @@ class View:
             self._spinner.stop()
             self._spinner = None
 
-    def _save(self, cell_id: str, mime: str, content: bytes) -> Path:
+    def save(self, cell_id: str, mime: str, content: bytes) -> str:
+        """Save a picture and return where."""
         self._pictures += 1
-        return save_picture(self.invocation.env, f"{cell_id}-{self._pictures}", mime, content)
+        return f"saved: {save_picture(self.invocation.env, f'{cell_id}-{self._pictures}', mime, content)}"
 
-    # What the views of cells show each in their own way.
+    # What the views of cells show each in their own way; a kernel that is started has none.
 
-    def begin(self, event: Event) -> None:
-        """A cell was sent to the kernel."""
-
-    def output(self, stream: str, content: bytes) -> None:
-        """Some more of what it prints."""
-
-    def rich(self, cell_id: str, event: Event) -> None:
-        """A result or a display."""
-
-    def traceback(self, lines: list[str]) -> None:
-        """It raised something."""
-
-    def status(self, status: Event) -> None:
-        """A helper of the prelude says what it did."""
-
-    def remark(self, text: str) -> None:
-        """A step of the interrupt ladder was taken."""
-
-    def end(self, cell: Event) -> None:
-        """It ended."""
+    def line(self, text: str, style: str) -> None: ...
+    def begin(self, event: Document) -> None: ...
+    def output(self, stream: str, content: bytes) -> None: ...
+    def rich(self, cell_id: str, event: Document) -> None: ...
+    def traceback(self, lines: list[str]) -> None: ...
+    def status(self, status: Document) -> None: ...
+    def end(self, cell: Document) -> None: ...
 
     def finish(self) -> None:
         """Nothing more comes, whatever the reason; may be called twice."""
@@ -446,7 +274,7 @@ class PipeView(View):
         self._colour = invocation.err_has_colour
         self._shaper = Shaper(colour=self._colour, full=True) if invocation.err_is_terminal else None
 
-    def _line(self, text: str) -> None:
+    def line(self, text: str, style: str) -> None:
         if not self._raw:
             self.close_line()
             self.invocation.notice(text)
@@ -454,14 +282,10 @@ class PipeView(View):
     def waiting(self, phase: str) -> None:
         """Say nothing: stderr may be a program's, too."""
 
-    def begin(self, event: Event) -> None:
-        """Announce it on stderr."""
-        del event
-        if self.heads:
-            self._line(f"{self.number} {self.title}".rstrip())
+    def begin(self, event: Document) -> None:
+        self.header(f"{self.number} {self.title}".rstrip(), "")
 
     def output(self, stream: str, content: bytes) -> None:
-        """Pass the bytes on."""
         if stream == "stdout":
             output.write(content)
             self._ends_line = content.endswith(b"\n") if content else self._ends_line
@@ -470,7 +294,7 @@ class PipeView(View):
         else:
             output.write_error(self._shaper.feed(content.decode("utf-8", "replace")))
 
-    def rich(self, cell_id: str, event: Event) -> None:
+    def rich(self, cell_id: str, event: Document) -> None:
         """Write the text of a result on lines of its own, and name the file of a picture on stderr."""
         if self._raw or event.get("update"):
             return
@@ -479,30 +303,22 @@ class PipeView(View):
             output.write(("" if self._ends_line else "\n") + text.removesuffix("\n") + "\n")
             self._ends_line = True
         if (picture := picture_in(bundle)) is not None:
-            path = self._save(cell_id, *picture)
-            self.invocation.notice(f"pxctl: {picture[0]} ({output.size(len(picture[1]))}) saved: {path}")
+            kind = f"{picture[0]} ({output.size(len(picture[1]))})"
+            self.invocation.notice(f"pxctl: {kind} {self.save(cell_id, *picture)}")
 
     def traceback(self, lines: list[str]) -> None:
-        """Write it to stderr."""
         if lines and not self._raw:
             self.has_shown_error = True
             self.close_line()
             output.write_error(shaped("\n".join(lines), colour=self._colour))
 
-    def remark(self, text: str) -> None:
-        """Tell it on stderr."""
-        self._line(f"pxctl: {text}")
-
     def close_line(self) -> None:
-        """End a line of stderr that is begun."""
         if self._shaper is not None:
             output.write_error(self._shaper.fresh())
 
-    def end(self, cell: Event) -> None:
-        """Say on stderr how it ended."""
+    def end(self, cell: Document) -> None:
         self.close_line()
-        if self.heads:
-            self._line(f"{self.number} {self.verdict(cell)[0]}")
+        self.header(f"{self.number} {self.verdict(cell)[0]}", "")
 
 
 class TerminalView(View):
@@ -514,6 +330,8 @@ class TerminalView(View):
         protocol: How pictures are drawn.
         kernel: Returns how the kernel is called, for commands that show the rest.
     """
+
+    _mark = "~ "
 
     def __init__(
         self,
@@ -530,18 +348,15 @@ class TerminalView(View):
         self._protocol = protocol
         self._kernel = kernel
         self._cell_id = ""
-        self._shaper = self._new_shaper()
-        self._updates: dict[str, Event] = {}
-
-    def _new_shaper(self) -> Shaper:
-        return Shaper(colour=self.invocation.has_colour, full=self._full)
+        self._shaper = Shaper(colour=invocation.has_colour, full=full)
+        self._updates: dict[str, Document] = {}
 
     def _write(self, piece: str | bytes) -> None:
         if piece:
             super().close_line()  # the spinner
             output.write(piece)
 
-    def _line(self, text: str, style: str) -> None:
+    def line(self, text: str, style: str) -> None:
         self._write(self._shaper.fresh() + self.invocation.paint(text, style) + "\n")
 
     def _put(self, written: str) -> None:
@@ -558,14 +373,13 @@ class TerminalView(View):
             return self.invocation.paint(text, "dim")
 
         self._write(self._shaper.end(note))
-        self._shaper = self._new_shaper()
+        self._shaper = Shaper(colour=self.invocation.has_colour, full=self._full)
 
-    def begin(self, event: Event) -> None:
+    def begin(self, event: Document) -> None:
         """Write its header, and its code where it came from a file."""
-        self._shaper, self._updates = self._new_shaper(), {}
+        self._shaper, self._updates = Shaper(colour=self.invocation.has_colour, full=self._full), {}
         self._cell_id = str(event.get("id"))
-        if self.heads:
-            self._line(f"{self.number} {self.title}".rstrip(), "bold")
+        self.header(f"{self.number} {self.title}".rstrip(), "bold")
         code = str(event.get("code") or "").strip("\n") if self._has_headers else ""
         lines = shaped(code, colour=False).splitlines() if code else []
         if lines and re.match(r"#\s?%%(\s|\Z)", lines[0]):
@@ -574,17 +388,16 @@ class TerminalView(View):
             left_out = output.counted(len(lines) - SHOWN_LINES + 1, "more line")
             lines = [*lines[: SHOWN_LINES - 1], f"… {left_out}"]
         for line in lines:
-            self._line(f"│ {line}", "dim")
+            self.line(f"│ {line}", "dim")
         self.waiting("running…")
 
     def output(self, stream: str, content: bytes) -> None:
-        """Show it as it comes."""
         if stream == "stderr" and not self.invocation.err_is_terminal:
             output.write_error(content)
         else:
             self._put(self._shaper.feed(content.decode("utf-8", "replace")))
 
-    def rich(self, cell_id: str, event: Event) -> None:
+    def rich(self, cell_id: str, event: Document) -> None:
         """Show a result; of a display that is updated only what it is at last."""
         if event.get("update") and event.get("display_id"):
             self._updates[str(event["display_id"])] = event
@@ -598,7 +411,7 @@ class TerminalView(View):
         self._write(self._shaper.fresh())
         self._write(drawn(mime, content, self._protocol, self.invocation.width or 80) or b"")
         try:
-            words = f"{mime} {output.size(len(content))} saved: {self._save(cell_id, mime, content)}"
+            words = f"{mime} {output.size(len(content))} {self.save(cell_id, mime, content)}"
         except Failure as failure:
             words = f"{mime}: {failure.detail}"
         self._write(shaped(words, colour=False))
@@ -610,33 +423,26 @@ class TerminalView(View):
             self._flush()
             self._write(shaped("\n".join(lines), colour=self.invocation.has_colour))
 
-    def status(self, status: Event) -> None:
+    def status(self, status: Document) -> None:
         """Show what a helper of the prelude did, on one line."""
         known = [(key, value) for key, value in status.items() if isinstance(value, str | int | float)]
         facts = " ".join(f"{key}={value}" for key, value in known if key != "op")
         text = shaped(f"{status.get('op')} {facts}", colour=False).split("\n", 1)[0]
-        self._line(f"· {text[:160]}", "dim")
-
-    def remark(self, text: str) -> None:
-        """Show it on a line of its own."""
-        self._line(f"~ {text}", "yellow")
+        self.line(f"· {text[:160]}", "dim")
 
     def close_line(self) -> None:
-        """End a line that is begun; erase the spinner."""
         self._write(self._shaper.fresh())
         super().close_line()
 
-    def end(self, cell: Event) -> None:
+    def end(self, cell: Document) -> None:
         """Show what was held back, and how it ended."""
         updates, self._updates = self._updates, {}
         for event in updates.values():
             self.rich(str(cell.get("id")), {**event, "update": False})
         self._flush()
-        if self.heads:
-            self._line(*self.verdict(cell))
+        self.header(*self.verdict(cell))
         super().close_line()
 
     def finish(self) -> None:
-        """Leave the terminal as it was."""
         self._flush()
         super().close_line()

@@ -1,23 +1,30 @@
 """The daemon as the commands see it: documents in and out, failures with exit codes, names of units, HTTP/1.1.
 
 A failure is the daemon's own problem document, passed on unchanged, or one of the client's making in the same shape
-(CONTRACT §3, §4). One request a connection; the stdlib's HTTP client would double the start-up time. An answer that
-ends before its framing says so is never taken for a whole one. A GET is asked again once when the connection is lost.
+(CONTRACT §3, §4). The stdlib's HTTP client would double the start-up time. An answer that ends before its framing says
+so is never taken for a whole one. A GET is asked again once when the connection is lost.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import Any, Self
+Document = dict[str, Any]
 
-OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+
+class Exit:
+    """Exit codes (CONTRACT §3)."""
+
+    OK, FAILED, USAGE, INACTIVE, UNKNOWN_UNIT, UNREACHABLE, PERMISSION, TIMED_OUT, CONFLICT, LIMIT_EXCEEDED = range(10)
+
+
 _EXIT_BY_STATUS = {400: 2, 401: 6, 403: 6, 404: 4, 409: 8, 413: 2, 422: 2, 504: 7}
 PROBLEM_PREFIX = "urn:px:problem:"
 
@@ -44,51 +51,40 @@ class Failure(Exception):
         *,
         kind: str = "failed",
         hint: str | None = None,
-        exit_code: int = FAILED,
+        exit_code: int = Exit.FAILED,
         unit: str | None = None,
         **extra: Any,
     ) -> None:
         super().__init__(detail)
-        self.detail = detail
-        self.kind = kind
-        self.hint = hint
-        self.exit_code = exit_code
-        self.unit = unit
+        self.detail, self.kind, self.hint, self.exit_code, self.unit = detail, kind, hint, exit_code, unit
         self.extra = extra
         self.action: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Return the problem document."""
-        return {
-            "type": PROBLEM_PREFIX + self.kind,
-            "title": self.kind.replace("_", " ").capitalize(),
-            "status": None,
-            "kind": self.kind,
-            "detail": self.detail,
-            "hint": self.hint,
-            "unit": self.unit,
-            "exit_code": self.exit_code,
-            **self.extra,
-        }
+        title = self.kind.replace("_", " ").capitalize()
+        head = {"type": PROBLEM_PREFIX + self.kind, "title": title, "status": None, "kind": self.kind}
+        rest = {"detail": self.detail, "hint": self.hint, "unit": self.unit, "exit_code": self.exit_code}
+        return {**head, **rest, **self.extra}
 
 
 class Problem(Failure):
     """The daemon's own problem document, passed on as it came."""
 
-    def __init__(self, status: int, members: dict[str, Any]) -> None:
+    def __init__(self, status: int, members: Document) -> None:
         code = members.get("exit_code")
         is_code = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 256
         super().__init__(
             str(members.get("detail") or members.get("title") or f"the daemon answered {status}"),
             kind=str(members.get("kind") or "failed"),
             hint=str(members["hint"]) if members.get("hint") else None,
-            exit_code=int(code) if is_code and code else _EXIT_BY_STATUS.get(status, FAILED),
+            exit_code=int(code) if is_code and code else _EXIT_BY_STATUS.get(status, Exit.FAILED),
             unit=str(members["unit"]) if members.get("unit") else None,
         )
         self.status = status
         self.members = members
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Return the daemon's document, with the members that the client relies on filled in."""
         return {**super().document(), "status": self.status, **self.members, "exit_code": self.exit_code}
 
@@ -98,7 +94,7 @@ class Unreachable(Failure):
 
     def __init__(self, path: str, why: str) -> None:
         detail, hint = f"no daemon answers at {path}: {why}", "pxctl daemon start"
-        super().__init__(detail, kind="unreachable", hint=hint, exit_code=UNREACHABLE, socket=path)
+        super().__init__(detail, kind="unreachable", hint=hint, exit_code=Exit.UNREACHABLE, socket=path)
 
 
 class Interrupted(Failure):
@@ -119,10 +115,10 @@ class Silent(Exception):
 
 def usage(detail: str, hint: str) -> Failure:
     """Return the failure of a call that cannot be meant so."""
-    return Failure(detail, kind="usage", hint=hint, exit_code=USAGE)
+    return Failure(detail, kind="usage", hint=hint, exit_code=Exit.USAGE)
 
 
-def raise_problem(event: dict[str, Any]) -> None:
+def raise_problem(event: Document) -> None:
     """Raise the problem that an event of a stream is, if it is one."""
     if str(event.get("type", "")).startswith(PROBLEM_PREFIX):
         status = event.get("status")
@@ -136,14 +132,11 @@ _PROBLEM_BYTES = 4 * 1024 * 1024
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
-class Answer:
+class Answer(NamedTuple):
     """A whole JSON answer: the bytes as they came and what they mean."""
 
-    __slots__ = ("document", "raw")
-
-    def __init__(self, raw: bytes, document: Any) -> None:
-        self.raw = raw
-        self.document = document
+    raw: bytes
+    document: Any
 
 
 class Client:
@@ -152,11 +145,19 @@ class Client:
     Args:
         path: Its socket.
         wake: Called once when nobody answers there; asked again when it returns. None: that is a failure at once.
+        waiting: Returns what tells a person, while it lasts, that an answer is waited for.
     """
 
-    def __init__(self, path: str, wake: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        wake: Callable[[], None] | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
         self.path = path
         self._wake = wake
+        self._waiting = waiting
+        self._kept: Exchange | None = None
 
     def open(
         self,
@@ -167,13 +168,18 @@ class Client:
         body: bytes | None = None,
         fields: Mapping[str, str] | None = None,
         timeout: float | None = READ_SECONDS,
+        keep: bool = False,
     ) -> Exchange:
-        """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes."""
-        head = {"Accept": "application/json", **(fields or {})}
+        """Send a request, with `content` as JSON or a `body`; the answer's body is still to be read. Caller closes.
+
+        With `keep` the connection may be used for the next request, too.
+        """
+        head = {"Accept": "application/json", **(fields or {}), "Connection": "keep-alive" if keep else "close"}
         if content is not None:
             body = json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape")
             head["Content-Type"] = "application/json"
-        exchange = self._connect(timeout)
+        kept, self._kept = self._kept, None
+        exchange = kept if kept is not None and kept.renew(timeout) else self._connect(timeout)
         try:
             exchange.send(method, target, head, body)
             _refuse_problem(exchange)
@@ -182,20 +188,13 @@ class Client:
             raise
         return exchange
 
-    def ask(
-        self,
-        method: str,
-        target: str,
-        *,
-        content: Any = None,
-        fields: Mapping[str, str] | None = None,
-        timeout: float | None = READ_SECONDS,
-    ) -> Answer:
-        """Send a request with an optional JSON body and return the whole JSON answer."""
+    def ask(self, method: str, target: str, *, keep: bool = False, **request: Any) -> Answer:
+        """Send a request, as `open` does, and return the whole JSON answer."""
         for is_last in (method != "GET", True):
             try:
-                with self.open(method, target, content=content, fields=fields, timeout=timeout) as exchange:
+                with self._waiting(), self.open(method, target, keep=keep, **request) as exchange:
                     raw = exchange.read()
+                    self._kept = exchange.detach() if keep else None
                 break
             except Interrupted:
                 if is_last:
@@ -206,9 +205,9 @@ class Client:
             detail = f"the daemon's answer to {method} {target} is not JSON: {error}"
             raise Failure(detail, kind="bad_answer", hint="pxctl doctor") from error
 
-    def get(self, target: str, *, timeout: float | None = READ_SECONDS) -> Answer:
+    def get(self, target: str, **request: Any) -> Answer:
         """Read a document."""
-        return self.ask("GET", target, timeout=timeout)
+        return self.ask("GET", target, **request)
 
     def _connect(self, timeout: float | None) -> Exchange:
         try:
@@ -266,15 +265,12 @@ _CONNECT_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
 
-class Head:
+class Head(NamedTuple):
     """Status line and header fields of an answer; field names in lower case."""
 
-    __slots__ = ("fields", "reason", "status")
-
-    def __init__(self, status: int, reason: str, fields: dict[str, str]) -> None:
-        self.status = status
-        self.reason = reason
-        self.fields = fields
+    status: int
+    reason: str
+    fields: dict[str, str]
 
     @property
     def content_type(self) -> str:
@@ -283,7 +279,7 @@ class Head:
 
 
 class Exchange:
-    """One request and its answer over a connection of its own. Use as a context manager, or `close()` it.
+    """A request and its answer on a connection. Use as a context manager, or `close()` it.
 
     Args:
         path: The socket.
@@ -292,26 +288,45 @@ class Exchange:
 
     def __init__(self, path: str, *, timeout: float | None, connect_timeout: float = _CONNECT_SECONDS) -> None:
         self._path = path
-        self._timeout = timeout
         self._socket = _connect(path, connect_timeout)
-        self._socket.settimeout(timeout)
         self._answer = self._socket.makefile("rb")
+        self._stays = False
+        self._begin(timeout)
+
+    def _begin(self, timeout: float | None) -> None:
+        self._timeout = timeout
+        self._socket.settimeout(timeout)
         self.head = Head(0, "", {})
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Exchange:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        if not self._stays:
+            self.close()
 
     def close(self) -> None:
         """Close the connection; the daemon takes that for a wish to cancel."""
         self._answer.close()
         self._socket.close()
 
+    def detach(self) -> Exchange | None:
+        """Leave the connection open once the answer is read; None where it will not take another request."""
+        self._stays = self.head.fields.get("connection", "").lower() != "close"
+        return self if self._stays else None
+
+    def renew(self, timeout: float | None) -> bool:
+        """Make ready for the next request on the same connection; False where the daemon closed it meanwhile."""
+        self._stays = False
+        if select.select([self._socket], [], [], 0)[0]:
+            self.close()
+            return False
+        self._begin(timeout)
+        return True
+
     def send(self, method: str, target: str, fields: Mapping[str, str], body: bytes | None = None) -> Head:
         """Send the request and return the head of the answer; the body follows by `chunks()`."""
-        lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl", "Connection: close"]
+        lines = [f"{method} {target} HTTP/1.1", "Host: px", "User-Agent: pxctl"]
         lines += [f"{name}: {value}" for name, value in fields.items()]
         if body is not None or method != "GET":
             lines.append(f"Content-Length: {len(body or b'')}")
@@ -393,7 +408,7 @@ class Exchange:
             return Failure(detail, kind="bad_answer", hint="check PX_SOCKET and --socket")
         if isinstance(error, TimeoutError):
             detail = f"the daemon has not answered for {self._timeout:g} s"
-            return Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=TIMED_OUT)
+            return Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=Exit.TIMED_OUT)
         if isinstance(error, OSError):
             return Interrupted(error.strerror or str(error))
         return Interrupted("it was closed in the middle of an answer")
@@ -408,33 +423,25 @@ def _connect(path: str, timeout: float) -> socket.socket:
         while True:
             try:
                 connection.connect(path)
+                return connection
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_PAUSE_SECONDS)
-            else:
-                return connection
+    except PermissionError as error:
+        connection.close()
+        hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
+        detail = f"no access to {path}: {error.strerror}"
+        raise Failure(detail, kind="forbidden", hint=hint, exit_code=Exit.PERMISSION) from error
     except OSError as error:
         connection.close()
-        raise _connect_failure(path, error, timeout) from error
-
-
-def _connect_failure(path: str, error: OSError, timeout: float) -> Failure:
-    match error:
-        case PermissionError():
-            hint = "the daemon answers its own user and root only; is PX_SOCKET right?"
-            detail = f"no access to {path}: {error.strerror}"
-            return Failure(detail, kind="forbidden", hint=hint, exit_code=PERMISSION)
-        case BlockingIOError():
-            return Unreachable(path, f"its queue has been full for {timeout:g} s")
-        case FileNotFoundError():
-            return Unreachable(path, "there is no such socket")
-        case ConnectionRefusedError():
-            return Unreachable(path, "nobody listens there")
-        case _ if error.strerror is None:
-            return Unreachable(path, f"{error} ({len(path.encode())} bytes; the platform allows about 104)")
-        case _:
-            return Unreachable(path, error.strerror)
+        why = error.strerror or f"{error} ({len(path.encode())} bytes; the platform allows about 104)"
+        known = {
+            BlockingIOError: f"its queue has been full for {timeout:g} s",
+            FileNotFoundError: "there is no such socket",
+            ConnectionRefusedError: "nobody listens there",
+        }
+        raise Unreachable(path, known.get(type(error), why)) from error
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -481,7 +488,7 @@ def expand(client: Client, names: Sequence[str]) -> list[str]:
     units = list(dict.fromkeys(str(unit["unit"]) for unit in found.get("units", [])))
     if not units:
         detail, hint = f"nothing is called {', '.join(names)}", "pxctl status shows all units"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT)
+        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT)
     return units
 
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 import binascii
 import json
 import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    Schema = Mapping[str, Any]
+Schema = Mapping[str, Any]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python itself refuses to read more digits
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -69,31 +67,25 @@ def build_input(arguments: Sequence[str], base: Any, schema: Any) -> Any:
         name = key.removesuffix(":")
         if not name:
             raise CannotRead(f"{argument!r} has no key before the '='")
-        is_whole = "." not in name or name in _properties(root, root)
-        path = (name,) if is_whole else tuple(name.split("."))
+        path = (name,) if name in _properties(root, root) else tuple(name.split("."))
         if not all(path):
             raise CannotRead(f"{name!r} has an empty part between its dots")
         groups.setdefault(path, []).append((name, text, key != name))
-    result: dict[str, Any] = _copied(base)
+    result: dict[str, Any] = deepcopy(base)
     for path, given in groups.items():
         target, value = result, _value_of(given, _schema_at(root, path), root)
         for at, name in enumerate(path[:-1]):
-            inner = target.setdefault(name, {})
-            if not isinstance(inner, dict):
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
                 raise CannotRead(f"{'.'.join(path)} cannot be set: {'.'.join(path[: at + 1])} is not an object")
-            target = inner
         target[path[-1]] = value
     return result
 
 
-def _copied(value: Any) -> Any:
-    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
-
-
 def _value_of(given: list[tuple[str, str, bool]], schema: Any, root: Schema) -> Any:
     """Return what a key's assignments (key, text, whether it is JSON) mean: several of them an array."""
-    variants = _variants(schema, root)
     if len(given) > 1:
+        variants = _variants(schema, root)
         is_open = not any(_types(one) or "enum" in one or "const" in one for one in variants)
         arrays = [one for one in variants if "array" in _types(one)] + ([{}] if is_open else [])
         if not arrays:
@@ -114,59 +106,40 @@ def _file(key: str, name: str, schema: Any, root: Schema) -> Any:
         advice = f"(for a text that begins with @: {key}:='\"@…\"')"
         raise CannotRead(f"{key}: cannot read {name}: {why} {advice}") from error
     variants = _variants(schema, root)
-    if any(map(_takes_file, variants)):
-        return _encoded(name, content, variants)
+    if (found := _encoded(name, content, variants)) is not None:
+        return found
     for variant in variants:
         items = _variants(_item_schema(variant, 0), root) if "array" in _types(variant) else []
-        if any(map(_takes_file, items)):
-            return [_encoded(name, content, items)]
+        if (found := _encoded(name, content, items)) is not None:
+            return [found]
     try:
         return coerce(content.decode(), schema, root)
     except UnicodeDecodeError as error:
         raise CannotRead(f"{key}: {name} is no text in UTF-8, and the schema asks for no other form") from error
 
 
-def _takes_file(variant: Schema) -> bool:
-    return variant.get("format") == "data-url" or variant.get("contentEncoding") == "base64"
-
-
-def _encoded(name: str, content: bytes, variants: Sequence[Schema]) -> str:
-    """Return a file in base64, with its type in front where a data URL is asked for (RFC 2397)."""
+def _encoded(name: str, content: bytes, variants: Sequence[Schema]) -> str | None:
+    """Return a file in base64, with its type in front where a data URL is asked for (RFC 2397); None: neither is."""
     import mimetypes
 
     text = binascii.b2a_base64(content, newline=False).decode()
-    if not any(variant.get("format") == "data-url" for variant in variants):
-        return text
-    return f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{text}"
+    if any(variant.get("format") == "data-url" for variant in variants):
+        return f"data:{mimetypes.guess_type(name)[0] or 'application/octet-stream'};base64,{text}"
+    return text if any(variant.get("contentEncoding") == "base64" for variant in variants) else None
 
 
-def coerce(text: str, schema: Any, root: Schema) -> Any:
-    """Return what `text` means under `schema`; the text itself where it can mean nothing else."""
-    value = _coerce_whole(text, schema, root)
-    if value is not text:
-        return value
+def coerce(text: str, schema: Any, root: Schema, *, splits: bool = True) -> Any:
+    """Return what `text` means under `schema`, as the text itself where it can mean nothing else.
+
+    `splits`: at commas, where an array is wanted; its elements are not lists once more.
+    """
     variants = _variants(schema, root)
-    arrays = [variant for variant in variants if "array" in _types(variant)]
-    if (
-        not arrays
-        or any("string" in _types(variant) for variant in variants)
-        or any(text in _listed(v) for v in variants)
-    ):
+    listed = [one for variant in variants for one in variant.get("enum") or [variant.get("const", ...)]]
+    if text in [one for one in listed if isinstance(one, str)]:
         return text
-    pieces = text.split(",") if text else []
-    return [_coerce_whole(piece.strip(), _item_schema(arrays[0], at), root) for at, piece in enumerate(pieces)]
-
-
-def _coerce_whole(text: str, schema: Any, root: Schema) -> Any:
-    """Return what `text` means in one piece, not cut at commas (elements of a list are not lists once more)."""
-    variants = _variants(schema, root)
-    for variant in variants:
-        listed = _listed(variant)
-        if text in [one for one in listed if isinstance(one, str)]:
-            return text
-        for one in listed:
-            if not isinstance(one, str) and json.dumps(one) == text:
-                return one
+    for one in listed:
+        if one is not ... and not isinstance(one, str) and json.dumps(one) == text:
+            return one
     allowed = {kind for variant in variants if "enum" not in variant for kind in _types(variant)}
     for kind in _ORDER:
         if kind in allowed:
@@ -174,14 +147,11 @@ def _coerce_whole(text: str, schema: Any, root: Schema) -> Any:
                 return _read(kind, text)
             except ValueError:
                 continue
-    return text
-
-
-def _listed(variant: Schema) -> list[Any]:
-    """Return the members of `enum`, or the `const`."""
-    if isinstance(listed := variant.get("enum"), list):
-        return listed
-    return [variant["const"]] if "const" in variant else []
+    arrays = [variant for variant in variants if "array" in _types(variant)]
+    if not splits or not arrays or any("string" in _types(variant) for variant in variants):
+        return text
+    pieces = text.split(",") if text else []
+    return [coerce(one.strip(), _item_schema(arrays[0], at), root, splits=False) for at, one in enumerate(pieces)]
 
 
 def _read(kind: str, text: str) -> Any:
@@ -224,8 +194,7 @@ def _variants(schema: Any, root: Schema) -> list[Schema]:
         found[id(one)] = one
         branches = [_resolve(one["$ref"], root)] if isinstance(one.get("$ref"), str) else []
         for word in ("anyOf", "oneOf", "allOf"):
-            if isinstance(one.get(word), list):
-                branches += one[word]
+            branches += one[word] if isinstance(one.get(word), list) else []
         waiting += reversed(branches)
     return list(found.values())
 

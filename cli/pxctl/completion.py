@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import click
+
+from pxctl.app import Invocation
 from pxctl.client import Client, Failure, query, route
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
-    import click
-
-    from pxctl.app import Invocation
-
-    Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 SHELLS = ("bash", "zsh", "fish")
 LIMIT_SECONDS = 0.1

@@ -13,26 +13,27 @@ import json
 import os
 import re
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from pxctl import output
-from pxctl.client import Failure, Interrupted, Problem, Unreachable, query, quote, raise_problem, split_lines, usage
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, Self
-
-    from pxctl.app import Invocation
-    from pxctl.cells import Shaper
-    from pxctl.client import Client
-
-    Event = dict[str, Any]
+from pxctl.app import Invocation
+from pxctl.client import (
+    Client,
+    Document,
+    Failure,
+    Interrupted,
+    Problem,
+    Unreachable,
+    query,
+    raise_problem,
+    split_lines,
+    usage,
+)
+from pxctl.shaper import Shaper
 
 NDJSON = "application/x-ndjson"
 STREAMS = ("stdout", "stderr")
-NOT_KEPT = "pxctl: not all of its output was kept (pipes.output_file_bytes)"
-_CUT_OFF = frozenset({"shutdown", "interrupted"})
-"""What the daemon answers while its control plane goes: another one follows."""
 _AWAY_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _READ_SECONDS = 60.0
@@ -40,9 +41,14 @@ _SLICE_SECONDS = 300.0
 _PAGE_BYTES = 1024 * 1024
 
 
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
 def is_loss(failure: Failure) -> bool:
     """Say whether the daemon, or its control plane, went away; another one may follow."""
-    return isinstance(failure, Unreachable | Interrupted) or (isinstance(failure, Problem) and failure.kind in _CUT_OFF)
+    if isinstance(failure, Problem):
+        return failure.kind in {"shutdown", "interrupted"}
+    return isinstance(failure, Unreachable | Interrupted)
 
 
 class Patience:
@@ -60,12 +66,25 @@ class Patience:
         """Pause; raise `failure` where it is no loss, or the daemon was never there, or is away too long."""
         now = time.monotonic()
         self._since = now if self._since is None else self._since
+        self._met = self._met or not isinstance(failure, Unreachable)
         if not is_loss(failure) or not self._met or now - self._since > _AWAY_SECONDS:
             raise failure
         time.sleep(_PAUSE_SECONDS)
 
 
-def events_of(invocation: Invocation, target: Callable[[], str], *, follow: bool) -> Iterator[tuple[bytes, Event]]:
+def stream(
+    client: Client, method: str, target: str, *, opened: Callable[[], None] | None = None, **request: Any
+) -> Iterator[tuple[bytes, Document]]:
+    """Yield line and event of an NDJSON answer; raises the problem that it ends with."""
+    fields = {**request.pop("fields", {}), "Accept": NDJSON}
+    with client.open(method, target, fields=fields, **request) as exchange:
+        if opened is not None:
+            opened()
+        for line in filter(bytes.strip, split_lines(exchange.chunks())):
+            yield line, parsed_event(line)
+
+
+def events_of(client: Client, target: Callable[[], str], *, follow: bool) -> Iterator[tuple[bytes, Document]]:
     """Yield line and event of an NDJSON answer. `target` is asked anew at each connection: it names the place.
 
     Raises:
@@ -76,12 +95,8 @@ def events_of(invocation: Invocation, target: Callable[[], str], *, follow: bool
     while True:
         try:
             timeout = None if follow else _READ_SECONDS
-            with invocation.client().open("GET", target(), fields={"Accept": NDJSON}, timeout=timeout) as exchange:
-                patience.met()
-                for line in split_lines(exchange.chunks()):
-                    if line.strip():
-                        yield line, parsed_event(line)
-        except (Unreachable, Interrupted, Problem) as failure:
+            yield from stream(client, "GET", target(), opened=patience.met, timeout=timeout)
+        except Failure as failure:
             if not follow:
                 raise
             patience.bear(failure)
@@ -92,7 +107,7 @@ def events_of(invocation: Invocation, target: Callable[[], str], *, follow: bool
         time.sleep(_PAUSE_SECONDS)
 
 
-def parsed_event(line: bytes) -> Event:
+def parsed_event(line: bytes) -> Document:
     """Return the event of a line of NDJSON; raises the problem that the stream ended with."""
     try:
         event = json.loads(line)
@@ -104,7 +119,43 @@ def parsed_event(line: bytes) -> Event:
     return event
 
 
-def bytes_of(event: Event) -> bytes:
+def ask_until(
+    client: Client,
+    target: Callable[[float], str],
+    timeout: float | None,
+    too_late: Failure,
+    *,
+    slack: float = 0.0,
+    met: bool = False,
+) -> Document:
+    """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
+
+    Args:
+        client: Of the daemon.
+        target: Of so many seconds: the request.
+        timeout: Seconds; None is without end.
+        too_late: Raised once they are over.
+        slack: How much longer than a slice the daemon may take to say that it is over.
+        met: The daemon answered before.
+    """
+    patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
+        part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
+        try:
+            document: Document = client.get(target(part), timeout=part + slack).document
+            return document
+        except Failure as failure:
+            if failure.kind == "timed_out":
+                patience.met()
+            else:
+                patience.bear(failure)
+            if deadline is not None and time.monotonic() >= deadline:
+                too_late.unit = failure.unit or too_late.unit
+                raise too_late from failure
+
+
+def bytes_of(event: Document) -> bytes:
     """Return the bytes of an output event, exactly."""
     if isinstance(content := event.get("bytes"), bytes):
         return content
@@ -113,7 +164,7 @@ def bytes_of(event: Event) -> bytes:
     return str(event.get("text", "")).encode("utf-8", "surrogatepass")
 
 
-def print_event(invocation: Invocation, event: Event) -> None:
+def print_event(invocation: Invocation, event: Document) -> None:
     """Write an event as a line of NDJSON; what was read from a file after a loss is text, too."""
     if isinstance(content := event.pop("bytes", None), bytes):
         event["text"] = content.decode("utf-8", "replace")
@@ -137,58 +188,19 @@ def since_when(text: str | None) -> str | None:
     if clock is None and words not in {"now", "today", "yesterday"}:
         return text
     now = time.localtime()
-    day = now.tm_mday - (words.startswith("yesterday"))
     hour, minute = (int(clock[2]), int(clock[3])) if clock else (0, 0)
     if hour > 23 or minute > 59:
         raise usage(f"{text!r} is no time of the day", "--since 16:00, --since 2h, --since 2026-01-31T12:00:00Z")
-    if words == "now":
-        moment = time.time()
-    else:
-        moment = time.mktime((now.tm_year, now.tm_mon, day, hour, minute, 0, 0, 0, -1))
-        if clock and not clock[1] and moment > time.time():
-            moment = time.mktime((now.tm_year, now.tm_mon, day - 1, hour, minute, 0, 0, 0, -1))
+    back = int(words.startswith("yesterday") or bool(clock and not clock[1] and (hour, minute) > now[3:5]))
+    midnight = (now.tm_year, now.tm_mon, now.tm_mday - back, hour, minute, 0, 0, 0, -1)
+    moment = time.time() if words == "now" else time.mktime(midnight)
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
-
-
-def ask_until(
-    client: Client,
-    target: Callable[[float], str],
-    timeout: float | None,
-    too_late: Callable[[Failure], Failure],
-    *,
-    slack: float = 0.0,
-    met: bool = False,
-) -> Event:
-    """Return a document once the daemon has it, asked for in slices, over restarts of the control plane.
-
-    Args:
-        client: Of the daemon.
-        target: Of so many seconds: the request.
-        timeout: Seconds; None is without end.
-        too_late: Makes the failure of a time that is over.
-        slack: How much longer than a slice the daemon may take to say that it is over.
-        met: The daemon answered before.
-    """
-    patience, deadline = Patience(met=met), None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _SLICE_SECONDS if deadline is None else deadline - time.monotonic()
-        part = min(max(left, 0.001), _SLICE_SECONDS)  # a socket takes a timeout of 0 for "do not block"
-        try:
-            document: Event = client.get(target(part), timeout=part + slack).document
-            return document
-        except Failure as failure:
-            if failure.kind == "timed_out":
-                patience.met()
-            else:
-                patience.bear(failure)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise too_late(failure) from failure
 
 
 # -- kept output ------------------------------------------------------------------------------------------------------
 
 
-class Page:
+class Page(NamedTuple):
     """A piece of output.
 
     Attributes:
@@ -199,43 +211,40 @@ class Page:
         truncated: Not all of it was kept (pipes.output_file_bytes); an empty page is the end then.
     """
 
-    __slots__ = ("complete", "content", "end", "total", "truncated")
-
-    def __init__(self, content: bytes, offset: int, fields: dict[str, str]) -> None:
-        self.content = content
-        self.end = offset + len(content)
-        self.total = int(fields.get("x-total-bytes") or 0)
-        self.complete = fields.get("x-complete") == "true"
-        self.truncated = fields.get("x-truncated") == "true"
+    content: bytes
+    end: int
+    total: int
+    complete: bool
+    truncated: bool
 
 
 def pages(client: Client, route: str, stream: str | None, offset: int = 0, limit: int | None = None) -> Iterator[Page]:
     """Yield page after page up to the end for now, or up to the limit; at least one."""
-    left = limit
-    while left is None or left > 0:
-        size = _PAGE_BYTES if left is None else min(left, _PAGE_BYTES)
+    last = None if limit is None else offset + limit
+    while last is None or offset < last:
+        size = _PAGE_BYTES if last is None else min(last - offset, _PAGE_BYTES)
         with client.open("GET", query(route, [("offset", offset), ("limit", size), ("stream", stream)])) as exchange:
-            page = Page(exchange.read(), offset, exchange.head.fields)
-        yield page
-        if not page.content or page.complete:
+            content, fields = exchange.read(), exchange.head.fields
+        offset += len(content)
+        is_complete, is_truncated = (fields.get(name) == "true" for name in ("x-complete", "x-truncated"))
+        yield Page(content, offset, int(fields.get("x-total-bytes") or 0), is_complete, is_truncated)
+        if not content or is_complete:
             return
-        offset = page.end
-        left = None if left is None else left - len(page.content)
 
 
-def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, place: Event) -> None:
+def print_pages(invocation: Invocation, found: Iterable[Page], offset: int, place: Document) -> None:
     """Print kept output, under `--json` as one document with its place; say how to go on where there is more."""
     if invocation.json:
         listed = list(found)
         content, last = b"".join(page.content for page in listed), listed[-1]
         facts = {"offset": offset, "total_bytes": last.total, "complete": last.complete, "truncated": last.truncated}
         try:
-            invocation.print_json({**place, **facts, "text": content.decode()})
+            text = {"text": content.decode()}
         except UnicodeDecodeError:
-            encoded = binascii.b2a_base64(content, newline=False).decode()
-            invocation.print_json({**place, **facts, "base64": encoded})
+            text = {"base64": binascii.b2a_base64(content, newline=False).decode()}
+        invocation.print_json({**place, **facts, **text})
         return
-    shown, in_line, outlet = None, False, Outlet.stdout(invocation)
+    shown, in_line, outlet = None, False, Outlet(invocation, "stdout")
     for shown in found:
         in_line = not shown.content.endswith(b"\n") if shown.content else in_line
         outlet.put(shown.content)
@@ -263,20 +272,11 @@ def _is_one_place() -> bool:
 class Outlet:
     """Where one stream goes: bytes as they are, or shaped for a terminal."""
 
-    def __init__(self, write: Callable[[str | bytes], None], shaper: Shaper | None) -> None:
-        self._write = write
-        self._shaper = shaper
+    def __init__(self, invocation: Invocation, stream: str) -> None:
+        is_terminal = invocation.err_is_terminal if stream == "stderr" else invocation.out_is_terminal
+        self._write = output.write_error if stream == "stderr" else output.write
+        self._shaper = Shaper(colour=invocation.has_colour, full=True) if is_terminal else None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-
-    @classmethod
-    def stdout(cls, invocation: Invocation) -> Self:
-        """Return the outlet to stdout."""
-        return cls(output.write, _shaper(invocation) if invocation.out_is_terminal else None)
-
-    @classmethod
-    def stderr(cls, invocation: Invocation) -> Self:
-        """Return the outlet to stderr."""
-        return cls(output.write_error, _shaper(invocation) if invocation.err_is_terminal else None)
 
     def put(self, content: bytes) -> None:
         """Write a piece."""
@@ -289,123 +289,3 @@ class Outlet:
         if self._shaper is not None and (rest := self._shaper.feed(self._decode(b"", True)) + self._shaper.fresh()):
             self._write(rest)
         return self._shaper is not None
-
-
-def _shaper(invocation: Invocation) -> Shaper:
-    from pxctl.cells import Shaper
-
-    return Shaper(colour=invocation.has_colour, full=True)
-
-
-# -- executions -------------------------------------------------------------------------------------------------------
-
-
-def execution_events(invocation: Invocation, execution: Event) -> Iterator[Event]:
-    """Yield `start`, then `output` and `status` as they come, and `done` with the final row.
-
-    Raises:
-        Failure: There is no such execution any more, or the daemon is away for too long.
-    """
-    seen = dict.fromkeys(STREAMS, 0)
-    route = f"{execution_route(execution)}/tail"
-    began = False
-
-    def target() -> str:
-        # The offset is that of stdout; what comes twice of stderr is passed over.
-        return query(route, [("offset", seen["stdout"] or None)])
-
-    for _, event in events_of(invocation, target, follow=True):
-        match event.get("event"):
-            case "output":
-                stream, content = str(event.get("stream")), bytes_of(event)
-                offset, known = int(event.get("offset") or 0), seen.get(stream, 0)
-                if offset + len(content) <= known:
-                    continue
-                seen[stream] = offset + len(content)
-                if offset < known:
-                    for key in ("text", "base64"):
-                        event.pop(key, None)
-                    event.update(offset=known, end=seen[stream], bytes=content[known - offset :])
-            case "start":
-                event["event"] = "status" if began else "start"
-                began = True
-        yield event
-        if event.get("event") == "done":
-            return
-
-
-def execution_route(execution: Event) -> str:
-    """Return the route of an execution, under its pipe."""
-    return f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions/{execution.get('id')}"
-
-
-class ExecutionView:
-    """Shows the events of an execution. Use as a context manager: while it lasts, a spinner may be drawn."""
-
-    def __init__(self, invocation: Invocation, unit: str) -> None:
-        self._invocation = invocation
-        self._unit = unit
-        self._phase = "…"
-        self._has_printed = False
-        self._spinner: output.Spinner | None = None
-        self._out, self._err = Outlet.stdout(invocation), Outlet.stderr(invocation)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stop_spinner()
-        self._out.close_line()
-        self._err.close_line()
-
-    def show(self, event: Event) -> None:
-        """Show one event."""
-        if event.get("event") == "output":
-            pair = (self._out, self._err)
-            outlet, other = pair if event.get("stream") != "stderr" else pair[::-1]
-            self._stop_spinner()
-            self._has_printed = True
-            if self._invocation.out_is_terminal and self._invocation.err_is_terminal:
-                other.close_line()
-            outlet.put(bytes_of(event))
-        elif event.get("event") in {"start", "status"}:
-            self._show_status(event.get("execution") or {})
-
-    def _show_status(self, execution: Event) -> None:
-        words = where_it_is(execution)
-        if words and words != self._phase:
-            self._phase = words
-            self._stop_spinner()
-            self._out.close_line()
-            self._err.close_line()
-            self._invocation.notice(f"pxctl: {self._unit} execution {execution.get('id')}: {words}")
-        if not self._has_printed and self._spinner is None and execution.get("status") in {"queued", "running"}:
-            self._spinner = self._invocation.spinner(self._unit, lambda: self._phase).__enter__()
-
-    def _stop_spinner(self) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-            self._spinner = None
-
-
-def where_it_is(execution: Event) -> str:
-    """Return what an execution is doing: "waiting in line: position 2", "running"; empty once it is over."""
-    if execution.get("status") != "queued":
-        return "running" if execution.get("status") == "running" else ""
-    now, not_before = time.time(), output.epoch(execution.get("not_before"))
-    if not_before is not None and not_before > now:
-        return f"waiting {output.duration(int(not_before - now) + 1)} before it is tried"
-    return f"waiting in line: position {execution['position']}" if execution.get("position") else ""
-
-
-def follow_execution(invocation: Invocation, execution: Event) -> Event:
-    """Show an execution's output and where it is until it is over; return the final row."""
-    final = execution
-    with ExecutionView(invocation, f"pipe:{execution.get('pipe_name')}") as view:
-        for event in execution_events(invocation, execution):
-            view.show(event)
-            if isinstance(known := event.get("execution"), dict):
-                final = known
-    if final.get("truncated"):
-        invocation.warn(NOT_KEPT)
-    return final

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from pxctl import output
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

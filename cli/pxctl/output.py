@@ -12,15 +12,12 @@ import select
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, NamedTuple
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Self
-
-    Cell = tuple[str, str | None]
-    """A text and the name of its style."""
+Cell = tuple[str, str | None]
+"""A text and the name of its style."""
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 _READ_BYTES = 64 * 1024
@@ -46,23 +43,12 @@ def occupy_closed_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_WRONLY if fd == STDERR else os.O_RDONLY), True)
 
 
-def width(env: Mapping[str, str]) -> int:
-    """Return the columns of stdout's terminal: COLUMNS, then what the terminal says, then 80."""
-    wanted = env.get("COLUMNS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    try:
-        return os.get_terminal_size(STDOUT).columns or 80
-    except OSError:
-        return 80
-
-
-def height() -> int:
-    """Return the lines of stdout's terminal."""
-    try:
-        return os.get_terminal_size(STDOUT).lines or 24
-    except OSError:
-        return 24
+def screen(env: Mapping[str, str]) -> tuple[int, int]:
+    """Return columns and lines of stdout's terminal; COLUMNS comes first, then what the terminal says, then 80 x 24."""
+    wanted, (columns, lines) = env.get("COLUMNS", ""), (0, 0)
+    with contextlib.suppress(OSError):
+        columns, lines = os.get_terminal_size(STDOUT)
+    return (int(wanted) if wanted.isdigit() else 0) or columns or 80, lines or 24
 
 
 def write(piece: str | bytes) -> None:
@@ -96,16 +82,15 @@ def _write_all(fd: int, piece: str | bytes) -> None:
 
 def read_input() -> bytes:
     """Return all of stdin."""
-    pieces: list[bytes] = []
+    pieces = [b""]
     while True:
         try:
-            piece = os.read(STDIN, _READ_BYTES)
+            pieces.append(os.read(STDIN, _READ_BYTES))
         except BlockingIOError:
             select.select([STDIN], [], [])
             continue
-        if not piece:
+        if not pieces[-1]:
             return b"".join(pieces)
-        pieces.append(piece)
 
 
 def read_argument(given: str) -> bytes:
@@ -131,8 +116,10 @@ class Spinner:
     Args:
         label: What is waited for ("tool:x").
         phase: Says what is going on, in a word or two; asked twice a second, may block briefly.
-        on: False draws nothing.
+        on: False draws nothing; so does a second one while another is there.
     """
+
+    _is_there = False
 
     def __init__(self, label: str, phase: Callable[[], str], *, on: bool) -> None:
         self._label = label
@@ -140,8 +127,11 @@ class Spinner:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._draw, daemon=True) if on else None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Spinner:
+        if Spinner._is_there:
+            self._thread = None
         if self._thread is not None:
+            Spinner._is_there = True
             self._thread.start()
         return self
 
@@ -153,6 +143,7 @@ class Spinner:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(2.0)  # whoever reads stderr may have stopped reading
+            Spinner._is_there, self._thread = False, None
 
     def _draw(self) -> None:
         is_utf8 = (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")
@@ -207,13 +198,10 @@ def duration(seconds: Any) -> str:
     if 0 < seconds < 10 and seconds % 1:
         return f"{seconds:.1f}s"
     whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+    for length, unit, part, part_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= length:
+            return f"{whole // length}{unit}{whole % length // part:02d}{part_unit}"
+    return f"{whole}s"
 
 
 def size(count: Any) -> str:
@@ -295,10 +283,10 @@ def cut(text: str, width: int) -> str:
     return text[:at] + "…"
 
 
-class Column:
+class Column(NamedTuple):
     """One column.
 
-    Args:
+    Attributes:
         title: Its heading.
         value: The key of a row, or a function of it; what is absent is left blank.
         rank: 0 is kept as long as possible; the highest rank is dropped first.
@@ -307,24 +295,12 @@ class Column:
         style: Of a row's text: a function of the row; None is plain.
     """
 
-    __slots__ = ("minimum", "rank", "right", "style", "title", "value")
-
-    def __init__(
-        self,
-        title: str,
-        value: str | Callable[[dict[str, Any]], object],
-        rank: int = 0,
-        *,
-        right: bool = False,
-        minimum: int | None = None,
-        style: Callable[[dict[str, Any]], str | None] | None = None,
-    ) -> None:
-        self.title = title
-        self.value = value
-        self.rank = rank
-        self.right = right
-        self.minimum = minimum
-        self.style = style
+    title: str
+    value: str | Callable[[dict[str, Any]], object]
+    rank: int = 0
+    right: bool = False
+    minimum: int | None = None
+    style: Callable[[dict[str, Any]], str | None] | None = None
 
     def cell(self, row: dict[str, Any]) -> Cell:
         """Return what the column shows of a row."""

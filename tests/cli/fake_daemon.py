@@ -164,23 +164,29 @@ class FakeDaemon:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
-            try:
-                request = read_request(connection)
-                if request is None:
-                    return
-                with self.changed:
-                    self.seen.append(request)
-                    answers = self.routes.get(f"{request.method} {request.path}")
-                    answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
-                    self.changed.notify_all()
-                if answer is None:
-                    answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
-                if callable(answer):
-                    answer(request, connection)
-                else:
-                    connection.sendall(answer)
-            except OSError:
-                return
+            while self._answer(connection):
+                pass
+
+    def _answer(self, connection: socket.socket) -> bool:
+        """Answer one request; say whether the connection stays open for another."""
+        try:
+            request = read_request(connection)
+            if request is None:
+                return False
+            with self.changed:
+                self.seen.append(request)
+                answers = self.routes.get(f"{request.method} {request.path}")
+                answer = None if not answers else answers.pop(0) if len(answers) > 1 else answers[0]
+                self.changed.notify_all()
+            if answer is None:
+                answer = problem(404, "unknown_route", 1, detail=f"no {request.method} {request.path} here")
+            if callable(answer):
+                answer(request, connection)
+                return False
+            connection.sendall(answer)
+            return request.headers.get("connection") == "keep-alive" and b"Content-Length" in answer
+        except OSError:
+            return False
 
 
 def read_request(connection: socket.socket) -> Request | None:

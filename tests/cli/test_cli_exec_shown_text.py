@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pxctl.cells import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
+from pxctl.shaper import LINE_CHARACTERS, SHOWN_LINES, TAIL_LINES, Shaper, harmless
 
 FRAGMENTS = st.sampled_from(
     ["a", "word ", "\n", "\n\n", "\r", "\r\n", "\t", "\x1b", "\x1b[", "\x1b[31m", "\x1b[0m", "\x1b[2J", "\x1b]0;t\x07",
@@ -74,24 +73,12 @@ def test_the_first_lines_are_shown_as_they_come_and_hiding_is_known() -> None:
     assert shaper.end(note) == "<95 hidden>\n" + "y\n" * 5
 
 
-@pytest.mark.parametrize("before", ["", "head\n" * 30])
-def test_a_line_is_clamped_and_what_is_left_out_is_counted(before: str) -> None:
-    shown = show([before, "z" * (LINE_CHARACTERS + 1000), "z" * 23, "\n", "after\n"])
-    assert shown.endswith("z" * LINE_CHARACTERS + "… [1023 characters omitted]\nafter\n")
-
-
-def test_a_line_without_an_end_does_not_grow_for_ever() -> None:
+def test_what_is_held_back_does_not_grow_for_ever() -> None:
     shaper = Shaper(colour=False, full=False)
     shaper.feed("x\n" * 15)
     for _ in range(40):
         assert shaper.feed("z" * 65536) == ""
-    assert len(shaper._open) == 65536
-    assert shaper.end(note) == "z" * LINE_CHARACTERS + f"… [{40 * 65536 - LINE_CHARACTERS} characters omitted]\n"
-
-
-def test_a_progress_bar_writes_over_its_own_line() -> None:
-    assert show(["\r 10 %", "\r 100 %", "\ndone\n"]) == " 10 %\r\x1b[K 100 %\ndone\n"
-    assert show(["kept\r\nkept too\r\r\n"]) == "kept\nkept too\n"
+    assert shaper.end(note) == "z" * LINE_CHARACTERS + "…\n"
 
 
 def test_colours_end_with_the_output() -> None:

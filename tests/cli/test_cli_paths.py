@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import platformdirs
 import pytest
 
-from pxctl import paths
 from pxctl.client import Failure
 from pxctl.paths import find_places, find_socket
 
@@ -99,24 +99,9 @@ def test_system_and_px_home_contradict_each_other() -> None:
 
 
 def test_a_foreign_runtime_directory_is_never_trusted(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whatever /run/user holds on this machine, only the last resort is left.
-    monkeypatch.setattr(paths, "_is_private", lambda _: False)
-    (short_tmp / f"runtime-{os.geteuid()}").write_text("")
+    def refuse(*_: object, **__: object) -> str:
+        raise RuntimeError(f"{short_tmp} is somebody else's")
+
+    monkeypatch.setattr(platformdirs, "user_runtime_dir", refuse)
     with pytest.raises(Failure, match="no safe runtime directory"):
-        find_socket({"HOME": str(short_tmp), "TMPDIR": str(short_tmp)}, explicit=None, system=False)
-
-
-def test_macos_has_its_own_places(monkeypatch: pytest.MonkeyPatch, short_tmp: Path) -> None:
-    from platformdirs.macos import MacOS
-
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    for name in ("CONFIG", "DATA", "STATE"):
-        monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(short_tmp))
-    theirs = MacOS("pxd", appauthor=False)
-    ours = find_places(os.environ, explicit_socket=None, system=False)
-    assert ours.run_dir == theirs.user_runtime_dir
-    assert ours.state_dir == theirs.user_state_dir
-    assert ours.tools_dir == f"{theirs.user_data_dir}/tools"
-    assert ours.config_file == f"{theirs.user_config_dir}/pxd.toml"
+        find_socket({"XDG_RUNTIME_DIR": f"{short_tmp}"}, explicit=None, system=False)

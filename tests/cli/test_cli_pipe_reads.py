@@ -9,7 +9,7 @@ import pytest
 from cli.fake_daemon import FakeDaemon, document, problem
 from cli.pipe_documents import LONG_AGO, execution, listed, on_execution, paged, pipe
 from cli.px import without_spinner
-from pxctl.commands.pipe import sentence
+from pxctl.executions import sentence
 
 if TYPE_CHECKING:
     import socket
@@ -40,7 +40,7 @@ def test_list_shows_each_pipe_in_its_state(px: Px, daemon: FakeDaemon) -> None:
     ended = px("pipe", "list")
     states = dict(line.split()[:2] for line in ended.lines[1:])
     assert states == {
-        "bad": "failed", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle",
+        "bad": "broken", "off": "disabled", "on": "idle", "now": "running", "next": "queued", "slow": "idle",
         "long": "idle",
     }  # fmt: skip
     assert "broken: pipe.md:3: schedule: no" in ended.text

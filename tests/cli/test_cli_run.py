@@ -320,3 +320,24 @@ def test_no_spinner_where_nobody_wants_it(px: Px, daemon: FakeDaemon) -> None:
 def test_autostart_can_be_turned_off(px: Px) -> None:
     assert px("run", "lorenz", PX_AUTOSTART="0").code == 5
     assert px("run", "lorenz", "--no-autostart", PX_AUTOSTART="1").code == 5
+
+
+def test_the_tool_is_asked_for_and_run_on_one_connection(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on(
+        "GET /api/tools/a", document({"state": "ready", "input_schema": {"properties": {"n": {"type": "integer"}}}})
+    )
+    daemon.on("POST /api/tools/a/run", document({"ok": True}))
+    assert px("run", "a", "n=5").json() == {"ok": True}
+    assert [(one.method, one.headers["connection"]) for one in daemon.seen] == [
+        ("GET", "keep-alive"),
+        ("POST", "close"),
+    ]
+    assert len(daemon._connections) == 1
+
+
+def test_a_target_that_cannot_be_written_is_told_before_the_run(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("POST /api/tools/a/run", document({"ok": True}))
+    ended = px("run", "a", "-o", f"{px.folder}/nowhere/x")
+    assert (ended.code, ended.out, daemon.seen) == (1, b"", [])
+    assert "no such folder" in ended.err
+    assert px("run", "a").out == b'{"ok": true}\n', "an answer ends with a newline, on a pipe, too"

@@ -9,12 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cli.fake_daemon import FakeDaemon, chunked, document, problem, reply
+from cli.px import DEADLINE
 
 if TYPE_CHECKING:
     from cli.px import Px
@@ -300,3 +302,18 @@ def test_watching_says_what_does_not_fit_and_steers_no_dumb_terminal(px: Px, dae
     with px.terminal("status", "--watch", TERM="dumb") as screen:
         screen.see("tool:t39")
         assert b"\x1b" not in screen.screen
+
+
+def test_a_slow_answer_is_waited_for_with_a_word(px: Px, daemon: FakeDaemon) -> None:
+    go_on = threading.Event()
+
+    def late(_: object, connection: socket.socket) -> None:
+        assert go_on.wait(DEADLINE)
+        connection.sendall(document({"units": [{"unit": "tool:a", "state": "ready"}]}))
+
+    daemon.on("GET /api/status", late)
+    with px.terminal("status") as screen:
+        screen.see("pxd: waiting for its answer")
+        go_on.set()
+        assert screen.end() == 0
+        screen.see("tool:a")

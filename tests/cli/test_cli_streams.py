@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.fake_daemon import FakeDaemon, chunked, problem, until_client_leaves
+from cli.fake_daemon import FakeDaemon, chunked, problem, problem_of, until_client_leaves
 
 if TYPE_CHECKING:
     import socket
@@ -183,17 +183,10 @@ def test_a_build_shows_its_progress_and_ends_well(px: Px, daemon: FakeDaemon) ->
 @pytest.mark.parametrize(
     ("raw", "code", "words"),
     [
-        (
-            ndjson(
-                {"progress": "x"}, {"kind": "sync_failed", "detail": "no such package", "status": 500, "exit_code": 1}
-            ),
-            1,
-            "no such package",
-        ),
+        (ndjson({"progress": "x"}, problem_of(500, "sync_failed", 1, detail="no such package")), 1, "no such package"),
         (ndjson({"progress": "x"}), 1, "before the build was done"),
         (ndjson({"progress": "x"}, ended=False), 1, "lost"),
         (chunked(b"{", content_type=NDJSON), 1, "not JSON"),
-        (ndjson([1], {"done": True}), 0, "synced"),
         (problem(404, "unknown_unit", 4), 4, "unknown_unit"),
     ],
 )

@@ -130,7 +130,11 @@ def test_waiting_exits_with_the_outcome(px: Px, daemon: FakeDaemon) -> None:
     assert (px("wait", "a").code, px("wait", "a").code) == (0, 1)
     ended = px("wait", "a", "--for", "stopped", "--json")
     assert (ended.code, ended.json()["state"]) == (0, "cold")
-    assert [request.arguments["for"] for request in daemon.seen] == ["ready", "ready", "stopped"]
+    assert [request.arguments["for"] for request in daemon.seen if request.path.endswith("wait")] == [
+        "ready",
+        "ready",
+        "stopped",
+    ]
     assert px("wait", "a", "-q").text == "tool:a\n"
 
 
@@ -208,3 +212,12 @@ def test_why_tells_the_chain_and_the_next_step(px: Px, daemon: FakeDaemon) -> No
         assert "Sat 2026-11-21 19:00:00 JST  tool:a  started" in screen.text
     assert px("why", "a", "--json").json() == value
     assert px("why", "a", "-q").text == "tool:a\n"
+
+
+def test_waiting_for_what_is_cold_says_that_nothing_starts_it(px: Px, daemon: FakeDaemon) -> None:
+    daemon.on("GET /api/status", document({"units": [{"unit": "tool:a", "state": "cold"}]}))
+    daemon.on("GET /api/units/a/wait", document({"unit": "tool:a", "state": "ready", "ok": True}))
+    ended = px("wait", "a")
+    assert (ended.code, ended.text) == (0, "tool:a ready\n")
+    assert "waiting does not start it: pxctl start tool:a" in ended.err
+    assert px("wait", "a", "--for", "stopped").err == ""

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import click
 
-from pxctl import daemon_process, output
-from pxctl.app import UNKNOWN_VERSION, declare, declare_group, own_version, root
-from pxctl.client import FAILED, INACTIVE, OK, TIMED_OUT, Failure, Interrupted, Silent, Unreachable, query
+from pxctl import daemon_process, output, service
+from pxctl.app import UNKNOWN_VERSION, Invocation, declare, declare_group, own_version, root
+from pxctl.client import Document, Exit, Failure, Interrupted, Unreachable, query
 from pxctl.completion import SHELLS, script
 from pxctl.output import BY_STATE, clean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from pxctl.app import Invocation
-
-    Document = dict[str, Any]
 
 daemon = declare_group("daemon", "Start, stop, restart, reload, install the daemon.")
 config = declare_group("config", "Show and check the settings.")
 
 _END_SECONDS = 120.0
 _PAUSE_SECONDS = 0.05
-_SUN_PATH = 108 if sys.platform == "linux" else 104
-"""Bytes of sockaddr_un.sun_path with the NUL that ends it: unix(7), sys/un.h of macOS."""
 
 
 def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).") -> Callable[[Any], Any]:
@@ -39,7 +29,7 @@ def _timeout(default: float, help_text: str = "Give up after S seconds (exit 7).
     return click.option("--timeout", type=kind, default=default, show_default=True, metavar="S", help=help_text)
 
 
-@declare(daemon, "start")
+@declare(daemon, "start", "start pxd")
 @_timeout(daemon_process.START_SECONDS)
 def start_daemon(invocation: Invocation, timeout: float) -> None:
     """Start pxd in the background; returns when its socket answers.
@@ -51,7 +41,6 @@ def start_daemon(invocation: Invocation, timeout: float) -> None:
     $ PX_HOME=/tmp/px pxctl daemon start
     $ sudo pxctl daemon start --system
     """
-    invocation.action = "start pxd"
     running = _pid(invocation)
     if running is None:
         daemon_process.start_daemon(invocation, timeout)
@@ -72,7 +61,7 @@ def _pid(invocation: Invocation) -> int | None:
     return pid if isinstance(pid, int) else None
 
 
-@declare(daemon, "stop")
+@declare(daemon, "stop", "stop pxd")
 @_timeout(_END_SECONDS, "Name what is left after S seconds (exit 8).")
 def stop_daemon(invocation: Invocation, timeout: float) -> None:
     """Stop pxd and everything it holds; returns when nothing of it is left.
@@ -82,27 +71,20 @@ def stop_daemon(invocation: Invocation, timeout: float) -> None:
     Effect: modifying: stops every unit, then the daemon
     $ pxctl daemon stop
     $ pxctl daemon stop --timeout 20
-    $ pxctl daemon stop --json
     """
-    invocation.action = "stop pxd"
-    client, was_running = invocation.client(), True
+    was_running = True
     try:
-        with invocation.spinner("pxd", "stopping…"):
-            seen = daemon_process.sight_all(client)
-            daemon_process.ask_to_stop(client)
-            daemon_process.await_end(seen, timeout)
+        with invocation.detaching("detached; pxd goes on stopping"), invocation.spinner("pxd", "stopping…"):
+            daemon_process.stop_daemon(invocation.client(), timeout)
     except Unreachable:
         invocation.notice(f"pxd does not run (nobody answers at {invocation.socket_path})")
         was_running = False
-    except KeyboardInterrupt:
-        invocation.warn("\npxctl: detached; pxd goes on stopping")
-        raise Silent(FAILED) from None
     result = {"schema": "px.daemon_stop/1", "was_running": was_running, "survivors": []}
     if not invocation.print_result(result, ()) and was_running:
         invocation.print("pxd stopped")
 
 
-@declare(daemon, "restart")
+@declare(daemon, "restart", "restart pxd")
 @click.option("--all", "everything", is_flag=True, help="Stop all children, too, and start the keeper anew.")
 @_timeout(_END_SECONDS)
 def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> None:
@@ -114,7 +96,6 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
     $ pxctl daemon restart
     $ pxctl daemon restart --all
     """
-    invocation.action = "restart pxd"
     client = invocation.client()
     try:
         before = client.get("/api/daemon").document
@@ -123,15 +104,11 @@ def restart_daemon(invocation: Invocation, everything: bool, timeout: float) -> 
         daemon_process.start_daemon(invocation, timeout)
         document = client.get("/api/daemon").document
     else:
-        try:
-            with invocation.spinner("pxd", "restarting…"):
-                # The old control plane may go before its answer is out; what counts is the new one.
-                with contextlib.suppress(Interrupted):
-                    client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
-                document = _await_new(invocation, before, timeout)
-        except KeyboardInterrupt:
-            invocation.warn("\npxctl: detached; pxd goes on restarting")
-            raise Silent(FAILED) from None
+        with invocation.detaching("detached; pxd goes on restarting"), invocation.spinner("pxd", "restarting…"):
+            # The old control plane may go before its answer is out; what counts is the new one.
+            with contextlib.suppress(Interrupted):
+                client.ask("POST", query("/api/daemon/restart", [("all", everything)]), timeout=timeout)
+            document = _await_new(invocation, before, timeout)
     keeper, control = document.get("keeper") or {}, document.get("control") or {}
     if not invocation.print_result(document, ()):
         invocation.print(f"pxd answers again (keeper {keeper.get('pid')}, control {control.get('pid')})")
@@ -152,10 +129,10 @@ def _await_new(invocation: Invocation, before: Document, timeout: float) -> Docu
                 return document
         time.sleep(_PAUSE_SECONDS)
     detail = f"no new control plane answers after {timeout:g} s"
-    raise Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=TIMED_OUT)
+    raise Failure(detail, kind="timed_out", hint="pxctl doctor", exit_code=Exit.TIMED_OUT)
 
 
-@declare(daemon, "reload")
+@declare(daemon, "reload", "reload the settings")
 def reload_daemon(invocation: Invocation) -> None:
     """Read settings and tools again; says what changed and what needs a restart.
 
@@ -163,7 +140,6 @@ def reload_daemon(invocation: Invocation) -> None:
     $ pxctl daemon reload
     $ pxctl config check && pxctl daemon reload
     """
-    invocation.action = "reload the settings"
     answer = invocation.client().ask("POST", "/api/daemon/reload")
     if invocation.json:
         invocation.print_json(answer)
@@ -178,28 +154,25 @@ def reload_daemon(invocation: Invocation) -> None:
         invocation.print("reloaded; nothing changed")
 
 
-@declare(daemon, "status")
+@declare(daemon, "status", "read the daemon's state")
 def show_daemon(invocation: Invocation) -> None:
     """Show the daemon's own state; exits 3 when it does not run.
 
     $ pxctl daemon status
-    $ pxctl daemon status --json
     """
-    invocation.action = "read the daemon's state"
     try:
         answer = invocation.client().get("/api/daemon")
     except Unreachable as failure:
         detail, hint = f"pxd does not run: {failure.detail}", "pxctl daemon start"
-        raise Failure(detail, kind="not_running", hint=hint, exit_code=INACTIVE, **failure.extra) from failure
+        raise Failure(detail, kind="not_running", hint=hint, exit_code=Exit.INACTIVE, **failure.extra) from failure
     document = answer.document
     keeper, control = document.get("keeper") or {}, document.get("control") or {}
     if invocation.print_result(answer, [keeper.get("pid")]):
         return
 
     def process(part: Document) -> str:
-        return (
-            f"pid {part.get('pid')}, {output.size(part.get('rss_bytes'))}, started {output.ago(part.get('started_at'))}"
-        )
+        size, age = output.size(part.get("rss_bytes")), output.ago(part.get("started_at"))
+        return f"pid {part.get('pid')}, {size}, started {age}"
 
     facts = [
         ("version", document.get("version")),
@@ -219,17 +192,17 @@ def show_daemon(invocation: Invocation) -> None:
 
 _platform = click.option(
     "--platform",
-    type=click.Choice(["auto", daemon_process.SYSTEMD, daemon_process.LAUNCHD]),
+    type=click.Choice(["auto", service.SYSTEMD, service.LAUNCHD]),
     default="auto",
     show_default=True,
     callback=lambda _, __, value: (
-        value if value != "auto" else daemon_process.LAUNCHD if sys.platform == "darwin" else daemon_process.SYSTEMD
+        value if value != "auto" else service.LAUNCHD if sys.platform == "darwin" else service.SYSTEMD
     ),
     help="Service manager.",
 )
 
 
-@declare(daemon, "install")
+@declare(daemon, "install", "install pxd")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit and change nothing.")
 @_platform
 @click.option("--force", is_flag=True, help="Overwrite a unit that differs.")
@@ -242,21 +215,19 @@ def install_service(invocation: Invocation, only_print: bool, platform: str, for
     $ sudo pxctl daemon install --system
     $ pxctl daemon install --print --platform launchd
     """
-    invocation.action = "install pxd"
-    text = daemon_process.unit_text(invocation, platform)
-    path = daemon_process.unit_path(invocation, platform, text)
+    text = service.unit_text(invocation, platform)
+    path = service.unit_path(invocation, platform, text)
+    if only_print and invocation.json:
+        invocation.print_json({"schema": "px.daemon_unit/1", "platform": platform, "path": str(path), "text": text})
+    elif only_print:
+        output.write(text)
     if only_print:
-        if invocation.json:
-            facts = {"platform": platform, "path": str(path), "text": text}
-            invocation.print_json({"schema": "px.daemon_unit/1", **facts})
-        else:
-            output.write(text)
         return
-    written = daemon_process.write_unit(path, text, force=force)
+    written = service.write_unit(path, text, force=force)
     invocation.notice(f"{'wrote' if written else 'found'} {path}")
     by_hand = daemon_process.answers(invocation.client())
     try:
-        daemon_process.turn_on(invocation, platform, path, now=not by_hand)
+        service.turn_on(invocation, platform, path, now=not by_hand)
     except Failure as failure:
         failure.detail = f"{path} is written, but not enabled: {failure.detail}"
         raise
@@ -268,7 +239,7 @@ def install_service(invocation: Invocation, only_print: bool, platform: str, for
         invocation.print(f"pxd is installed: {path}")
 
 
-@declare(daemon, "uninstall")
+@declare(daemon, "uninstall", "uninstall pxd")
 @click.option("--print", "only_print", is_flag=True, help="Print what would be removed and change nothing.")
 @_platform
 def uninstall_service(invocation: Invocation, only_print: bool, platform: str) -> None:
@@ -279,15 +250,14 @@ def uninstall_service(invocation: Invocation, only_print: bool, platform: str) -
     $ pxctl daemon uninstall --print
     $ sudo pxctl daemon uninstall --system
     """
-    invocation.action = "uninstall pxd"
-    text = daemon_process.unit_text(invocation, platform) if platform == daemon_process.LAUNCHD else ""
-    path = daemon_process.unit_path(invocation, platform, text)
+    text = service.unit_text(invocation, platform) if platform == service.LAUNCHD else ""
+    path = service.unit_path(invocation, platform, text)
     if only_print:
         invocation.print(path)
         return
     removed = path.exists()
     if removed:
-        daemon_process.turn_off(invocation, platform, path)
+        service.turn_off(invocation, platform, path)
     else:
         invocation.notice(f"there is no {path}; nothing to do")
     result = {"schema": "px.daemon_uninstall/1", "platform": platform, "path": str(path), "removed": removed}
@@ -298,68 +268,49 @@ def uninstall_service(invocation: Invocation, only_print: bool, platform: str) -
 # -- what works without a daemon, too ---------------------------------------------------------------------------------
 
 
-@declare(root, "doctor")
+@declare(root, "doctor", "check the daemon")
 def check_all(invocation: Invocation) -> int:
     """Check everything, and name the one command that repairs each fault. Works without a daemon, too.
 
     Exits 1 when a check fails; warnings do not count.
 
     $ pxctl doctor
-    $ pxctl doctor --json
     """
-    invocation.action = "check the daemon"
-    checks = [
-        {"name": name, "status": status, "detail": detail, "repair": repair}
-        for name, status, detail, repair in _checks(invocation)
-    ]
+
+    def check(name: Any, status: Any, detail: Any, repair: Any = None) -> Document:
+        return {"name": name, "status": status, "detail": detail, "repair": repair or None}
+
+    checks: list[Document] = []
+    try:  # the daemon's own checks; without it there is one, and where its program is
+        checks.append(check("pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}"))
+    except Failure as failure:
+        checks.append(check("pxd", "fail", failure.detail, failure.hint))
+    try:
+        found = invocation.client().get("/api/doctor").document.get("checks") or []
+        checks.append(check("daemon", "ok", f"answers at {invocation.socket_path}"))
+        members = ("name", "status", "detail", "repair")
+        checks += [check(*(one.get(member) for member in members)) for one in found]
+    except Failure as failure:
+        checks.append(check("daemon", "fail", failure.detail, failure.hint))
     result = {"schema": "px.doctor/1", "checks": checks}
-    if not invocation.print_result(result, (check["name"] for check in checks if check["status"] != "ok")):
-        for check in checks:
-            word = invocation.paint(f"{check['status']:<4}", BY_STATE.get(str(check["status"])))
-            invocation.print(f"{word}  " + clean(f"{check['name']}: {check['detail']}"))
-            if check["repair"]:
-                invocation.print(f"      repair: {clean(str(check['repair']))}")
-    return FAILED if any(check["status"] == "fail" for check in checks) else OK
+    if not invocation.print_result(result, (one["name"] for one in checks if one["status"] != "ok")):
+        for one in checks:
+            word = invocation.paint(f"{one['status']:<4}", BY_STATE.get(one["status"]))
+            invocation.print(f"{word}  " + clean(f"{one['name']}: {one['detail']}"))
+            if one["repair"]:
+                invocation.print(f"      repair: {clean(str(one['repair']))}")
+    return Exit.FAILED if any(one["status"] == "fail" for one in checks) else Exit.OK
 
 
-def _checks(invocation: Invocation) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield name, status, detail, repair: what can be judged from here alone, then the daemon's own checks."""
-    try:
-        path = invocation.places.socket
-    except Failure as failure:
-        yield "places", "fail", failure.detail, failure.hint
-    else:
-        try:
-            yield "pxd", "ok", f"the daemon's program is {daemon_process.find_pxd(invocation.env)}", None
-        except Failure as failure:
-            yield "pxd", "fail", failure.detail, failure.hint
-        size, most = len(os.fsencode(path)), _SUN_PATH - 1
-        if size <= most:
-            yield "socket path", "ok", f"{path} has {size} of at most {most} bytes", None
-        else:
-            detail = f"{path} has {size} bytes; this platform takes at most {most}"
-            yield "socket path", "fail", detail, "export PX_SOCKET=~/pxd.sock"
-    try:
-        checks = invocation.client().get("/api/doctor").document.get("checks") or []
-    except Failure as failure:
-        yield "daemon", "fail", failure.detail, failure.hint
-        return
-    yield "daemon", "ok", f"answers at {invocation.socket_path}", None
-    for one in checks:
-        yield str(one.get("name")), str(one.get("status")), str(one.get("detail")), one.get("repair") or None
-
-
-@declare(config, "show")
+@declare(config, "show", "show the settings")
 def show_settings(invocation: Invocation) -> None:
     """Show every setting, its value and where it comes from; with -q the keys only.
 
     Works without a daemon.
 
     $ pxctl config show
-    $ pxctl config show --json
     $ PX_TOOLS__WARM_KEEP_MAX=9 pxctl config show
     """
-    invocation.action = "show the settings"
     if not invocation.quiet or invocation.json:
         output.write(daemon_process.ask_pxd(invocation, "--show-config", *(["--json"] if invocation.json else [])))
         return
@@ -367,22 +318,20 @@ def show_settings(invocation: Invocation) -> None:
     invocation.print(*(setting["key"] for setting in settings))
 
 
-@declare(config, "check")
+@declare(config, "check", "check the settings")
 def check_settings(invocation: Invocation) -> None:
     """Check the settings files: file, line, key and nearest match of each fault; exits 1 when there is one.
 
     Works without a daemon.
 
     $ pxctl config check
-    $ pxctl config check --json
     """
-    invocation.action = "check the settings"
     output.write(daemon_process.ask_pxd(invocation, "--check-config", *(["--json"] if invocation.json else [])))
 
 
 @declare(root, "completion")
 @click.argument("shell", type=click.Choice(SHELLS))
-def print_script(invocation: Invocation, shell: str) -> None:
+def print_script(_: Invocation, shell: str) -> None:
     """Print a completion script. Names of tools and units are asked of the running daemon, in at most 0.1 s.
 
     $ pxctl completion bash > ~/.local/share/bash-completion/completions/pxctl
@@ -390,7 +339,6 @@ def print_script(invocation: Invocation, shell: str) -> None:
     $ pxctl completion fish > ~/.config/fish/completions/pxctl.fish
     $ eval "$(pxctl completion bash)"    # this shell only
     """
-    del invocation
     output.write(script(shell, root))
 
 
@@ -399,7 +347,6 @@ def show_version(invocation: Invocation) -> None:
     """Show the version of the client, and that of the daemon when it answers.
 
     $ pxctl version
-    $ pxctl version --json
     """
     ours, theirs = own_version(), None
     with contextlib.suppress(Failure):

@@ -13,42 +13,19 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import Seconds, declare, no_autostart_option, root
-from pxctl.cells import DRAWING, PipeView, TerminalView, protocol_of, write_whole
-from pxctl.client import (
-    LIMIT_EXCEEDED,
-    OK,
-    TIMED_OUT,
-    Failure,
-    Interrupted,
-    Problem,
-    Silent,
-    Unreachable,
-    bare_name,
-    query,
-    route,
-    split_lines,
-    usage,
-)
+from pxctl.app import Invocation, Seconds, declare, no_autostart_option, root
+from pxctl.cells import DRAWING, PipeView, TerminalView, View, protocol_of, write_whole
+from pxctl.client import Client, Document, Exit, Failure, Problem, Silent, bare_name, query, route, usage
 from pxctl.commands.kernel import BACKENDS, callers_environment
 from pxctl.completion import kernel_names
-from pxctl.follow import NDJSON, STREAMS, Patience, bytes_of, is_loss, pages, parsed_event, print_event
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.cells import View
-    from pxctl.client import Client
-
-    Event = dict[str, Any]
+from pxctl.follow import STREAMS, Patience, bytes_of, is_loss, pages, print_event, stream
 
 _PAUSE_SECONDS = 0.1
 _LEAVE_AT = 4
@@ -93,14 +70,15 @@ class Call:
         fields: Of the request.
     """
 
-    def __init__(self, client: Client, name: str, body: Event, fields: dict[str, str]) -> None:
+    def __init__(self, client: Client, name: str, body: Document, fields: dict[str, str]) -> None:
         self._client = client
+        self._asking = Client(client.path)  # without a spinner, which would draw into the output
         self._name = name
         self._body = body
         self._fields = fields
         self._cell: str | None = None
         self._counts = dict.fromkeys(STREAMS, 0)
-        self._done: list[Event] = []
+        self._done: list[Document] = []
         self._before: Any = None
         self.presses = 0
         self.kernel = name
@@ -115,24 +93,23 @@ class Call:
     def __exit__(self, *exc: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Document]:
         """Yield what happens up to `done`.
 
         Raises:
             Failure: The call never ran, or was cut off before its first cell.
             KeyboardInterrupt: It was cancelled before its first cell, or its end is not waited for any more.
         """
-        target, fields = route("kernel", self._name, "execute"), {**self._fields, "Accept": NDJSON}
+        request: Any = {"content": self._body, "fields": self._fields, "timeout": None}
         try:
-            with self._client.open("POST", target, content=self._body, fields=fields, timeout=None) as exchange:
-                for line in filter(bytes.strip, split_lines(exchange.chunks())):
-                    yield from self._noted(parsed_event(line))
-        except (Interrupted, Problem) as failure:
+            for _, event in stream(self._client, "POST", route("kernel", self._name, "execute"), **request):
+                yield from self._noted(event)
+        except Failure as failure:
             if self._cell is None or not is_loss(failure):
                 raise
             yield from self._resumed(self._cell)
 
-    def _noted(self, event: Event) -> Iterator[Event]:
+    def _noted(self, event: Document) -> Iterator[Document]:
         """Yield the event, and before the end of a cell what the stream left out of it."""
         self.kernel = str(event.get("kernel") or (event.get("result") or {}).get("kernel") or self.kernel)
         match event.get("event"):
@@ -148,30 +125,29 @@ class Call:
                 self._cell = None
         yield event
 
-    def _rest(self, cell_id: str) -> Iterator[Event]:
+    def _rest(self, cell_id: str) -> Iterator[Document]:
         """Yield what comes next in the files of a cell's output, as events."""
         target = route("kernel", self.kernel, f"cells/{cell_id}/output")
-        for stream in STREAMS:
-            for page in pages(self._client, target, stream, self._counts[stream]):
-                self._counts[stream] = page.end
+        for name in STREAMS:
+            for page in pages(self._client, target, name, self._counts[name]):
+                self._counts[name] = page.end
                 if page.content:
-                    yield {"event": "output", "id": cell_id, "stream": stream, "bytes": page.content}
+                    yield {"event": "output", "id": cell_id, "stream": name, "bytes": page.content}
 
-    def _resumed(self, cell_id: str) -> Iterator[Event]:
+    def _resumed(self, cell_id: str) -> Iterator[Document]:
         """Yield the rest of a cell that goes on while its stream broke off, then what is known of the call."""
         yield {"event": "notice", "text": "the daemon's control plane was replaced; the cell goes on"}
-        patience = Patience(met=True)
-        row: Event = {}
+        patience, row = Patience(met=True), dict[str, Any]()
         while row.get("status", "running") == "running":
             try:
-                cells = self._client.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
+                cells = self._asking.get(route("kernel", self.kernel, "cells")).document.get("cells", [])
                 row = next((cell for cell in cells if cell.get("id") == cell_id), {})
                 if not row:
                     detail = "the cell is not in the session's history"
                     raise Failure(detail, kind="interrupted", hint="pxctl kernel list")
                 patience.met()
                 yield from self._rest(cell_id)
-            except (Unreachable, Interrupted, Problem) as failure:
+            except Failure as failure:
                 patience.bear(failure)
             else:
                 time.sleep(_PAUSE_SECONDS)
@@ -179,21 +155,17 @@ class Call:
         self._done.append({**row, "duration": row.get("duration_seconds")})
         yield {"event": "cell_done", "cell": self._done[-1]}
         status, message = str(row.get("status")), None
-        # Cells may have been left out, as far as that can be known from what was sent.
-        may_have_more = "code" not in self._body
         if status != "ok":
-            message = (
-                f"The cell ended with status {status} while the control plane was replaced; later cells were not run."
-            )
-        elif may_have_more:
+            why = f"The cell ended with status {status} while the control plane was replaced"
+            message = f"{why}; later cells were not run."
+        elif "code" not in self._body:  # as far as that can be known from what was sent
             status, message = "aborted", "The control plane was replaced: later cells were not run."
         facts = {"variables": row.get("variables") or "kept", "status": status, "message": message}
         who = {"kernel": self.kernel, "name": self._name, "cwd": self._body.get("cwd")}
         yield {"event": "done", "result": {"schema": "px.exec/1", **who, **facts, "notices": [], "cells": self._done}}
 
-    def _interrupt(self, number: int, frame: object) -> None:
+    def _interrupt(self, *_: object) -> None:
         """Interrupt the cell that runs; again: the next rung. Runs between two instructions of the main thread."""
-        del number, frame
         self.presses += 1
         if self._cell is None or self.presses >= _LEAVE_AT:
             raise KeyboardInterrupt
@@ -202,7 +174,7 @@ class Call:
         def ask() -> None:
             # The stream tells what became of the cell; the next Ctrl-C asks again.
             with contextlib.suppress(Failure):
-                self._client.ask("POST", target)
+                self._asking.ask("POST", target)
 
         threading.Thread(target=ask, daemon=True).start()
 
@@ -225,7 +197,7 @@ class Call:
 @click.option("--backend", type=click.Choice(BACKENDS), help="How the kernel is held; else as set.")
 @click.option("--full", is_flag=True, help="Collapse nothing on a terminal.")
 @click.option("--raw", is_flag=True, help="Only the bytes that cells print.")
-@click.option("--stream", is_flag=True, help="Print the events as they come, one JSON document a line.")
+@click.option("--stream", "as_events", is_flag=True, help="Print the events as they come, one JSON document a line.")
 @click.option(
     "--images", type=click.Choice(DRAWING), default="auto", show_default=True, help="Draw pictures on the terminal."
 )
@@ -243,7 +215,7 @@ def run_cells(
     bash: bool,
     full: bool,
     raw: bool,
-    stream: bool,
+    as_events: bool,
     images: str,
     target: str | None,
     inplace: bool,
@@ -266,7 +238,8 @@ def run_cells(
     $ pxctl exec 'import sys; sys.stdout.write("a,b\\n")' --raw > out.csv
     """
     name = bare_name("kernel", kernel)
-    invocation.action = f"run kernel:{name}"
+    unit = f"kernel:{name}"
+    invocation.action = f"run {unit}"
     member, text, is_shell = _read_source(invocation, code, file, bash)
     if (target or inplace) and (member != "notebook" or file is None):
         hint = "pxctl exec -f x.ipynb -o done.ipynb; the notebook of a session: pxctl kernel export"
@@ -278,7 +251,7 @@ def run_cells(
             what = f"--{option} names what runs Python cells, and shell cells run in bash"
             raise usage(what, f"leave --{option} out")
     folder = str(Path(cwd or ".").absolute())
-    client = invocation.waking_client(autostart=not no_autostart)
+    client = invocation.waking_client(no_autostart)
     if not (asked["interpreter"] or asked["kernelspec"] or asked["backend"]):
         name = _own_session(invocation, client, name, folder, "bash" if is_shell else "python") or name
     wanted = {key: value for key, value in asked.items() if value is not None and value is not False}
@@ -287,27 +260,21 @@ def run_cells(
     own = invocation.env.get("PX_INSTANCE")
     fields = {} if own is None else {"X-Px-Instance": own}
 
-    saved_at = target or (file if inplace else None)
     view: View | None = None
-    result: Event = {}
+    result: Document = {}
     with Call(client, name, body, fields) as call:
         try:
-            if invocation.json and not stream:
+            if invocation.json and not as_events:
                 answer = client.ask("POST", route("kernel", name, "execute"), content=body, fields=fields, timeout=None)
                 invocation.print_json(answer)
                 result = answer.document
             else:
-                if not stream and (raw or not invocation.out_is_terminal):
-                    view = PipeView(invocation, f"kernel:{name}", has_headers=file is not None, raw=raw)
-                elif not stream:
-                    view = TerminalView(
-                        invocation,
-                        f"kernel:{name}",
-                        has_headers=file is not None,
-                        full=full,
-                        protocol=protocol_of(images, invocation.env),
-                        kernel=lambda: call.kernel,
-                    )
+                heads, protocol = file is not None, protocol_of(images, invocation.env)
+                if not as_events and (raw or not invocation.out_is_terminal):
+                    view = PipeView(invocation, unit, has_headers=heads, raw=raw)
+                elif not as_events:
+                    settings: Any = {"full": full, "protocol": protocol, "kernel": lambda: call.kernel}
+                    view = TerminalView(invocation, unit, has_headers=heads, **settings)
                 for event in call.events():
                     if event.get("event") == "done":
                         result = event.get("result") or {}
@@ -318,19 +285,19 @@ def run_cells(
         except KeyboardInterrupt:
             variables = "" if is_shell else ", and variables are kept if it yields to an interrupt"
             detail, hint = f"cancelled; what runs of it is being ended{variables}", f"pxctl kernel show {name}"
-            raise Failure(detail, kind="cancelled", unit=f"kernel:{name}", hint=hint) from None
+            raise Failure(detail, kind="cancelled", unit=unit, hint=hint) from None
         finally:
             if view is not None:
                 view.finish()
     if view is not None:
         view.conclude(result)
     if member == "notebook":
-        _save_notebook(invocation, result, saved_at, file)
+        _save_notebook(invocation, result, target or (file if inplace else None), file)
     failure = _failure_of(result, f"kernel:{name}", cancelled=call.presses > 0)
     if failure is None:
         if result.get("message"):  # `exit()` ends the session, for one
             invocation.notice(f"pxctl: {result['message']}")
-        return OK
+        return Exit.OK
     if view is None:
         return failure.exit_code
     if view.has_shown_error and view.count <= 1 and re.fullmatch(r"The cell failed \(\w+\)\.", failure.detail):
@@ -353,7 +320,7 @@ def _own_session(invocation: Invocation, client: Client, name: str, cwd: str, la
     return own if kernel.get("cwd") == os.path.realpath(cwd) and kernel.get("language") == language else None
 
 
-def _save_notebook(invocation: Invocation, result: Event, path: str | None, file: str | None) -> None:
+def _save_notebook(invocation: Invocation, result: Document, path: str | None, file: str | None) -> None:
     """Write the executed notebook where that was asked for, also when a cell failed."""
     notebook = result.get("notebook")
     if path is None:
@@ -365,17 +332,16 @@ def _save_notebook(invocation: Invocation, result: Event, path: str | None, file
         invocation.notice(f"pxctl: saved {path}")
 
 
-def _failure_of(result: Event, unit: str, *, cancelled: bool) -> Failure | None:
+def _failure_of(result: Document, unit: str, *, cancelled: bool) -> Failure | None:
     """Return the failure that a call ended with, None when all is well. Its sentence is the daemon's."""
     status = str(result.get("status"))
     if status == "ok":
         return None
-    cell: Event = next((each for each in result.get("cells") or [] if each.get("status") != "ok"), {})
+    cell: Document = next((each for each in result.get("cells") or [] if each.get("status") != "ok"), {})
     error = cell.get("error") or {}
-    code, hint, value = TIMED_OUT if status == "timed_out" else 1, None, str(error.get("value"))
-    if error.get("name") == "ResourceLimitExceeded":
-        code, hint = LIMIT_EXCEEDED, f"pxctl why kernel:{result.get('kernel')}"
-    elif error.get("name") == "KernelDied":
+    code, hint, value = Exit.TIMED_OUT if status == "timed_out" else Exit.FAILED, None, str(error.get("value"))
+    if error.get("name") in {"ResourceLimitExceeded", "KernelDied"}:
+        code = Exit.LIMIT_EXCEEDED if error["name"] == "ResourceLimitExceeded" else code
         hint = f"pxctl why kernel:{result.get('kernel')}"
     elif error.get("name") == "ExitCode" and value.isdecimal() and 0 < int(value) < 256:
         code = int(value)  # as ssh and docker exec do

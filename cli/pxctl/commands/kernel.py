@@ -5,43 +5,33 @@ Users name a session by `x`, an id, `kernel:x` or a glob; among several of one n
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
+from pxctl.app import Invocation, declare, declare_group, no_autostart_option, timeout_option
 from pxctl.client import (
-    FAILED,
-    INACTIVE,
-    UNKNOWN_UNIT,
+    Answer,
+    Client,
+    Document,
+    Exit,
     Failure,
     Problem,
-    Silent,
     bare_name,
     expand,
     is_glob,
     query,
     quote,
     route,
-    split_lines,
 )
-from pxctl.commands.units import one_by_one, print_outcomes, steer
+from pxctl.commands.units import listed, one_by_one, print_outcomes, steer
 from pxctl.completion import kernel_names
 from pxctl.output import Column, ago, clean, duration, size, state_column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Answer, Client
-
-    Document = dict[str, Any]
 
 kernel = declare_group("kernel", "Sessions and their kernels: list, start, attach, export and more.")
 
@@ -98,12 +88,10 @@ def _units(client: Client, names: Sequence[str], cwd: str | None) -> list[str]:
         units = expand(client, [f"kernel:{bare}"])
         if cwd is not None:
             folder = os.path.realpath(cwd)
-            kernels = client.get("/api/kernels").document.get("kernels", [])
-            there = {one.get("unit") for one in kernels if one.get("cwd") == folder}
-            units = [unit for unit in units if unit in there]
+            units = [unit for unit in units if client.get(route("kernel", unit)).document.get("cwd") == folder]
             if not units:
                 detail, hint = f"no session of {folder} is called so", "pxctl kernel list --all shows their folders"
-                raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT)
+                raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=Exit.UNKNOWN_UNIT)
         found += units
     return list(dict.fromkeys(found))
 
@@ -141,29 +129,21 @@ _COLUMNS = [
 ]
 
 
-@declare(kernel, "list")
+@declare(kernel, "list", "list the kernels")
 @click.option("--all", "everything", is_flag=True, help="All stopped sessions, too, not only the latest ones.")
 def list_kernels(invocation: Invocation, everything: bool) -> None:
     """List the sessions: those with a kernel first, then those that are remembered.
 
     $ pxctl kernel list
     $ pxctl kernel list --all
-    $ pxctl kernel list --json
-    $ pxctl kernel list -q
     """
-    invocation.action = "list the kernels"
     answer = invocation.client().get("/api/kernels")
     kernels = sorted(answer.document.get("kernels", []), key=lambda one: str(one.get("last_used") or ""), reverse=True)
-    on = [one for one in kernels if one.get("state") != "stopped"]
-    off = [one for one in kernels if one.get("state") == "stopped"]
-    if invocation.print_result(answer, (one.get("id") for one in on + off)):
-        return
-    shown = on + (off if everything else off[:_STOPPED_SHOWN])
-    if shown:
-        invocation.print_table(_COLUMNS, shown)
-    else:
-        invocation.notice("no sessions yet; make one: pxctl exec 'x = 1'")
-    if left_out := len(kernels) - len(shown):
+    kernels.sort(key=lambda one: one.get("state") == "stopped")
+    held = sum(one.get("state") != "stopped" for one in kernels)
+    shown = kernels if everything or invocation.quiet else kernels[: held + _STOPPED_SHOWN]
+    invocation.print_rows(answer, shown, "id", _COLUMNS, "no sessions yet; make one: pxctl exec 'x = 1'")
+    if (left_out := len(kernels) - len(shown)) and not invocation.json:
         invocation.notice(f"… {output.counted(left_out, 'stopped session')} more: pxctl kernel list --all")
 
 
@@ -173,7 +153,7 @@ _FACTS = (
 )  # fmt: skip
 
 
-@declare(kernel, "show")
+@declare(kernel, "show", "show {name}")
 @_name
 @_which
 def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
@@ -182,7 +162,6 @@ def show_kernel(invocation: Invocation, name: str, cwd: str | None) -> None:
     $ pxctl kernel show default
     $ pxctl kernel show default-3fa9c1 --json
     """
-    invocation.action = f"show {name}"
     answer = _find(invocation.client(), name, cwd)
     document = answer.document
     if invocation.print_result(answer, [document.get("id")]):
@@ -220,7 +199,7 @@ def start_kernel(
     invocation.action = f"{'explain' if explain else 'start'} kernel:{name}"
     content = {"name": name, "cwd": str(Path(cwd or ".").absolute()), "environ": callers_environment(invocation)}
     content |= {key: value for key, value in {**asked, "explain": explain or None}.items() if value is not None}
-    client = invocation.waking_client(autostart=not no_autostart)
+    client = invocation.waking_client(no_autostart)
     if explain:
         answer = client.ask("POST", "/api/kernels", content=content, timeout=None)
         if not invocation.print_result(answer, ()):
@@ -228,31 +207,26 @@ def start_kernel(
         return
 
     from pxctl.cells import View
-    from pxctl.follow import NDJSON, parsed_event
+    from pxctl.follow import stream
 
     view, found = View(invocation, f"kernel:{name}"), None
     try:
-        view.waiting("starting…")
-        with client.open("POST", "/api/kernels", content=content, fields={"Accept": NDJSON}, timeout=None) as exchange:
-            for line in filter(bytes.strip, split_lines(exchange.chunks())):
-                event = parsed_event(line)
+        with invocation.detaching(f"detached; kernel:{name} goes on starting"):
+            view.waiting("starting…")
+            for _, event in stream(client, "POST", "/api/kernels", content=content, timeout=None):
                 if event.get("event") == "done":
                     found = event.get("result") or {}
                     break
                 view.show(event)
                 view.waiting(view.phase)  # goes on below what was said
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: detached; kernel:{name} goes on starting")
-        raise Silent(FAILED) from None
     finally:
         view.finish()
     if found is None:
         detail = "the daemon's answer ended before the kernel was ready"
         raise Failure(detail, kind="bad_answer", hint="pxctl doctor")
     if not invocation.print_result(found, [found.get("id")]):
-        invocation.print(
-            f"{found.get('unit')} {found.get('state')}" + (f" (pid {found['pid']})" if found.get("pid") else "")
-        )
+        pid = f" (pid {found['pid']})" if found.get("pid") else ""
+        invocation.print(f"{found.get('unit')} {found.get('state')}{pid}")
         view.conclude(found)
 
 
@@ -280,17 +254,15 @@ def _explanation(invocation: Invocation, document: Document) -> Iterator[str]:
         by_reason.setdefault(str(dropped.get("why")), []).append(str(dropped.get("name")))
     for why, names in by_reason.items():
         yield clean(f"environment dropped, {why}: {', '.join(names)}")
-    modules = [
-        one.get("path") or one.get("name") if isinstance(one, dict) else one for one in document.get("modules") or []
-    ]
-    if modules:
-        yield clean(f"modules: {', '.join(map(str, modules))}")
+    listed = document.get("modules") or []
+    if modules := [str(one.get("path") or one.get("name") if isinstance(one, dict) else one) for one in listed]:
+        yield clean(f"modules: {', '.join(modules)}")
 
 
 # -- stop, restart, interrupt -----------------------------------------------------------------------------------------
 
 
-@declare(kernel, "stop")
+@declare(kernel, "stop", "stop {names}")
 @_names
 @_which
 @timeout_option()
@@ -307,12 +279,11 @@ def stop_kernels(
     $ pxctl kernel stop 'work*'
     $ pxctl kernel stop default --cwd ~/other
     """
-    invocation.action = f"stop {', '.join(names)}"
     client = invocation.client()
-    return steer(invocation, client, "stop", _units(client, names, cwd), timeout, no_wait=no_wait)
+    return steer(invocation, client, "stop", _units(client, names, cwd), timeout, no_wait)
 
 
-@declare(kernel, "restart")
+@declare(kernel, "restart", "restart {names}")
 @_names
 @_which
 @timeout_option()
@@ -325,12 +296,11 @@ def restart_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | N
     $ pxctl kernel restart default
     $ pxctl kernel restart 'work*'
     """
-    invocation.action = f"restart {', '.join(names)}"
     client = invocation.client()
     return steer(invocation, client, "restart", _units(client, names, cwd), timeout, no_wait=False)
 
 
-@declare(kernel, "interrupt")
+@declare(kernel, "interrupt", "interrupt {names}")
 @_names
 @_which
 def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str | None) -> int:
@@ -344,27 +314,21 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
     $ pxctl kernel interrupt default   # again: the next, harder step
     $ pxctl kernel interrupt 'work*'
     """
-    invocation.action = f"interrupt {', '.join(names)}"
     client = invocation.client()
 
     def interrupt(unit: str) -> Document:
         document: Document = client.ask("POST", route("kernel", unit, "interrupt")).document
         is_idle = not document.get("running") and not document.get("steps")
         if is_idle and document.get("state") in {"stopped", "failed"}:
-            detail, hint = (
-                f"it is {document['state']}: there is no process to interrupt",
-                f"pxctl kernel start {unit[7:]}",
-            )
-            raise Failure(detail, kind="inactive", unit=unit, hint=hint, exit_code=INACTIVE)
+            detail = f"it is {document['state']}: there is no process to interrupt"
+            hint = f"pxctl kernel start {unit[7:]}"
+            raise Failure(detail, kind="inactive", unit=unit, hint=hint, exit_code=Exit.INACTIVE)
         return document
 
     outcomes = one_by_one(invocation, "interrupt", _units(client, names, cwd), interrupt)
     if any(map(is_glob, names)):
         # A pattern means what runs of it; only where nothing does, that is said.
         outcomes = [one for one in outcomes if one.failure is None or one.failure.kind != "inactive"] or outcomes
-
-    def merged(documents: list[Document]) -> Document:
-        return documents[0] if len(outcomes) == 1 else {"schema": "px.interrupts/1", "interrupts": documents}
 
     def show(_: str, document: Document) -> None:
         running, taken = document.get("running"), document.get("steps") or []
@@ -376,13 +340,13 @@ def interrupt_kernels(invocation: Invocation, names: tuple[str, ...], cwd: str |
         what = f"cell {running}: {steps or 'asked to end'}" if running else f"no cell is running{details}"
         invocation.print(f"kernel:{document.get('kernel')} {what}")
 
-    return print_outcomes(invocation, outcomes, merged, show)
+    return print_outcomes(invocation, outcomes, show, listed("px.interrupts/1", "interrupts", outcomes))
 
 
 # -- attach -----------------------------------------------------------------------------------------------------------
 
 
-@declare(kernel, "attach")
+@declare(kernel, "attach", "attach to {name}")
 @_name
 @_which
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead of running it.")
@@ -398,18 +362,18 @@ def attach_kernel(invocation: Invocation, name: str, cwd: str | None, only_print
     """
     from pxctl.daemon_process import find_program
 
-    invocation.action = f"attach to {name}"
     document = _find(invocation.client(), name, cwd).document
     file, unit = document.get("connection_file"), str(document.get("unit"))
-    if not file and document.get("language") == "bash":
-        detail = "its cells are shell scripts; there is no kernel to join"
-        raise Failure(detail, kind="not_joinable", unit=unit, hint="bash")
-    if not file and str(document.get("backend", "")).startswith("gateway"):
-        detail = "it is held by a gateway; join it through that"
-        raise Failure(detail, kind="not_joinable", unit=unit, hint="pxctl kernel list")
     if not file:
-        hint = f"pxctl kernel start {document.get('id')}"
-        raise Failure(f"it is {document.get('state')}", kind="inactive", unit=unit, hint=hint, exit_code=INACTIVE)
+        code, kind, hint = Exit.FAILED, "not_joinable", "pxctl kernel list"
+        if document.get("language") == "bash":
+            detail, hint = "its cells are shell scripts; there is no kernel to join", "bash"
+        elif str(document.get("backend", "")).startswith("gateway"):
+            detail = "it is held by a gateway; join it through that"
+        else:
+            detail, kind, code = f"it is {document.get('state')}", "inactive", Exit.INACTIVE
+            hint = f"pxctl kernel start {document.get('id')}"
+        raise Failure(detail, kind=kind, unit=unit, hint=hint, exit_code=code)
     program = find_program("jupyter-console", invocation.env)
     argv = [str(program), "--existing", file]
     by_hand = ["jupyter", "console", "--existing", file]
@@ -446,7 +410,7 @@ _CELL_COLUMNS = [
 ]
 
 
-@declare(kernel, "cells")
+@declare(kernel, "cells", "list the cells of {name}")
 @_name
 @click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N only.")
 @_which
@@ -456,21 +420,13 @@ def list_cells(invocation: Invocation, name: str, limit: int | None, cwd: str | 
     $ pxctl kernel cells default
     $ pxctl kernel cells default -n 5 --json
     """
-    invocation.action = f"list the cells of {name}"
     client = invocation.client()
     document = client.get(route("kernel", _id(client, name, cwd), "cells")).document
     cells = document.get("cells", [])[-limit if limit else None :]
-    if invocation.json:
-        output.write(json.dumps({**document, "cells": cells}, ensure_ascii=False) + "\n")
-    elif invocation.quiet:
-        invocation.print(*(cell.get("id") for cell in cells))
-    elif cells:
-        invocation.print_table(_CELL_COLUMNS, cells)
-    else:
-        invocation.notice("it ran nothing yet")
+    invocation.print_rows({**document, "cells": cells}, cells, "id", _CELL_COLUMNS, "it ran nothing yet")
 
 
-@declare(kernel, "output")
+@declare(kernel, "output", "read the output of {name}")
 @_name
 @click.argument("cell", metavar="CELL|last")
 @click.option("--stream", type=click.Choice(["stdout", "stderr"]), help="Only one of the two; else both, as they came.")
@@ -488,20 +444,19 @@ def print_output(
     """
     from pxctl.follow import pages, print_pages
 
-    invocation.action = f"read the output of {name}"
     client = invocation.client()
     found = _id(client, name, cwd)
     if cell == "last":
         cells = client.get(route("kernel", found, "cells")).document.get("cells", [])
         if not cells:
             unit = f"kernel:{found}"
-            raise Failure("it ran nothing yet", kind="unknown_unit", exit_code=UNKNOWN_UNIT, unit=unit)
+            raise Failure("it ran nothing yet", kind="unknown_unit", exit_code=Exit.UNKNOWN_UNIT, unit=unit)
         cell = str(cells[-1].get("id"))
     found_pages = pages(client, route("kernel", found, f"cells/{quote(cell)}/output"), stream, offset, limit)
     print_pages(invocation, found_pages, offset, {"schema": "px.cell-output/1", "kernel": found, "cell": cell})
 
 
-@declare(kernel, "export")
+@declare(kernel, "export", "export {name}")
 @_name
 @click.option(
     "-o",
@@ -521,7 +476,6 @@ def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: s
     """
     from pxctl.cells import write_whole
 
-    invocation.action = f"export {name}"
     client = invocation.client()
     place, fields = route("kernel", _id(client, name, cwd), "notebook"), {"Accept": "*/*"}
     with client.open("GET", place, fields=fields, timeout=_EXPORT_SECONDS) as exchange:
@@ -531,11 +485,7 @@ def export_kernel(invocation: Invocation, name: str, target: Path | None, cwd: s
             output.write("\n")
             return
         count = write_whole(target, exchange.chunks())
-    if invocation.json:
-        facts = {"path": str(target), "size_bytes": count, "content_type": "application/x-ipynb+json"}
-        invocation.print_json({"schema": "px.saved/1", **facts})
-    else:
-        invocation.notice(f"saved {target} ({size(count)})")
+    invocation.print_saved(target, count, "application/x-ipynb+json")
 
 
 _SPEC_COLUMNS = [
@@ -546,17 +496,15 @@ _SPEC_COLUMNS = [
 ]
 
 
-@declare(kernel, "specs")
+@declare(kernel, "specs", "list the kernelspecs")
 def list_specs(invocation: Invocation) -> None:
     """List the kernelspecs that the daemon finds; --json is Jupyter's own document.
 
     $ pxctl kernel specs
-    $ pxctl kernel specs --json
     """
-    invocation.action = "list the kernelspecs"
     answer = invocation.client().get("/api/kernelspecs")
     found, default = answer.document.get("kernelspecs") or {}, answer.document.get("default")
     if not invocation.print_result(answer, found):
         names = {name: f"{name} (default)" if name == default else name for name in found}
         rows = [{**(entry.get("spec") or {}), "name": names[name]} for name, entry in found.items()]
-        invocation.print_table(_SPEC_COLUMNS, rows)
+        invocation.print(*invocation.table(_SPEC_COLUMNS, rows))

@@ -1,68 +1,25 @@
-"""`pxctl pipe …`: pipes, and their executions: found, run, followed, listed; how one ended, in words and exit code."""
+"""`pxctl pipe …`: pipes, listed, shown, checked, made, changed; what is run of them is in `pipe_runs`."""
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pxctl import output
-from pxctl.app import declare, declare_group, no_autostart_option, timeout_option
-from pxctl.client import (
-    FAILED,
-    OK,
-    TIMED_OUT,
-    UNKNOWN_UNIT,
-    USAGE,
-    Failure,
-    Silent,
-    Unreachable,
-    bare_name,
-    bare_names,
-    is_glob,
-    query,
-    quote,
-    route,
-    usage,
-)
+from pxctl import executions, output
+from pxctl.app import Invocation, declare, declare_group
+from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, is_glob, query, route, usage
 from pxctl.coerce import CannotRead, read_json
-from pxctl.commands.units import one_by_one, print_outcomes, request
-from pxctl.completion import EXAMPLE_PIPES, examples, execution_ids, execution_names, pipe_keys, pipe_names
-from pxctl.follow import (
-    NOT_KEPT,
-    ExecutionView,
-    Patience,
-    ask_until,
-    events_of,
-    execution_events,
-    execution_route,
-    follow_execution,
-    is_loss,
-    pages,
-    print_event,
-    print_pages,
-    since_when,
-    where_it_is,
-)
+from pxctl.commands.units import listed, one_by_one, print_outcomes
+from pxctl.completion import EXAMPLE_PIPES, examples, execution_names, pipe_keys, pipe_names
 from pxctl.output import BY_STATE, Column, ago, clean, duration, state_column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Client
-
-    Document = dict[str, Any]
+from pxctl.shaper import shaped
 
 pipe = declare_group("pipe", "Pipes: agents that run on a schedule, on events or by hand; and their executions.")
 _pipe = click.argument("name", metavar="NAME", shell_complete=pipe_names)
 _pipes = click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=pipe_names)
-_execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
-_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is queued.")
 
 
 # -- list, show -------------------------------------------------------------------------------------------------------
@@ -75,7 +32,7 @@ def _state_of(pipe: Document) -> str:
     if pipe.get("queued"):
         return "queued"
     if pipe.get("config_error"):
-        return "failed"
+        return "broken"
     return "idle" if pipe.get("enabled") else "disabled"
 
 
@@ -104,23 +61,15 @@ _COLUMNS = [
 ]
 
 
-@declare(pipe, "list")
+@declare(pipe, "list", "list the pipes")
 def list_pipes(invocation: Invocation) -> None:
     """List the pipes with schedule, next and last run; one that cannot run with its error.
 
     $ pxctl pipe list
-    $ pxctl pipe list --json
-    $ pxctl pipe list -q
     """
-    invocation.action = "list the pipes"
     answer = invocation.client().get("/api/pipes")
-    found = answer.document.get("pipes", [])
-    if invocation.print_result(answer, (one.get("name") for one in found)):
-        return
-    if found:
-        invocation.print_table(_COLUMNS, found)
-    else:
-        invocation.notice("no pipes yet; add one: pxctl pipe add example:disk-digest")
+    none = "no pipes yet; add one: pxctl pipe add example:disk-digest"
+    invocation.print_rows(answer, answer.document.get("pipes", []), "name", _COLUMNS, none)
 
 
 _PIPE_FACTS = (
@@ -134,10 +83,6 @@ _EXECUTION_FACTS = (
     "agent", "agent_version", "preset_id", "provider", "model", "tokens", "cost", "timeout_seconds", "context_start",
     "context_end", "output_dir", "session_path", "stdout_bytes", "stderr_bytes", "truncated",
 )  # fmt: skip
-_MOMENTS = frozenset({
-    "next_run", "last_run", "last_success", "queued_at", "not_before", "started_at", "finished_at", "context_start",
-    "context_end",
-})  # fmt: skip
 
 
 @declare(pipe, "show")
@@ -151,7 +96,7 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
     $ pxctl pipe show 12                        # an execution
     $ pxctl pipe show 12 --rendered             # the prompt that it got
     """
-    is_execution = is_execution_id(name)
+    is_execution = executions.is_execution_id(name)
     invocation.action = f"show {'execution ' if is_execution else ''}{name}"
     if is_execution:
         answer = invocation.client().get(f"/api/executions/{int(name)}")
@@ -159,13 +104,13 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
         answer = invocation.client().get(query(route("pipe", name), [("rendered", rendered or None)]))
     document = answer.document
     if document.get("schema") == "px.queue/1":  # `queue` is a route: no pipe has that name
-        raise Failure("there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=UNKNOWN_UNIT)
+        raise Failure(
+            "there is no pipe 'queue'", kind="unknown_unit", hint="pxctl pipe queue", exit_code=Exit.UNKNOWN_UNIT
+        )
     if rendered and not invocation.json:
         prompt = document.get("rendered_prompt" if is_execution else "rendered")
         if not isinstance(prompt, str):
-            raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=USAGE)
-        from pxctl.cells import shaped
-
+            raise Failure("it has no prompt", kind="failed", hint=f"pxctl pipe show {name}", exit_code=Exit.USAGE)
         output.write(shaped(prompt, colour=False) if invocation.out_is_terminal else prompt)
     elif not invocation.print_result(answer, [document.get("id" if is_execution else "name")]):
         names = _EXECUTION_FACTS if is_execution else _PIPE_FACTS
@@ -179,14 +124,12 @@ def show_pipe(invocation: Invocation, name: str, rendered: bool) -> None:
 
 def _fact(invocation: Invocation, name: str, value: Any) -> tuple[str, object]:
     label = name.removesuffix("_seconds").removesuffix("_ms")
-    if name in _MOMENTS:
+    if name.endswith("_at") or name in {"next_run", "last_run", "last_success", "not_before"} or "context_" in name:
         return label, invocation.moment(value)
     if name == "cost":
-        return label, money(value)
-    if name == "duration_ms":
-        return label, duration(value / 1000)
-    if name.endswith("_seconds"):
-        return label, duration(value)
+        return label, executions.money(value)
+    if label != name:
+        return label, duration(value / 1000 if name.endswith("_ms") else value)
     return label, ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
@@ -222,7 +165,7 @@ def validate_pipes(invocation: Invocation, names: tuple[str, ...], everything: b
     else:
         for one in found:
             _print_checks(invocation, one, summary)
-    return OK if is_ok else FAILED
+    return Exit.OK if is_ok else Exit.FAILED
 
 
 def _print_checks(invocation: Invocation, found: Document, summary: bool) -> None:
@@ -259,7 +202,7 @@ def new_pipe(invocation: Invocation, name: str) -> None:
         invocation.notice(f"edit {answer.document.get('file')}, then: pxctl pipe run {made}")
 
 
-@declare(pipe, "add")
+@declare(pipe, "add", "add {source}")
 @click.argument("source", metavar="PATH|URL|example:NAME", shell_complete=examples(EXAMPLE_PIPES))
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
@@ -270,7 +213,6 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl pipe add ./my-pipe --name other-name
     $ pxctl pipe add https://example.org/pipes/triage/pipe.md --name triage
     """
-    invocation.action = f"add {source}"
     # What is no path is an example or an address; the daemon says which of them it takes.
     is_path = not re.match(r"example:|[A-Za-z][A-Za-z0-9+.-]*://", source)
     content = {"source": str(Path(source).expanduser().absolute()) if is_path else source}
@@ -280,15 +222,11 @@ def add_pipe(invocation: Invocation, source: str, name: str | None) -> None:
     found, folder = answer.document.get("name"), answer.document.get("folder")
     if not invocation.print_result(answer, [found]):
         invocation.print(f"pipe:{found} added" + (f" in {folder}" if folder else "") + ", disabled")
-        _print_warnings(invocation, answer.document)
+        invocation.print_warnings(answer.document)
         invocation.notice(
             f"look at it: pxctl pipe show {found}; try it: pxctl pipe run {found}",
             f"let its schedule start it: pxctl pipe enable {found}",
         )
-
-
-def _print_warnings(invocation: Invocation, document: Document) -> None:
-    invocation.notice(*(f"warning: {warning}" for warning in document.get("warnings") or []))
 
 
 def _exact_name(client: Client, text: str) -> str:
@@ -349,33 +287,29 @@ def config_pipe(invocation: Invocation, name: str, values: tuple[str, ...]) -> N
     if not invocation.print_result(answer, [name]):
         words = (f"{key} {'removed' if value is None else 'set'}" for key, value in changes.items())
         invocation.print(f"pipe:{name}: {', '.join(words)}")
-        _print_warnings(invocation, answer.document)
+        invocation.print_warnings(answer.document)
 
 
 def _change(invocation: Invocation, names: tuple[str, ...], verb: str) -> int:
     """Enable or disable every pipe that the names mean, print the outcome, return the exit code."""
-    invocation.action = f"{verb} {', '.join(names)}"
     client = invocation.client()
     units = [f"pipe:{name}" for name in bare_names(client, "pipe", names)]
-    outcomes = one_by_one(
-        invocation, verb, units, lambda unit: client.ask("POST", route("pipe", unit, verb), timeout=None).document
-    )
 
-    def merged(documents: list[Document]) -> Document:
-        return documents[0] if len(outcomes) == 1 else {"schema": "px.pipes/1", "pipes": documents}
+    def change(unit: str) -> Document:
+        changed: Document = client.ask("POST", route("pipe", unit, verb), timeout=None).document
+        return changed
 
     def show(_: str, pipe: Document) -> None:
-        when = ""
-        if verb == "enable" and pipe.get("next_run"):
-            in_words = ago(pipe["next_run"])
-            when = "; it runs now" if in_words.endswith("ago") else f"; next run {in_words}"
+        when = ago(pipe["next_run"]) if verb == "enable" and pipe.get("next_run") else ""
+        when = "; it runs now" if when.endswith("ago") else when and f"; next run {when}"
         invocation.print(pipe.get("name") if invocation.quiet else f"pipe:{pipe.get('name')} {verb}d{when}")
-        _print_warnings(invocation, pipe if verb == "enable" else {})
+        invocation.print_warnings(pipe if verb == "enable" else {})
 
-    return print_outcomes(invocation, outcomes, merged, show)
+    outcomes = one_by_one(invocation, verb, units, change)
+    return print_outcomes(invocation, outcomes, show, listed("px.pipes/1", "pipes", outcomes))
 
 
-@declare(pipe, "enable")
+@declare(pipe, "enable", "enable {names}")
 @_pipes
 def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Let schedule and events start pipes, on this machine; the file keeps what it says.
@@ -387,7 +321,7 @@ def enable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     return _change(invocation, names, "enable")
 
 
-@declare(pipe, "disable")
+@declare(pipe, "disable", "disable {names}")
 @_pipes
 def disable_pipes(invocation: Invocation, names: tuple[str, ...]) -> int:
     """Keep schedule and events from starting pipes, on this machine; what runs goes on.
@@ -411,7 +345,6 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
 
     $ pxctl pipe next disk-digest
     $ pxctl pipe next disk-digest -n 20
-    $ pxctl pipe next disk-digest --json
     """
     invocation.action = f"look ahead for pipe:{bare_name('pipe', name)}"
     answer = invocation.client().get(query(route("pipe", name, "next"), [("count", count)]))
@@ -420,572 +353,8 @@ def next_of_pipe(invocation: Invocation, name: str, count: int) -> None:
         return
     schedule = f" ({report['schedule']})" if report.get("schedule") else ""
     invocation.print(invocation.paint(clean(f"pipe:{report.get('name')}{schedule}"), "bold"))
-    invocation.print(*(clean(str(sentence)) for sentence in report.get("sentences") or []))
+    invocation.print(*(clean(str(one)) for one in report.get("sentences") or []))
     if decision := report.get("last_decision"):
         invocation.print(f"last decision, {ago(decision.get('at'))}: {clean(str(decision.get('text')))}")
     elif report.get("upcoming"):
         invocation.print("last decision: none yet")
-
-
-# -- executions: found, and how one ended -----------------------------------------------------------------------------
-
-STATUSES = ("queued", "running", "completed", "failed", "timed_out", "cancelled")
-_FINAL = frozenset(STATUSES[2:])
-_RETRY, _VALIDATE, _PROMPT = "pxctl pipe retry {id}", "pxctl pipe validate {name}", "pxctl pipe show {name} --rendered"
-_HINTS = {
-    "timeout": "pxctl pipe config {name} timeout=30m",
-    "disk_full": "pxctl doctor",
-    **dict.fromkeys(("rate_limited", "network", "provider_error", "cancelled", "shutdown", "interrupted"), _RETRY),
-    "auth_failed": "check presets.toml and the key that it names, then: pxctl pipe retry {id}",
-    "model_not_found": "mend the model in {place}, then: pxctl pipe retry {id}",
-    "quota_exhausted": "name another preset in pipe.md, or wait, then: pxctl pipe retry {id}",
-    "preflight_failed": "start the provider ({provider}), then: pxctl pipe retry {id}",
-    **dict.fromkeys(("agent_not_found", "agent_incompatible", "preset_not_found", "config_error"), _VALIDATE),
-    **dict.fromkeys(("context_overflow", "safety_refusal"), _PROMPT),
-    **dict.fromkeys(("budget_exceeded", "resource_limit"), "pxctl config show; pxctl pipe show {name}"),
-}
-"""The next step by error type; what is not here is told by the agent's stderr."""
-_TAIL_LINES = 15
-
-
-def is_execution_id(text: str) -> bool:
-    """Say whether a name means an execution: ids are numbers. A pipe that is called 12 is `pipe:12`."""
-    return text.isascii() and text.isdigit()
-
-
-def find_execution(client: Client, text: str) -> Document:
-    """Return the execution that an id means, or the newest one of a pipe."""
-    if is_execution_id(text):
-        found: Document = client.get(f"/api/executions/{int(text)}").document
-        return found
-    name = bare_name("pipe", text)
-    newest = newest_of(client, name)
-    if newest is None:
-        detail, hint, unit = "it has no executions yet", f"pxctl pipe run {name}", f"pipe:{name}"
-        raise Failure(detail, kind="unknown_unit", hint=hint, exit_code=UNKNOWN_UNIT, unit=unit)
-    return newest
-
-
-def newest_of(client: Client, name: str) -> Document | None:
-    """Return the newest execution of a pipe, None where it has none."""
-    page = client.get(query(f"/api/pipes/{quote(name)}/executions", [("limit", 1)])).document
-    return next(iter(page.get("executions", [])), None)
-
-
-def await_execution(client: Client, execution: Document, timeout: float | None = None) -> Document:
-    """Return the whole row once it is final; a restart of the control plane meanwhile does not end the waiting."""
-    number, unit = execution.get("id"), f"pipe:{execution.get('pipe_name')}"
-
-    def too_late(_: Failure) -> Failure:
-        detail, hint = f"it is not over after {timeout:g} s", f"pxctl pipe tail -f {number}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=TIMED_OUT, unit=unit, execution=number)
-
-    target = query(f"/api/executions/{number}", [("wait", True)])
-    return ask_until(client, lambda _: target, timeout, too_late, met=True)
-
-
-def exit_code_of(execution: Document) -> int:
-    """Return what the end of an execution exits with: 0 completed, 7 timed out, 1 else (CONTRACT §3)."""
-    return {"completed": OK, "timed_out": TIMED_OUT}.get(str(execution.get("status")), FAILED)
-
-
-def took(execution: Document) -> str:
-    """Return how long it ran, "25ms" or "3.2s"; empty where that is not known."""
-    milliseconds = execution.get("duration_ms")
-    if not isinstance(milliseconds, int):
-        return ""
-    return f"{milliseconds}ms" if milliseconds < 100 else duration(milliseconds / 1000)
-
-
-def money(cost: Any) -> str:
-    """Return US dollars: "$1.25", below a dollar with four digits."""
-    if not output.is_number(cost):
-        return output.ABSENT
-    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
-
-
-def _particulars(execution: Document) -> str:
-    """Return duration, tokens and cost in words, those that are known."""
-    tokens, cost = execution.get("tokens"), execution.get("cost")
-    words = (took(execution), f"{tokens:,} tokens" if tokens else "", money(cost) if cost else "")
-    return ", ".join(filter(None, words))
-
-
-def _error_word(execution: Document) -> str:
-    """Return the error type, where the status does not say the same already."""
-    status, kind = execution.get("status"), str(execution.get("error_type") or "")
-    return "" if (status, kind) in {("timed_out", "timeout"), ("cancelled", "cancelled")} else kind
-
-
-def sentence(execution: Document) -> str:
-    """Return "execution 12 failed after 3.2s, 1,200 tokens, $0.0123 (crash): what happened"."""
-    status, known, kind = str(execution.get("status")), _particulars(execution), _error_word(execution)
-    spent = f" {'in' if status == 'completed' else 'after'} {known}" if known else ""
-    why = f" ({kind})" if kind else ""
-    message = f": {execution['error_message']}" if execution.get("error_message") else ""
-    return f"execution {execution.get('id')} {status.replace('_', ' ')}{spent}{why}{message}"
-
-
-def _hint_for(execution: Document) -> str:
-    """Return the next step after an execution that did not complete."""
-    kind = str(execution.get("error_type"))
-    hint = _HINTS.get(kind, "pxctl pipe output {id} --stderr")
-    if kind == "timeout" and execution.get("timeout_wanted_seconds") is not None:
-        hint = "raise pipes.timeout_max_seconds in pxd.toml, then: pxctl daemon reload"
-    preset, provider = execution.get("preset_id"), execution.get("provider")
-    place = "pipe.md" if preset is None else f"[presets.{preset}] of presets.toml"
-    return hint.format(id=execution.get("id"), name=execution.get("pipe_name"), place=place, provider=provider)
-
-
-def failure_of(execution: Document, successor: Document | None = None) -> Failure | None:
-    """Return the failure of a final execution that did not complete, with the retry that follows; None of others."""
-    code, detail, hint = exit_code_of(execution), sentence(execution), _hint_for(execution)
-    if code == OK:
-        return None
-    if successor is not None:
-        after = successor.get("id")
-        detail, hint = f"{detail}; it is tried again as execution {after}", f"pxctl pipe tail -f {after}"
-    kind, unit = str(execution.get("error_type") or execution.get("status")), f"pipe:{execution.get('pipe_name')}"
-    return Failure(detail, kind=kind, hint=hint, exit_code=code, unit=unit, execution=execution.get("id"))
-
-
-def explain_execution(invocation: Invocation, client: Client, number: str) -> Document:
-    """Return what is known of an execution in the form of a px.why/1 document."""
-    execution = find_execution(client, number)
-    unit, status = f"pipe:{execution.get('pipe_name')}", str(execution.get("status"))
-    target = query("/api/events", [("unit", unit), ("limit", 1000)])
-    events = [event for _, event in events_of(invocation, lambda: target, follow=False)]
-    known = {event["id"]: event for event in events if "id" in event}
-    own = [event["id"] for event in events if event.get("execution") == execution.get("id") and "id" in event]
-    chain: list[Document] = []
-    wanted = own[-1] if own else None
-    while wanted in known:
-        chain.insert(0, known.pop(wanted))
-        wanted = chain[0].get("cause")
-    words = [f"{sentence(execution)}."]
-    if execution.get("trigger_event"):
-        words.append(f"It was started by the event {execution['trigger_event']}.")
-    if execution.get("retry_of"):
-        number_of_try = int(execution.get("retry_count") or 0) + 1
-        words.append(f"It is try {number_of_try}, after execution {execution['retry_of']}.")
-    is_bad = status in _FINAL and status != "completed"
-    going = f"pxctl pipe {'output' if status in _FINAL else 'tail -f'} {execution.get('id')}"
-    return {
-        "schema": "px.why/1",
-        "unit": unit,
-        "execution": execution.get("id"),
-        "state": status,
-        "reason": execution.get("error_type"),
-        "summary": " ".join(words),
-        "chain": chain,
-        "stderr_tail": "\n".join(str(execution.get("stderr") or "").splitlines()[-_TAIL_LINES:]) if is_bad else "",
-        "next_step": _hint_for(execution) if is_bad else going,
-    }
-
-
-# -- run, retry, cancel -----------------------------------------------------------------------------------------------
-
-
-def _queue(client: Client, target: str, content: Document) -> Document:
-    """Have an execution queued and return it. A lost connection is taken up again, with the same Idempotency-Key."""
-    fields = {"Idempotency-Key": os.urandom(16).hex()}
-    patience, was_there = Patience(), False
-    while True:
-        try:
-            queued: Document = client.ask("POST", target, content=content, fields=fields, timeout=None).document
-            return queued
-        except Failure as failure:
-            if not was_there and is_loss(failure) and not isinstance(failure, Unreachable):
-                was_there = True
-                patience.met()
-            patience.bear(failure)
-
-
-def _finish(invocation: Invocation, client: Client, execution: Document, no_wait: bool) -> int:
-    """Follow an execution to its end and return 0 when it completed; `no_wait`: only say where it is.
-
-    A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
-    that comes later is only named. Under `--json` the last row is one document; under `-q` its id is all.
-    """
-    successor = None
-    while not no_wait:
-        try:
-            is_shown = not (invocation.json or invocation.quiet)
-            execution = follow_execution(invocation, execution) if is_shown else await_execution(client, execution)
-        except KeyboardInterrupt:
-            number = execution.get("id")
-            invocation.warn(f"\npxctl: detached; {_title(execution)} goes on")
-            hint = output.paint("hint:", "bold", on=invocation.err_has_colour)
-            invocation.warn(f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}")
-            raise Silent(FAILED) from None
-        successor = _successor_of(client, execution)
-        if successor is None or successor.get("not_before") is not None:
-            break
-        invocation.notice(f"pxctl: {sentence(execution)}; execution {successor.get('id')} follows with the next preset")
-        execution = successor
-    is_over = not no_wait or bool(execution.get("finished_at"))
-    failure = failure_of(execution, successor) if is_over else None
-    if invocation.json:
-        invocation.print_json(execution)
-        return OK if failure is None else failure.exit_code
-    if invocation.quiet and (failure is None or not no_wait):
-        invocation.print(execution.get("id"))
-    if failure is not None:
-        raise failure
-    if no_wait and not invocation.quiet:
-        invocation.print(f"{_title(execution)}: {where_it_is(execution) or execution.get('status')}")
-    elif not no_wait:
-        invocation.notice(
-            f"pxctl: {_title(execution)}: {', '.join(filter(None, ['completed', _particulars(execution)]))}"
-        )
-    return OK
-
-
-def _title(execution: Document) -> str:
-    return f"pipe:{execution.get('pipe_name')} execution {execution.get('id')}"
-
-
-def _successor_of(client: Client, execution: Document) -> Document | None:
-    """Return the retry that was queued after an execution; None where none is known. Never fails."""
-    if execution.get("status") not in {"failed", "timed_out"}:
-        return None
-    target = query(f"/api/pipes/{quote(str(execution.get('pipe_name')))}/executions", [("limit", 20)])
-    try:
-        later = client.get(target).document.get("executions", [])
-    except Failure:
-        return None
-    return next((one for one in later if one.get("retry_of") == execution.get("id")), None)
-
-
-@declare(pipe, "run")
-@_pipe
-@_no_wait
-@click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
-@timeout_option("Of this execution; else the pipe's own (exit 7).")
-@click.option("--context", metavar="JSON|@FILE|-", help="An object that the prompt shows to the agent.")
-@no_autostart_option
-def run_pipe(
-    invocation: Invocation,
-    name: str,
-    no_wait: bool,
-    queue: bool,
-    timeout: float | None,
-    context: str | None,
-    no_autostart: bool,
-) -> int:
-    """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
-
-    The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
-    the final execution is one document. Ctrl-C ends the following only: the execution goes on.
-
-    Effect: modifying: runs the pipe's agent as you, and starts the daemon when it is not there
-    $ pxctl pipe run disk-digest
-    $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
-    $ pxctl pipe run disk-digest --queue           # wait in line where it runs already
-    $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
-    $ pxctl pipe run triage --json > execution.json
-    """
-    name = bare_name("pipe", name)
-    invocation.action = f"run pipe:{name}"
-    asked = {"context": _context(context), "queue": queue or None, "timeout": timeout}
-    content = {key: value for key, value in asked.items() if value is not None}
-    client = invocation.waking_client(autostart=not no_autostart)
-    try:
-        execution = _queue(client, route("pipe", name, "run"), content)
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: detached before the daemon answered; pipe:{name} may run: pxctl pipe queue")
-        raise Silent(FAILED) from None
-    _print_warnings(invocation, execution)
-    return _finish(invocation, client, execution, no_wait)
-
-
-def _context(given: str | None) -> Document | None:
-    if given is None:
-        return None
-    try:
-        found = read_json(output.read_argument(given), "--context")
-    except CannotRead as error:
-        raise usage(str(error), "pxctl pipe run --help") from error
-    except OSError as error:
-        raise usage(f"cannot read {given.removeprefix('@')}: {error.strerror}", "pxctl pipe run --help") from error
-    if not isinstance(found, dict):
-        raise usage("--context must be a JSON object", "pxctl pipe run --help")
-    return found
-
-
-@declare(pipe, "retry")
-@click.argument("execution", metavar="ID", shell_complete=execution_ids)
-@_no_wait
-def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
-    """Queue an execution again, as a new one, and follow it to its end; exits as `pipe run` does.
-
-    Effect: modifying: queues a new execution with what its pipe says now
-    $ pxctl pipe retry 12
-    $ pxctl pipe retry 12 --no-wait
-    """
-    if not is_execution_id(execution):
-        raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
-    invocation.action = f"retry execution {execution}"
-    client = invocation.client()
-    again = _queue(client, f"{execution_route(find_execution(client, execution))}/retry", {})
-    invocation.action = f"run pipe:{again.get('pipe_name')}"
-    return _finish(invocation, client, again, no_wait)
-
-
-@declare(pipe, "cancel")
-@click.argument("targets", nargs=-1, metavar="[ID|PIPE]...", shell_complete=execution_names)
-@click.option("--all", "everything", is_flag=True, help="All that run and wait.")
-def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everything: bool) -> int:
-    """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
-
-    Effect: modifying: takes executions out of line, and ends the process trees of those that run
-    $ pxctl pipe cancel 12
-    $ pxctl pipe cancel disk-digest    # what runs and waits of it
-    $ pxctl pipe cancel --all
-    """
-    invocation.action = f"cancel {', '.join(targets) or 'all executions'}"
-    if everything == bool(targets):
-        raise usage("name executions or pipes, or --all", "pxctl pipe queue")
-    client = invocation.client()
-    numbers = [f"execution {target}" for target in targets if is_execution_id(target)]
-    names = bare_names(client, "pipe", [target for target in targets if not is_execution_id(target)])
-    if everything:
-        # What waits goes first: it would take the place of what was running.
-        listed = sorted(
-            _in_queue(client.get("/api/pipes/queue").document), key=lambda one: one.get("status") == "running"
-        )
-        names = list(dict.fromkeys(str(one.get("pipe_name")) for one in listed))
-
-    def cancel(unit: str) -> Document:
-        target = f"{execution_route(find_execution(client, unit.removeprefix('execution ')))}/cancel"
-        return {"executions": [client.ask("POST", target, timeout=None).document]}
-
-    outcomes = one_by_one(invocation, "cancel", numbers, cancel)
-    if names:
-        outcomes += request(invocation, client, "stop", [f"pipe:{name}" for name in names])
-    cancelled = [one for outcome in outcomes for one in (outcome.document or {}).get("executions", [])]
-
-    def merged(_: list[Document]) -> Document:
-        return {"schema": "px.executions/1", "executions": cancelled, "next_cursor": None}
-
-    def show(_: str, document: Document) -> None:
-        for one in document.get("executions", []):
-            invocation.print(one.get("id") if invocation.quiet else f"{_title(one)} {one.get('status')}")
-
-    code = print_outcomes(invocation, outcomes, merged, show)
-    if not cancelled and code == OK and not invocation.json:
-        invocation.notice("nothing runs and nothing waits")
-    return code
-
-
-# -- queue, runs, output, tail ----------------------------------------------------------------------------------------
-
-
-def _in_queue(document: Document) -> Iterator[Document]:
-    """Yield what runs and what waits of a px.queue/1 document, each with the slots of its group in words."""
-    for group in document.get("groups", []):
-        running, waiting = group.get("running") or [], group.get("waiting") or []
-        for execution in [*running, *waiting]:
-            yield {**execution, "slots": f"{len(running)}/{group.get('slots')}"}
-
-
-def _not_before(execution: Document) -> str:
-    words = ago(execution.get("not_before"))
-    return words if words.startswith("in ") else ""
-
-
-_QUEUE_COLUMNS = [
-    Column("ID", "id"),
-    Column("PIPE", "pipe_name", minimum=10),
-    state_column("status", "STATUS"),
-    Column("POSITION", lambda one: one.get("position") or "", 2, right=True),
-    Column("GROUP", "group", 4),
-    Column("SLOTS", "slots", 6, right=True),
-    Column("TRIGGER", "trigger", 5),
-    Column("SINCE", lambda one: ago(one.get("started_at") or one.get("queued_at")), 3),
-    Column("NOT BEFORE", _not_before, 7),
-]
-
-
-@declare(pipe, "queue")
-def show_queue(invocation: Invocation) -> None:
-    """Show what runs and what waits in line, by group: its slots, and each one's position.
-
-    $ pxctl pipe queue
-    $ pxctl pipe queue --json
-    $ pxctl pipe queue -q
-    """
-    invocation.action = "read the queue"
-    answer = invocation.client().get("/api/pipes/queue")
-    listed = list(_in_queue(answer.document))
-    if invocation.print_result(answer, (execution.get("id") for execution in listed)):
-        return
-    if listed:
-        invocation.print_table(_QUEUE_COLUMNS, listed)
-    else:
-        invocation.notice("nothing runs and nothing waits")
-
-
-_PAGE, _DEFAULT = 500, 50
-
-
-def _error(execution: Document) -> str:
-    return ": ".join(filter(None, (_error_word(execution), str(execution.get("error_message") or ""))))
-
-
-_RUN_COLUMNS = [
-    Column("ID", "id"),
-    Column("PIPE", "pipe_name", minimum=10),
-    state_column("status", "STATUS"),
-    Column("TRIGGER", "trigger", 6),
-    Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
-    Column("TOOK", took, 4, right=True),
-    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
-    Column("COST", lambda one: money(one["cost"]) if one.get("cost") else "", 8, right=True),
-    Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
-    Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
-    Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
-]
-
-
-@declare(pipe, "runs")
-@click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
-@click.option(
-    "--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="Only of this pipe; again."
-)
-@click.option("--status", "statuses", multiple=True, type=click.Choice(STATUSES), help="Only these; again.")
-@click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
-@click.option("--until", metavar="T", help="Queued before it.")
-@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
-@click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
-@click.option("--all", "everything", is_flag=True, help="All there are.")
-def list_runs(
-    invocation: Invocation,
-    names: tuple[str, ...],
-    pipes: tuple[str, ...],
-    statuses: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    limit: int | None,
-    cursor: int | None,
-    everything: bool,
-) -> None:
-    """List executions, newest first, without their output.
-
-    $ pxctl pipe runs
-    $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
-    $ pxctl pipe runs --pipe disk-digest -n 1 -q    # the newest one's id
-    $ pxctl pipe runs --all --json > executions.json
-    """
-    invocation.action = "list the executions"
-    client = invocation.client()
-    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
-    most = limit or (None if everything else _DEFAULT)
-    filters: list[tuple[str, object]] = [("status", status) for status in statuses]
-    filters += [("since", since_when(since)), ("until", since_when(until))]
-    sources = [_rows(client, one, filters, most, cursor) for one in routes or ["/api/executions"]]
-    executions, has_more = _merged(sources, most)
-    following = int(executions[-1]["id"]) if has_more and executions else None
-    result = {"schema": "px.executions/1", "executions": executions, "next_cursor": following}
-    if invocation.print_result(result, (execution.get("id") for execution in executions)):
-        return
-    if executions:
-        invocation.print_table(_RUN_COLUMNS, executions)
-    else:
-        invocation.notice("no such executions")
-    if following is not None:
-        invocation.notice(f"… more: --cursor {following}, or --all")
-
-
-def _rows(
-    client: Client, target: str, filters: Sequence[tuple[str, object]], most: int | None, cursor: int | None
-) -> Iterator[Document]:
-    """Yield the executions of one source; a page is asked for when its first row is wanted."""
-    size = _PAGE if most is None else min(most + 1, _PAGE)
-    while True:
-        page = client.get(query(target, [*filters, ("limit", size), ("cursor", cursor)])).document
-        yield from page.get("executions", [])
-        cursor = page.get("next_cursor")
-        if cursor is None:
-            return
-
-
-def _merged(sources: list[Iterator[Document]], most: int | None) -> tuple[list[Document], bool]:
-    """Return the newest executions of several pipes, by their ids, which grow with time; and whether there are more."""
-    from heapq import merge
-    from itertools import islice
-
-    rows = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
-    found = list(islice(rows, most))
-    return found, next(rows, None) is not None
-
-
-@declare(pipe, "output")
-@_execution
-@click.option("--stderr", is_flag=True, help="What came on stderr.")
-@click.option("--events", is_flag=True, help="The agent's own event lines, where it writes any.")
-@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
-def print_output(
-    invocation: Invocation, execution: str, stderr: bool, events: bool, offset: int, limit: int | None
-) -> None:
-    """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
-
-    $ pxctl pipe output 12
-    $ pxctl pipe output disk-digest > report.txt    # of its newest execution
-    $ pxctl pipe output 12 --stderr --offset 0 --limit 10000
-    $ pxctl pipe output 12 --events                 # the agent's own event lines
-    """
-    invocation.action = f"read the output of {execution}"
-    if stderr and events:
-        raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
-    stream = "stderr" if stderr else "events" if events else "stdout"
-    client = invocation.client()
-    found = find_execution(client, execution)
-    place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
-    found_pages = pages(client, f"{execution_route(found)}/output", stream, offset, limit)
-    print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
-
-
-@declare(pipe, "tail")
-@_execution
-@click.option("-f", "--follow", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
-def tail_execution(invocation: Invocation, execution: str, follow: bool) -> int:
-    """Show an execution's streams from the beginning, live with -f; of a pipe, its newest one.
-
-    Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.
-
-    $ pxctl pipe tail -f disk-digest    # its newest execution, to the end
-    $ pxctl pipe tail 12                # what there is now
-    $ pxctl pipe tail -f 12 --json
-    """
-    invocation.action = f"read the output of {execution}"
-    client = invocation.client()
-    found = find_execution(client, execution)
-    try:
-        if not follow:
-            _show_now(invocation, client, found)
-        elif invocation.json:
-            for event in execution_events(invocation, found):
-                print_event(invocation, event)
-        else:
-            invocation.notice(f"pxctl: {sentence(follow_execution(invocation, found))}")
-    except KeyboardInterrupt:
-        return OK
-    return OK
-
-
-def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
-    if invocation.json:
-        invocation.print_json(client.get(execution_route(found)))
-        return
-    is_cut = False
-    with ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
-        for stream in ("stdout", "stderr"):
-            for page in pages(client, f"{execution_route(found)}/output", stream):
-                view.show({"event": "output", "stream": stream, "bytes": page.content})
-                is_cut = is_cut or page.truncated
-    if is_cut:
-        invocation.warn(NOT_KEPT)
-    if found.get("status") not in _FINAL:
-        invocation.notice(f"pxctl: {sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")

@@ -10,17 +10,20 @@ import binascii
 import contextlib
 import json
 import os
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, no_autostart_option, root, timeout_option
+from pxctl.app import Invocation, declare, no_autostart_option, root, timeout_option
 from pxctl.cells import write_whole
 from pxctl.client import (
     PROBLEM_PREFIX,
-    USAGE,
     Client,
+    Exchange,
+    Exit,
     Failure,
     bare_name,
     query,
@@ -31,14 +34,6 @@ from pxctl.client import (
 )
 from pxctl.coerce import CannotRead, build_input, read_json
 from pxctl.completion import assignments, tool_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Exchange
 
 _SLACK_SECONDS = 15.0
 """How much longer than the run's own limit the daemon may take to say that it passed."""
@@ -98,12 +93,10 @@ def run_tool(
         raise usage(f"{tool} is a {kind}, no tool", _OTHER_KINDS[kind].format(rest))
     name = bare_name("tool", tool)
     invocation.action = f"run tool:{name}"
-    if file is not None and not os.access(file.parent, os.W_OK):
-        # Found out before the run: its answer would be lost.
-        raise Failure(
-            f"cannot write {file}: no such folder, or no access", kind="os_error", hint=f"ls -ld {file.parent}"
-        )
-    client = invocation.waking_client(autostart=not no_autostart)
+    if file is not None and not os.access(file.parent, os.W_OK):  # found out before the run: its answer would be lost
+        detail, hint = f"cannot write {file}: no such folder, or no access", f"ls -ld {file.parent}"
+        raise Failure(detail, kind="os_error", hint=hint)
+    client = invocation.waking_client(no_autostart)
     verb, accept = ("stream", _STREAMS) if stream else ("run", "*/*")
     target = query(route("tool", name, verb), [("timeout", timeout), ("keep_alive", keep_alive)])
     fields = {"Content-Type": "application/json", "Accept": accept}
@@ -138,7 +131,7 @@ def _body(client: Client, name: str, values: tuple[str, ...], given: str | None)
     base = {} if raw is None else read_json(raw, "--input")
     if not values:
         return raw or b"{}", None
-    document = client.get(route("tool", name)).document
+    document = client.get(route("tool", name), keep=True).document
     content = build_input(values, base, document.get("input_schema"))
     return json.dumps(content, ensure_ascii=False).encode("utf-8", "surrogateescape"), str(document.get("state"))
 
@@ -166,7 +159,7 @@ def _print_answer(invocation: Invocation, exchange: Exchange, spinner: output.Sp
     is_text = content_type.startswith("text/") or content_type in {*_JSON_LINES, "application/xml"}
     if invocation.out_is_terminal and not (is_text or _is_json(content_type)):
         what = f"the tool answered with {content_type or 'bytes of no known type'}, which is not for a terminal"
-        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE", exit_code=USAGE)
+        raise Failure(what, kind="binary_answer", hint="run it again with -o FILE", exit_code=Exit.USAGE)
     chunks, held = exchange.chunks(), b""
     for chunk in chunks if _is_json(content_type) else ():
         held += chunk
@@ -254,12 +247,8 @@ def _save(invocation: Invocation, exchange: Exchange, file: Path, spinner: outpu
                 chunks = [content]
     size = write_whole(file, chunks)
     spinner.stop()
-    if invocation.json:
-        facts = {"path": str(file), "size_bytes": size, "content_type": content_type, "pointer": pointer}
-        invocation.print_json({"schema": "px.saved/1", **facts})
-    else:
-        origin = f", from {pointer}" if pointer is not None else ""
-        invocation.notice(f"saved {file} ({output.size(size)}, {content_type or 'no type'}{origin})")
+    origin = f", {content_type or 'no type'}" + (f", from {pointer}" if pointer is not None else "")
+    invocation.print_saved(file, size, content_type, origin, pointer=pointer)
 
 
 def _embedded(value: Any, pointer: str) -> tuple[str, str, bytes] | None:

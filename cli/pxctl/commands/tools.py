@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from pxctl.app import declare, declare_group
-from pxctl.client import FAILED, OK, Failure, Interrupted, Problem, Silent, bare_name, query, route, split_lines
+from pxctl.app import Invocation, declare, declare_group
+from pxctl.client import Document, Exit, Failure, Interrupted, Problem, Silent, bare_name, query, route
 from pxctl.completion import EXAMPLE_TOOLS, examples, tool_names
+from pxctl.follow import stream
 from pxctl.output import BY_STATE, Column, clean, state_column
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from pxctl.app import Invocation
-
-    Document = dict[str, Any]
-
 tools = declare_group("tools", "The catalog of tools: list, show, validate, add and more.")
-_tool = click.argument("tool", metavar="TOOL", shell_complete=tool_names)
+_tool = click.argument(
+    "tool",
+    metavar="TOOL",
+    shell_complete=tool_names,
+    callback=lambda _, __, text: text if not text or ":" in text else f"tool:{text}",
+)
 
 
 def _words(tool: Document) -> str:
@@ -40,26 +39,19 @@ _COLUMNS = [
 ]
 
 
-@declare(tools, "list")
+@declare(tools, "list", "list the tools")
 def list_tools(invocation: Invocation) -> None:
     """List the tools; a broken tool.json is listed with its error and harms no other.
 
     $ pxctl tools list
-    $ pxctl tools list --json
-    $ pxctl tools list -q
     """
-    invocation.action = "list the tools"
     answer = invocation.client().get("/api/tools")
-    found = answer.document.get("tools", [])
-    if invocation.print_result(answer, (tool.get("name") for tool in found)):
-        return
-    if not found:
-        invocation.notice("no tools yet; add one: pxctl tools add example:compound-interest")
-        return
-    invocation.print_table(
-        _COLUMNS, [tool | ({"state": "broken"} if tool.get("config_error") else {}) for tool in found]
-    )
-    for tool in found:
+    found = [
+        tool | ({"state": "broken"} if tool.get("config_error") else {}) for tool in answer.document.get("tools", [])
+    ]
+    none = "no tools yet; add one: pxctl tools add example:compound-interest"
+    invocation.print_rows(answer, found, "name", _COLUMNS, none)
+    for tool in [] if invocation.json else found:
         invocation.notice(*(f"warning: {tool.get('name')}: {warning}" for warning in tool.get("warnings") or []))
 
 
@@ -90,30 +82,25 @@ _INPUT_COLUMNS = [
 ]
 
 
-@declare(tools, "show")
+@declare(tools, "show", "show {tool}")
 @_tool
 def show_tool(invocation: Invocation, tool: str) -> None:
     """Show one tool: its inputs, limits and settings; with --json its manifest and schemas, too.
 
     $ pxctl tools show lorenz-ode-solver
-    $ pxctl tools show lorenz-ode-solver --json
     """
-    invocation.action = f"show {_unit(tool)}"
     answer = invocation.client().get(route("tool", tool))
     document = answer.document
     if invocation.print_result(answer, [document.get("name")]):
         return
-    facts = [
-        (key, document.get(key)) for key in ("name", "title", "version", "description", "dialect", "state", "folder")
-    ]
+    names = ("name", "title", "version", "description", "dialect", "state", "folder")
+    facts = [(key, document.get(key)) for key in names]
     facts.append(("pinned", "yes" if document.get("pinned") else None))
-    limits = document.get("limits")
-    facts += [(key, _short(value)) for key, value in limits.items() if value is not None] if limits else []
+    facts += [(key, _short(value)) for key, value in (document.get("limits") or {}).items() if value is not None]
     facts += [("warning", str(warning)) for warning in document.get("warnings") or []]
     invocation.print_facts([*facts, ("broken", document.get("config_error"))])
     if rows := list(_inputs(document.get("input_schema") or {})):
-        invocation.print("")
-        invocation.print_table(_INPUT_COLUMNS, rows)
+        invocation.print("", *invocation.table(_INPUT_COLUMNS, rows))
 
 
 def _inputs(schema: Document) -> Iterator[Document]:
@@ -131,7 +118,7 @@ _CHECK_COLUMNS = [
 ]
 
 
-@declare(tools, "validate")
+@declare(tools, "validate", "validate {tool}")
 @_tool
 @click.option("--summary", is_flag=True, help="Only what did not pass.")
 def validate_tool(invocation: Invocation, tool: str, summary: bool) -> int:
@@ -141,8 +128,7 @@ def validate_tool(invocation: Invocation, tool: str, summary: bool) -> int:
     $ pxctl tools validate lorenz-ode-solver
     $ pxctl tools validate lorenz-ode-solver --summary
     """
-    invocation.action = f"validate {_unit(tool)}"
-    with invocation.spinner(_unit(tool), "checking…"):
+    with invocation.spinner(tool, "checking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "validate"), timeout=None)
     document = answer.document
     overall = str(document.get("overall"))
@@ -150,11 +136,11 @@ def validate_tool(invocation: Invocation, tool: str, summary: bool) -> int:
         checks = document.get("checks") or []
         not_passed = [check for check in checks if check.get("status") not in {"pass", "skip"}]
         if shown := not_passed if summary else checks:
-            invocation.print_table(_CHECK_COLUMNS, shown)
+            invocation.print(*invocation.table(_CHECK_COLUMNS, shown))
         for check in not_passed:
             invocation.print(*(f"  {check.get('name')}: {detail}" for detail in _texts(check.get("details"))))
         invocation.print(f"{document.get('tool_id')}: " + invocation.paint(overall, BY_STATE.get(overall)))
-    return FAILED if overall == "fail" else OK
+    return Exit.FAILED if overall == "fail" else Exit.OK
 
 
 def _texts(value: Any) -> list[str]:
@@ -164,17 +150,15 @@ def _texts(value: Any) -> list[str]:
     return [line for one in (value if isinstance(value, list) else [value or ""]) for line in str(one).splitlines()]
 
 
-@declare(tools, "debug")
+@declare(tools, "debug", "debug {tool}")
 @_tool
 def debug_tool(invocation: Invocation, tool: str) -> None:
     """Find out why a tool fails: each known case with the evidence found and the one next step.
 
     Effect: modifying: may start an instance of the tool for a probe and stop it again
     $ pxctl tools debug lorenz-ode-solver
-    $ pxctl tools debug lorenz-ode-solver --json
     """
-    invocation.action = f"debug {_unit(tool)}"
-    with invocation.spinner(_unit(tool), "looking…"):
+    with invocation.spinner(tool, "looking…"):
         answer = invocation.client().ask("POST", route("tool", tool, "debug"), timeout=None)
     cases = answer.document.get("cases") or []
     if invocation.print_result(answer, (case.get("case") for case in cases if case.get("found"))):
@@ -211,7 +195,7 @@ def new_tool(invocation: Invocation, name: str, template: str | None) -> None:
         invocation.notice(f"try it: pxctl run {name} --input @{folder}/test-request.json")
 
 
-@declare(tools, "add")
+@declare(tools, "add", "add {source}")
 @click.argument("source", metavar="PATH|example:NAME", shell_complete=examples(EXAMPLE_TOOLS))
 @click.option("--name", metavar="N", help="Another name than the source's own.")
 def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
@@ -222,7 +206,6 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     $ pxctl tools add ./my-tool
     $ pxctl tools add ./my-tool --name other-name
     """
-    invocation.action = f"add {source}"
     place = source if source.startswith("example:") else str(Path(source).expanduser().absolute())
     content = {"source": place} | ({"name": name} if name else {})
     with invocation.spinner(source, "adding…"):
@@ -230,12 +213,12 @@ def add_tool(invocation: Invocation, source: str, name: str | None) -> None:
     found, folder = answer.document.get("name"), answer.document.get("folder")
     if not invocation.print_result(answer, [found]):
         invocation.print(f"tool:{found} added" + (f" in {folder}" if folder else ""))
-        invocation.notice(*(f"warning: {warning}" for warning in answer.document.get("warnings") or []))
+        invocation.print_warnings(answer.document)
     if answer.document.get("needs_sync"):
         invocation.notice(f"it asks for packages; build its .venv: pxctl tools sync {found}")
 
 
-@declare(tools, "sync")
+@declare(tools, "sync", "sync {tool}")
 @_tool
 def sync_tool(invocation: Invocation, tool: str) -> None:
     """Build a tool's .venv out of requirements.txt, pyproject.toml or the metadata in main.py.
@@ -244,46 +227,29 @@ def sync_tool(invocation: Invocation, tool: str) -> None:
 
     Effect: modifying: builds or renews the tool's .venv
     $ pxctl tools sync lorenz-ode-solver
-    $ pxctl tools sync lorenz-ode-solver --json
     """
-    unit = _unit(tool)
-    invocation.action = f"sync {unit}"
-    fields = {"Accept": "application/x-ndjson"}
     last: Document = {}
     try:
-        with invocation.client().open("POST", route("tool", tool, "sync"), fields=fields, timeout=None) as exchange:
-            for line in filter(bytes.strip, split_lines(exchange.chunks())):
-                last = _show_step(invocation, line) or last
+        for line, step in stream(invocation.client(), "POST", route("tool", tool, "sync"), timeout=None):
+            last = step
+            if invocation.json:
+                invocation.print(line.decode("utf-8", "replace"))
+            elif "progress" in step:
+                invocation.notice(clean(str(step["progress"])))
     except KeyboardInterrupt:
-        raise Failure("cancelled", kind="cancelled", unit=unit) from None
-    if last.get("done"):
-        if not invocation.json:
-            invocation.print(unit if invocation.quiet else f"{unit} synced")
-    elif "detail" in last or "kind" in last:
-        status = last.get("status")
-        problem = Problem(status if isinstance(status, int) else 500, last)
-        if invocation.json:  # the problem was the last line of the stream already
-            raise Silent(problem.exit_code or FAILED)
-        raise problem
-    else:
+        raise Failure("cancelled", kind="cancelled", unit=tool) from None
+    except Problem as problem:
+        if not (invocation.json and last):
+            raise
+        invocation.print(json.dumps(problem.members, ensure_ascii=False))
+        raise Silent(problem.exit_code) from None
+    if not last.get("done"):
         raise Interrupted("it was closed before the build was done")
+    if not invocation.json:
+        invocation.print(tool if invocation.quiet else f"{tool} synced")
 
 
-def _show_step(invocation: Invocation, line: bytes) -> Document:
-    if invocation.json:
-        invocation.print(line.decode("utf-8", "replace"))
-    try:
-        step = json.loads(line)
-    except ValueError as error:
-        raise Failure(f"the daemon sent a line that is not JSON: {error}", kind="bad_answer") from error
-    if not isinstance(step, dict):
-        return {}
-    if "progress" in step and not invocation.json:
-        invocation.notice(clean(str(step["progress"])))
-    return step
-
-
-@declare(tools, "remove")
+@declare(tools, "remove", "remove {tool}")
 @_tool
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--force", is_flag=True, help="Stop it first when it runs.")
@@ -295,16 +261,10 @@ def remove_tool(invocation: Invocation, tool: str, yes: bool, force: bool) -> No
     $ pxctl tools remove my-tool --yes --force
     """
     name = bare_name("tool", tool)
-    invocation.action = f"remove tool:{name}"
     if not yes:
-        invocation.confirm_removal(f"tool:{name}", f"pxctl tools remove {name} --yes")
+        invocation.confirm_removal(tool, f"pxctl tools remove {name} --yes")
     target = query(route("tool", tool), [("force", force or None)])
     answer = invocation.client().ask("DELETE", target, timeout=120.0)
-    result = answer.document or {"schema": "px.removed/1", "unit": f"tool:{name}", "removed": True}
+    result = answer.document or {"schema": "px.removed/1", "unit": tool, "removed": True}
     if not invocation.print_result(result, [name]):
-        invocation.print(f"tool:{name} removed")
-
-
-def _unit(text: str) -> str:
-    """Return how a tool is named in messages: always with its kind."""
-    return text if ":" in text else f"tool:{text}"
+        invocation.print(f"{tool} removed")

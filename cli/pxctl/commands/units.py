@@ -1,4 +1,4 @@
-"""`pxctl status`, `start`, `stop`, `restart`, `pin`, `logs`, `events`, `why`, `wait`: units of every kind.
+"""`pxctl status`, `start`, `stop`, `restart`, `pin`, `unpin`: units of every kind.
 
 Several units in one call: what one of them answers never hides what another answered. The exit code is that of the
 first failure in the order in which they were named. Ctrl-C ends the waiting, never what was asked for.
@@ -7,39 +7,28 @@ first failure in the order in which they were named. Ctrl-C ends the waiting, ne
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from pxctl import output
-from pxctl.app import declare, report, root, timeout_option
+from pxctl.app import Invocation, declare, report, root, timeout_option
 from pxctl.client import (
-    FAILED,
-    INACTIVE,
-    OK,
-    TIMED_OUT,
+    Answer,
+    Client,
+    Document,
+    Exit,
     Failure,
     Interrupted,
     Problem,
-    Silent,
     Unreachable,
     expand,
     query,
-    quote,
     route,
-    usage,
 )
 from pxctl.completion import tool_names, unit_names
 from pxctl.output import Column, ago, duration, size, state_column
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from pxctl.app import Invocation
-    from pxctl.client import Answer, Client
-
-    Document = dict[str, Any]
 
 _UP = {"ready", "busy", "starting", "running", "queued", "idle"}
 _DOWN = {None, "cold", "stopped", "failed"}
@@ -49,7 +38,6 @@ _SLACK_SECONDS = 15.0
 
 _units = click.argument("units", nargs=-1, required=True, metavar="UNIT...", shell_complete=unit_names)
 _tools = click.argument("tools", nargs=-1, required=True, metavar="TOOL...", shell_complete=tool_names)
-_execution_or_unit = click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
 
 
 # -- status -----------------------------------------------------------------------------------------------------------
@@ -88,7 +76,7 @@ _COLUMNS = [
 ]
 
 
-@declare(root, "status")
+@declare(root, "status", "read the status")
 @click.argument("units", nargs=-1, metavar="[UNIT]...", shell_complete=unit_names)
 @click.option("--watch", is_flag=True, help="Show it again and again; with --json one line of NDJSON each time.")
 @click.option(
@@ -104,14 +92,13 @@ def show_status(invocation: Invocation, units: tuple[str, ...], watch: bool, int
     $ pxctl status 'tool:web*' --json
     $ pxctl status --watch --interval 5
     """
-    invocation.action = "read the status"
     target = query("/api/status", [("unit", unit) for unit in units])
     if watch:
         return _watch(invocation, target, interval)
     answer = invocation.client().get(target)
     _print_status(invocation, answer)
     is_up = all(unit.get("state") in _UP for unit in answer.document.get("units", []))
-    return OK if is_up or not units else INACTIVE
+    return Exit.OK if is_up or not units else Exit.INACTIVE
 
 
 def _print_status(invocation: Invocation, answer: Answer) -> None:
@@ -124,7 +111,7 @@ def _print_status(invocation: Invocation, answer: Answer) -> None:
 
 def _status_lines(invocation: Invocation, document: Document) -> list[str]:
     units, daemon = document.get("units", []), document.get("daemon") or {}
-    lines = invocation.table_lines(_COLUMNS, units) if units else []
+    lines = invocation.table(_COLUMNS, units) if units else []
     if invocation.out_is_terminal:
         keeper, control = daemon.get("keeper") or {}, daemon.get("control") or {}
         words = f"pxd {daemon.get('version', '?')}, keeper {keeper.get('pid', '?')}, control {control.get('pid', '?')}"
@@ -135,24 +122,23 @@ def _status_lines(invocation: Invocation, document: Document) -> list[str]:
 
 def _watch(invocation: Invocation, target: str, interval: float) -> int:
     """Look again and again until Ctrl-C, each time over the last one; a daemon that is away is no reason to end."""
-    drawn = 0
+    drawn, redraws = 0, invocation.can_redraw and not (invocation.json or invocation.quiet)
     try:
         while True:
             try:
                 answer = invocation.client().get(target)
             except (Unreachable, Interrupted) as failure:
                 lines = [f"pxd is away: {failure.detail}"]
-                if invocation.json or not invocation.can_redraw:
+                if not redraws:
                     invocation.notice(*lines)
-                    lines = []
             else:
-                lines = _status_lines(invocation, answer.document)
+                lines = _status_lines(invocation, answer.document) if redraws else []
                 if invocation.json:
                     output.write(answer.raw.strip().replace(b"\n", b" ") + b"\n")
-                elif invocation.quiet or not invocation.can_redraw:
+                elif not redraws:
                     _print_status(invocation, answer)
-            if invocation.can_redraw and not (invocation.json or invocation.quiet):
-                room = max(1, output.height() - 1)
+            if redraws:
+                room = max(1, output.screen(invocation.env)[1] - 1)
                 if len(lines) > room:
                     lines = [*lines[: room - 1], f"… {output.counted(len(lines) - room + 1, 'more line')}"]
                 up = f"\x1b[{drawn}A" if drawn else ""
@@ -160,21 +146,18 @@ def _watch(invocation: Invocation, target: str, interval: float) -> int:
                 drawn = len(lines)
             time.sleep(interval)
     except KeyboardInterrupt:
-        return OK
+        return Exit.OK
 
 
 # -- several units at once --------------------------------------------------------------------------------------------
 
 
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one unit: the daemon's document, or a failure."""
 
-    __slots__ = ("document", "failure", "unit")
-
-    def __init__(self, unit: str, document: Document | None = None, failure: Failure | None = None) -> None:
-        self.unit = unit
-        self.document = document
-        self.failure = failure
+    unit: str
+    document: Document | None = None
+    failure: Failure | None = None
 
 
 def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Callable[[str], Any]) -> list[Outcome]:
@@ -182,41 +165,43 @@ def one_by_one(invocation: Invocation, verb: str, units: Sequence[str], step: Ca
     outcomes = []
     for unit in units:
         try:
-            outcomes.append(Outcome(unit, step(unit)))
+            with invocation.detaching(f"detached; what was asked of {unit} goes on"):
+                outcomes.append(Outcome(unit, step(unit)))
         except Failure as failure:
             failure.action = f"{verb} {unit}"
             outcomes.append(Outcome(unit, failure=failure))
-        except KeyboardInterrupt:
-            invocation.warn(f"\npxctl: detached; what was asked of {unit} goes on")
-            raise Silent(FAILED) from None
     return outcomes
+
+
+def listed(schema: str, member: str, outcomes: Sequence[Outcome]) -> Callable[[list[Document]], Document]:
+    """Return what makes one JSON document of several; that of a single unit stays as it is."""
+    return lambda found: found[0] if len(outcomes) == 1 else {"schema": schema, member: found}
 
 
 def print_outcomes(
     invocation: Invocation,
     outcomes: Sequence[Outcome],
-    merged: Callable[[list[Document]], Document],
     show: Callable[[str, Document], None],
+    merged: Callable[[list[Document]], Document],
 ) -> int:
     """Print what became of each, under `--json` in one document; raise the failure of a single one."""
     failures = [outcome.failure for outcome in outcomes if outcome.failure is not None]
+    found = [(outcome.unit, outcome.document) for outcome in outcomes if outcome.document is not None]
     if failures and len(outcomes) == 1:
         raise failures[0]
     if invocation.json:
         more = {"failures": [failure.document() for failure in failures]} if failures else {}
-        found = [outcome.document for outcome in outcomes if outcome.document is not None]
-        invocation.print_json({**merged(found), **more})
+        invocation.print_json({**merged([document for _, document in found]), **more})
     else:
-        for outcome in outcomes:
-            if outcome.document is not None:
-                show(outcome.unit, outcome.document)
+        for unit, document in found:
+            show(unit, document)
         for failure in failures:
             report(invocation, failure)
-    return failures[0].exit_code if failures else OK
+    return failures[0].exit_code if failures else Exit.OK
 
 
 def steer(
-    invocation: Invocation, client: Client, verb: str, names: Sequence[str], timeout: float | None, *, no_wait: bool
+    invocation: Invocation, client: Client, verb: str, names: Sequence[str], timeout: float | None, no_wait: bool
 ) -> int:
     """Start, stop or restart all units that the names mean in one request; print the outcome, return the exit code."""
 
@@ -236,8 +221,7 @@ def steer(
             words = f"{found.get('state')} (execution {found['execution']})"
         invocation.print(unit if invocation.quiet else f"{unit} {words}")
 
-    outcomes = request(invocation, client, verb, names, timeout, no_wait=no_wait)
-    return print_outcomes(invocation, outcomes, merged, show)
+    return print_outcomes(invocation, request(invocation, client, verb, names, timeout, no_wait), show, merged)
 
 
 def request(
@@ -246,19 +230,17 @@ def request(
     verb: str,
     names: Sequence[str],
     timeout: float | None = None,
-    *,
     no_wait: bool = False,
 ) -> list[Outcome]:
     """Ask the daemon for it; return what became of each unit, in its order. Ctrl-C says what goes on."""
     parameters: list[tuple[str, object]] = [("unit", name) for name in names]
     target = query(f"/api/units/{verb}", [*parameters, ("timeout", timeout), ("wait", False if no_wait else None)])
-    limit = None if timeout is None else 2 * timeout + _SLACK_SECONDS
-    try:
-        with invocation.spinner(", ".join(names), f"{GOING[verb]}…"):
-            results = client.ask("POST", target, timeout=limit).document.get("results", [])
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: detached; {', '.join(names)} goes on {GOING[verb]}")
-        raise Silent(FAILED) from None
+    limit, listed = None if timeout is None else 2 * timeout + _SLACK_SECONDS, ", ".join(names)
+    with (
+        invocation.detaching(f"detached; {listed} goes on {GOING[verb]}"),
+        invocation.spinner(listed, f"{GOING[verb]}…"),
+    ):
+        results = client.ask("POST", target, timeout=limit).document.get("results", [])
     return [_outcome(verb, result, timeout) for result in results]
 
 
@@ -268,7 +250,7 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     failure: Failure | None = None if problem is None else Problem(int(problem.get("status") or 500), problem)
     is_pipe = unit.startswith("pipe:")
     if is_pipe and verb == "start" and answer.get("status") == "failed":
-        from pxctl.commands.pipe import failure_of
+        from pxctl.executions import failure_of
 
         failure = failure_of(answer)
     if failure is not None:
@@ -287,15 +269,13 @@ def _outcome(verb: str, result: Document, timeout: float | None) -> Outcome:
     return Outcome(unit, answer if "units" in answer else {"units": [{**answer, "unit": unit}]})
 
 
-def _steer(invocation: Invocation, verb: str, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
-    invocation.action = f"{verb} {', '.join(units)}"
-    return steer(invocation, invocation.client(), verb, units, timeout, no_wait=no_wait)
+_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is under way.")
 
 
-@declare(root, "start")
+@declare(root, "start", "start {units}")
 @_units
 @timeout_option()
-@click.option("--no-wait", is_flag=True, help="Return once the start is under way.")
+@_no_wait
 def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Warm up units; returns when they are ready.
 
@@ -307,13 +287,13 @@ def start_units(invocation: Invocation, units: tuple[str, ...], timeout: float |
     $ pxctl start lorenz-ode-solver --no-wait
     $ pxctl start pipe:disk-digest
     """
-    return _steer(invocation, "start", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "start", units, timeout, no_wait)
 
 
-@declare(root, "stop")
+@declare(root, "stop", "stop {units}")
 @_units
 @timeout_option()
-@click.option("--no-wait", is_flag=True, help="Return once the stop is under way.")
+@_no_wait
 def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units, and name what survived; returns when nothing of them is left.
 
@@ -325,13 +305,13 @@ def stop_units(invocation: Invocation, units: tuple[str, ...], timeout: float | 
     $ pxctl stop 'tool:*'
     $ pxctl stop lorenz-ode-solver --no-wait
     """
-    return _steer(invocation, "stop", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "stop", units, timeout, no_wait)
 
 
-@declare(root, "restart")
+@declare(root, "restart", "restart {units}")
 @_units
 @timeout_option("Limit of the stop, and of the start (exit 7).")
-@click.option("--no-wait", is_flag=True, help="Return once the new start is under way.")
+@_no_wait
 def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float | None, no_wait: bool) -> int:
     """Stop units and start them anew; returns when they are ready.
 
@@ -339,275 +319,48 @@ def restart_units(invocation: Invocation, units: tuple[str, ...], timeout: float
     $ pxctl restart lorenz-ode-solver
     $ pxctl restart 'tool:web*' --timeout 60
     """
-    return _steer(invocation, "restart", units, timeout, no_wait)
+    return steer(invocation, invocation.client(), "restart", units, timeout, no_wait)
 
 
 @declare(root, "pin")
 @_tools
 @click.option("--forever", is_flag=True, help="Exempt from its time to live, too.")
-def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> None:
+def pin_tools(invocation: Invocation, tools: tuple[str, ...], forever: bool) -> int:
     """Exempt tools from eviction for room; their time to live still applies unless --forever.
 
     Effect: modifying: a pin lasts until `pxctl unpin`, also over restarts of everything
     $ pxctl pin lorenz-ode-solver
     $ pxctl pin --forever lorenz-ode-solver text-stats
     """
-    _change_pins(invocation, "pin", tools, lambda client, name: client.ask("PUT", query(name, [("forever", forever)])))
+    return _change_pins(invocation, "pin", tools, "PUT", [("forever", forever)])
 
 
 @declare(root, "unpin")
 @_tools
-def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> None:
+def unpin_tools(invocation: Invocation, tools: tuple[str, ...]) -> int:
     """Take pins away; a tool that is not pinned is fine.
 
     Effect: modifying: the tool may be evicted again
     $ pxctl unpin lorenz-ode-solver
     $ pxctl unpin 'web*'
     """
-    _change_pins(invocation, "unpin", tools, lambda client, name: client.ask("DELETE", name))
+    return _change_pins(invocation, "unpin", tools, "DELETE", [])
 
 
 def _change_pins(
-    invocation: Invocation, verb: str, tools: tuple[str, ...], change: Callable[[Client, str], Answer]
-) -> None:
+    invocation: Invocation, verb: str, tools: tuple[str, ...], method: str, parameters: list[tuple[str, object]]
+) -> int:
     names = [tool if ":" in tool else f"tool:{tool}" for tool in tools]
     invocation.action = f"{verb} {', '.join(names)}"
-    client, documents = invocation.client(), []
-    for unit in expand(client, names):
-        invocation.action = f"{verb} {unit}"
-        documents.append(change(client, route("tool", unit, "pin")).document)
-    result = documents[0] if len(documents) == 1 else {"schema": "px.pins/1", "pins": documents}
-    if not invocation.print_result(result, (document.get("unit") for document in documents)):
-        for one in documents:
-            words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
-            invocation.print(f"{one.get('unit')} {words}")
-
-
-# -- logs, events, why ------------------------------------------------------------------------------------------------
-
-
-@declare(root, "logs")
-@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
-@click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
-@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
-@click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
-@click.option("--stdout", is_flag=True, help="Only what came on stdout.")
-@click.option("--stderr", is_flag=True, help="Only what came on stderr.")
-@click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
-def show_logs(
-    invocation: Invocation,
-    unit: str,
-    follow: bool,
-    lines: int | None,
-    since: str | None,
-    stdout: bool,
-    stderr: bool,
-    timestamps: bool,
-) -> int:
-    """Show a unit's output as it came; with --json a line of NDJSON for each piece.
-
-    Where output was lost, a note on stderr says how much.
-
-    $ pxctl logs lorenz-ode-solver
-    $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
-    $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
-    $ pxctl logs lorenz-ode-solver --since 2026-01-31T12:00:00Z --json
-    """
-    from pxctl.follow import bytes_of, events_of, since_when
-
-    invocation.action = f"read the logs of {unit}"
-    if stdout and stderr:
-        raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
-    stream, first = "stdout" if stdout else "stderr" if stderr else None, since_when(since)
-    cursor: int | None = None
-    begins_line = True
-
-    def target() -> str:
-        """Return the request; after a loss it begins where the last piece ended."""
-        place: list[tuple[str, object]] = [("since", first), ("lines", lines)]
-        place = place if cursor is None else [("cursor", cursor)]
-        form = [("stream", stream), ("encoding", None if invocation.json else "base64")]
-        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, *form])
-
-    try:
-        for line, piece in events_of(invocation, target, follow=follow):
-            if invocation.json:
-                output.write(line + b"\n")
-            elif "gap_bytes" in piece:
-                invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
-            elif not timestamps:
-                output.write(bytes_of(piece))
-            else:
-                begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
-            following = piece.get("next_position")
-            cursor = following if isinstance(following, int) else cursor
-    except KeyboardInterrupt:
-        return OK
-    return OK
-
-
-def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
-    """Write output with the time before each line; return whether the next piece begins one."""
-    stamp = f"{piece.get('time') or ''} ".encode()
-    *whole, rest = content.split(b"\n")  # only a newline ends a line, so that a progress bar stays in its own
-    for part in [*(line + b"\n" for line in whole), *([rest] if rest else [])]:
-        output.write(stamp + part if begins_line else part)
-        begins_line = part.endswith(b"\n")
-    return begins_line
-
-
-@declare(root, "events")
-@click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
-@click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
-@click.option(
-    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
-)
-@click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
-def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> int:
-    """Show what happened: one line an event, with --json one NDJSON document an event.
-
-    $ pxctl events -n 20
-    $ pxctl events -f --unit lorenz-ode-solver
-    $ pxctl events --json | jq 'select(.reason == "memory_limit")'
-    """
-    from pxctl.follow import events_of
-
-    invocation.action = "read the events"
-    last = after
-
-    def target() -> str:
-        count = limit if last == after else None
-        return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
-
-    try:
-        for line, event in events_of(invocation, target, follow=follow):
-            number = event.get("id")
-            if invocation.json:
-                output.write(line + b"\n")
-            elif invocation.quiet:
-                invocation.print(*([] if number is None else [number]))
-            elif event.get("event") == "gap":
-                invocation.warn(f"pxctl: {event.get('missed')} events were missed here")
-            else:
-                invocation.print(event_line(invocation, event))
-            last = number if isinstance(number, int) else last
-    except KeyboardInterrupt:
-        return OK
-    return OK
-
-
-def event_line(invocation: Invocation, event: Document) -> str:
-    """Return one event on one line: time, unit, what, why, then its further facts."""
-    known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
-    facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
-    reason = event.get("reason")
-    time_ = invocation.moment(event.get("time")) if event.get("time") else None
-    pieces = [time_, event.get("unit") or "pxd", event.get("event"), reason and f"({reason})", " ".join(facts)]
-    return output.clean("  ".join(str(piece) for piece in pieces if piece))
-
-
-@declare(root, "why")
-@_execution_or_unit
-def explain(invocation: Invocation, unit: str) -> None:
-    """Explain a unit's or an execution's state: what led to it, its last words, what to do.
-
-    $ pxctl why lorenz-ode-solver
-    $ pxctl why tool:lorenz-ode-solver --json
-    $ pxctl why 12
-    """
     client = invocation.client()
-    invocation.action = f"explain {unit}"
-    answer: Answer | Document
-    if unit.isdecimal():
-        from pxctl.commands.pipe import explain_execution
 
-        invocation.action = f"explain execution {unit}"
-        answer = document = explain_execution(invocation, client, unit)
-    else:
-        answer = client.get(f"/api/units/{quote(unit)}/why")
-        document = answer.document
-    if invocation.print_result(answer, [document.get("unit")]):
-        return
-    reason = f" ({document['reason']})" if document.get("reason") else ""
-    number = f" execution {document['execution']}" if document.get("execution") is not None else ""
-    invocation.print(invocation.paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold"))
-    if document.get("summary"):
-        invocation.print(document["summary"])
-    if chain := [event for event in document.get("chain") or [] if isinstance(event, dict)]:
-        invocation.print("", "What happened, oldest first:")
-        invocation.print(*(f"  {event_line(invocation, event)}" for event in chain))
-    if tail := str(document.get("stderr_tail") or "").rstrip():
-        invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
-    if document.get("next_step"):
-        invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")
+    def change(unit: str) -> Document:
+        pinned: Document = client.ask(method, query(route("tool", unit, "pin"), parameters)).document
+        return pinned
 
+    def show(unit: str, one: Document) -> None:
+        words = ("pinned for ever" if one.get("forever") else "pinned") if one.get("pinned") else "not pinned"
+        invocation.print(one.get("unit") if invocation.quiet else f"{one.get('unit')} {words}")
 
-# -- wait -------------------------------------------------------------------------------------------------------------
-
-
-@declare(root, "wait")
-@_execution_or_unit
-@click.option(
-    "--for",
-    "wanted",
-    type=click.Choice(["ready", "stopped", "done"]),
-    help="What to wait for; else ready, of a pipe done.",
-)
-@timeout_option("Give up after S seconds (exit 7).")
-def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
-    """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
-
-    An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
-    cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
-
-    $ pxctl wait lorenz-ode-solver
-    $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
-    $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
-    $ pxctl wait 12                     # an execution
-    """
-    from pxctl.commands import pipe
-
-    is_execution = unit.isdecimal()
-    invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
-    client, newest = invocation.client(), None
-    try:
-        with invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"):
-            if is_execution:
-                document = pipe.await_execution(client, pipe.find_execution(client, unit), timeout)
-            else:
-                is_done = wanted == "done" or (wanted is None and unit.startswith("pipe:"))
-                document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
-                name = str(document.get("unit"))
-                if name.startswith("pipe:"):
-                    if wanted is None and not is_done:  # a bare name that means a pipe
-                        document, is_done = _await_unit(client, name, "done", timeout), True
-                    newest = pipe.newest_of(client, name.removeprefix("pipe:"))
-    except KeyboardInterrupt:
-        invocation.warn(f"\npxctl: no longer waiting; {unit} goes on as it is")
-        raise Silent(FAILED) from None
-    if is_execution:
-        if not invocation.print_result(document, [document.get("id")]):
-            invocation.print(f"pipe:{document.get('pipe_name')} {pipe.sentence(document)}")
-        return pipe.exit_code_of(document)
-    result = document if newest is None else {**document, "execution": newest}
-    if not invocation.print_result(result, [document.get("unit")]):
-        reason = f" ({document['reason']})" if document.get("reason") else ""
-        last = f"; {pipe.sentence(newest)}" if newest is not None else ""
-        invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
-    if is_done and newest is not None:
-        return pipe.exit_code_of(newest)
-    return OK if document.get("ok") else FAILED
-
-
-def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
-    from pxctl.follow import ask_until
-
-    def target(seconds: float) -> str:
-        return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
-
-    def too_late(failure: Failure) -> Failure:
-        name = failure.unit or (unit if ":" in unit else f"tool:{unit}")
-        detail, hint = f"it is not {goal} after {timeout:g} s", f"pxctl why {name}"
-        return Failure(detail, kind="timed_out", hint=hint, exit_code=TIMED_OUT, unit=name, status=504)
-
-    return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)
+    outcomes = one_by_one(invocation, verb, expand(client, names), change)
+    return print_outcomes(invocation, outcomes, show, listed("px.pins/1", "pins", outcomes))

@@ -1,0 +1,229 @@
+"""`pxctl logs`, `events`, `why`, `wait`: what a unit printed, what happened to it, and what comes of it.
+
+Ctrl-C ends the looking and the waiting, never what is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import click
+
+from pxctl import executions, output
+from pxctl.app import Invocation, declare, root, timeout_option
+from pxctl.client import Answer, Client, Document, Exit, Failure, query, quote, usage
+from pxctl.completion import unit_names
+from pxctl.follow import ask_until, bytes_of, events_of, since_when
+
+_SLACK_SECONDS = 15.0
+"""How much longer than its own limit the daemon may take to answer."""
+
+_execution_or_unit = click.argument("unit", metavar="UNIT|EXECUTION", shell_complete=unit_names)
+
+
+@declare(root, "logs", "read the logs of {unit}")
+@click.argument("unit", metavar="UNIT", shell_complete=unit_names)
+@click.option("-f", "--follow", is_flag=True, help="Go on as output comes; survives a restart of the control plane.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="The last N lines only.")
+@click.option("--since", metavar="T", help="From a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d) on.")
+@click.option("--stdout", is_flag=True, help="Only what came on stdout.")
+@click.option("--stderr", is_flag=True, help="Only what came on stderr.")
+@click.option("--timestamps", is_flag=True, help="Begin each line with the time of its output.")
+def show_logs(
+    invocation: Invocation,
+    unit: str,
+    follow: bool,
+    lines: int | None,
+    since: str | None,
+    stdout: bool,
+    stderr: bool,
+    timestamps: bool,
+) -> None:
+    """Show a unit's output as it came; with --json a line of NDJSON for each piece.
+
+    Where output was lost, a note on stderr says how much.
+
+    $ pxctl logs lorenz-ode-solver
+    $ pxctl logs lorenz-ode-solver -f -n 20 --timestamps
+    $ pxctl logs lorenz-ode-solver --stderr --since '2 hours ago'
+    $ pxctl logs lorenz-ode-solver --since 2026-01-31T12:00:00Z --json
+    """
+    if stdout and stderr:
+        raise usage("--stdout and --stderr exclude each other; without both, both are shown", f"pxctl logs {unit}")
+    stream, first = "stdout" if stdout else "stderr" if stderr else None, since_when(since)
+    cursor: int | None = None
+    begins_line = True
+
+    def target() -> str:
+        """Return the request; after a loss it begins where the last piece ended."""
+        place: list[tuple[str, object]] = [("since", first), ("lines", lines)]
+        place = place if cursor is None else [("cursor", cursor)]
+        form = [("stream", stream), ("encoding", None if invocation.json else "base64")]
+        return query(f"/api/units/{quote(unit)}/logs", [("follow", follow or None), *place, *form])
+
+    with contextlib.suppress(KeyboardInterrupt):
+        for line, piece in events_of(invocation.client(), target, follow=follow):
+            if invocation.json:
+                output.write(line + b"\n")
+            elif "gap_bytes" in piece:
+                invocation.warn(f"pxctl: {piece['gap_bytes']} bytes of output were lost here")
+            elif not timestamps:
+                output.write(bytes_of(piece))
+            else:
+                begins_line = _write_stamped(piece, bytes_of(piece), begins_line)
+            following = piece.get("next_position")
+            cursor = following if isinstance(following, int) else cursor
+
+
+def _write_stamped(piece: Document, content: bytes, begins_line: bool) -> bool:
+    """Write output with the time before each line; return whether the next piece begins one."""
+    stamp = f"{piece.get('time') or ''} ".encode()
+    *whole, rest = content.split(b"\n")  # only a newline ends a line, so that a progress bar stays in its own
+    for part in [*(line + b"\n" for line in whole), *([rest] if rest else [])]:
+        output.write(stamp + part if begins_line else part)
+        begins_line = part.endswith(b"\n")
+    return begins_line
+
+
+@declare(root, "events", "read the events")
+@click.option("-f", "--follow", is_flag=True, help="Go on as things happen; survives a restart of the control plane.")
+@click.option("--unit", metavar="U", shell_complete=unit_names, help="Only what concerns this unit.")
+@click.option(
+    "-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help="The latest N, or the first after ID."
+)
+@click.option("--after", type=click.IntRange(min=0), metavar="ID", help="Only events after this id.")
+def show_events(invocation: Invocation, follow: bool, unit: str | None, limit: int | None, after: int | None) -> None:
+    """Show what happened: one line an event, with --json one NDJSON document an event.
+
+    $ pxctl events -n 20
+    $ pxctl events -f --unit lorenz-ode-solver
+    $ pxctl events --json | jq 'select(.reason == "memory_limit")'
+    """
+    last = after
+
+    def target() -> str:
+        count = limit if last == after else None
+        return query("/api/events", [("follow", follow), ("unit", unit), ("after", last), ("limit", count)])
+
+    with contextlib.suppress(KeyboardInterrupt):
+        for line, event in events_of(invocation.client(), target, follow=follow):
+            number = event.get("id")
+            if invocation.json:
+                output.write(line + b"\n")
+            elif invocation.quiet:
+                invocation.print(*([] if number is None else [number]))
+            elif event.get("event") == "gap":
+                invocation.warn(f"pxctl: {event.get('missed')} events were missed here")
+            else:
+                invocation.print(event_line(invocation, event))
+            last = number if isinstance(number, int) else last
+
+
+def event_line(invocation: Invocation, event: Document) -> str:
+    """Return one event on one line: time, unit, what, why, then its further facts."""
+    known = {"id", "time", "unit", "event", "reason", "instance", "cause", "schema", "digest"}
+    facts = [f"{key}={value}" for key, value in event.items() if key not in known and value not in (None, [], {}, "")]
+    reason = event.get("reason")
+    time_ = invocation.moment(event.get("time")) if event.get("time") else None
+    pieces = [time_, event.get("unit") or "pxd", event.get("event"), reason and f"({reason})", " ".join(facts)]
+    return output.clean("  ".join(str(piece) for piece in pieces if piece))
+
+
+@declare(root, "why")
+@_execution_or_unit
+def explain(invocation: Invocation, unit: str) -> None:
+    """Explain a unit's or an execution's state: what led to it, its last words, what to do.
+
+    $ pxctl why lorenz-ode-solver
+    $ pxctl why tool:lorenz-ode-solver --json
+    $ pxctl why 12
+    """
+    client = invocation.client()
+    invocation.action = f"explain {'execution ' if unit.isdecimal() else ''}{unit}"
+    answer: Answer | Document
+    if unit.isdecimal():
+        answer = document = executions.explain_execution(client, unit)
+    else:
+        answer = client.get(f"/api/units/{quote(unit)}/why")
+        document = answer.document
+    if invocation.print_result(answer, [document.get("unit")]):
+        return
+    reason = f" ({document['reason']})" if document.get("reason") else ""
+    number = f" execution {document['execution']}" if document.get("execution") is not None else ""
+    invocation.print(invocation.paint(f"{document.get('unit')}{number} is {document.get('state')}{reason}", "bold"))
+    if document.get("summary"):
+        invocation.print(document["summary"])
+    if chain := [event for event in document.get("chain") or [] if isinstance(event, dict)]:
+        invocation.print("", "What happened, oldest first:")
+        invocation.print(*(f"  {event_line(invocation, event)}" for event in chain))
+    if tail := str(document.get("stderr_tail") or "").rstrip():
+        invocation.print("", "Its last words on stderr:", *(f"  {output.clean(line)}" for line in tail.splitlines()))
+    if document.get("next_step"):
+        invocation.print("", invocation.paint("next:", "bold") + f" {document['next_step']}")
+
+
+@declare(root, "wait")
+@_execution_or_unit
+@click.option(
+    "--for",
+    "wanted",
+    type=click.Choice(["ready", "stopped", "done"]),
+    help="What to wait for; else ready, of a pipe done.",
+)
+@timeout_option("Give up after S seconds (exit 7).")
+def wait_for(invocation: Invocation, unit: str, wanted: str | None, timeout: float | None) -> int:
+    """Block until a unit is ready, stopped or done; exits with the outcome: 0 as wanted, 1 not, 7 timed out.
+
+    An execution, and what runs and waits of a pipe, is waited for until it is over; exits 0 completed, 1 failed or
+    cancelled, 7 timed out. A restart of the daemon's control plane meanwhile does not end the waiting.
+
+    $ pxctl wait lorenz-ode-solver
+    $ pxctl wait lorenz-ode-solver --for stopped --timeout 30
+    $ pxctl wait pipe:disk-digest       # until nothing of it runs or waits
+    $ pxctl wait 12                     # an execution
+    """
+    is_execution = unit.isdecimal()
+    invocation.action = f"wait for {'execution ' if is_execution else ''}{unit}"
+    client, newest, is_done = invocation.client(), None, wanted == "done"
+    if wanted in {None, "ready"} and not is_execution:
+        with contextlib.suppress(Failure):  # what is wrong with the name is said by the wait itself
+            units = client.get(query("/api/status", [("unit", unit)])).document.get("units", [])
+            cold = next((one.get("unit") for one in units if one.get("state") in {"cold", "stopped"}), None)
+            if cold:
+                invocation.notice(f"pxctl: {cold} is not up, and waiting does not start it: pxctl start {cold}")
+    with (
+        invocation.detaching(f"no longer waiting; {unit} goes on as it is"),
+        invocation.spinner(unit, f"waiting until it is {wanted or 'ready'}…"),
+    ):
+        if is_execution:
+            document = executions.await_execution(client, executions.find_execution(client, unit), timeout)
+        else:
+            is_done = is_done or (wanted is None and unit.startswith("pipe:"))
+            document = _await_unit(client, unit, wanted or ("done" if is_done else "ready"), timeout)
+            name = str(document.get("unit"))
+            if name.startswith("pipe:"):
+                if wanted is None and not is_done:  # a bare name that means a pipe
+                    document, is_done = _await_unit(client, name, "done", timeout), True
+                newest = executions.newest_of(client, name.removeprefix("pipe:"))
+    if is_execution:
+        if not invocation.print_result(document, [document.get("id")]):
+            invocation.print(f"pipe:{document.get('pipe_name')} {executions.sentence(document)}")
+        return executions.exit_code_of(document)
+    result = document if newest is None else {**document, "execution": newest}
+    if not invocation.print_result(result, [document.get("unit")]):
+        reason = f" ({document['reason']})" if document.get("reason") else ""
+        last = f"; {executions.sentence(newest)}" if newest is not None else ""
+        invocation.print(f"{document.get('unit')} {document.get('state')}{reason}{last}")
+    if is_done and newest is not None:
+        return executions.exit_code_of(newest)
+    return Exit.OK if document.get("ok") else Exit.FAILED
+
+
+def _await_unit(client: Client, unit: str, goal: str, timeout: float | None) -> Document:
+    def target(seconds: float) -> str:
+        return query(f"/api/units/{quote(unit)}/wait", [("for", goal), ("timeout", round(seconds, 3))])
+
+    name = unit if ":" in unit else f"tool:{unit}"
+    detail, hint = f"it is not {goal} after {timeout or 0:g} s", f"pxctl why {unit}"
+    too_late = Failure(detail, kind="timed_out", hint=hint, exit_code=Exit.TIMED_OUT, unit=name, status=504)
+    return ask_until(client, target, timeout, too_late, slack=_SLACK_SECONDS)

@@ -1,0 +1,370 @@
+"""`pxctl pipe run`, `retry`, `cancel`, `queue`, `runs`, `output`, `tail`: executions of pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+import click
+
+from pxctl import executions, follow, output
+from pxctl.app import Invocation, declare, no_autostart_option, timeout_option
+from pxctl.client import Client, Document, Exit, Failure, bare_name, bare_names, query, quote, route, usage
+from pxctl.coerce import CannotRead, read_json
+from pxctl.commands.pipe import pipe
+from pxctl.commands.units import one_by_one, print_outcomes, request
+from pxctl.completion import execution_ids, execution_names, pipe_names
+from pxctl.output import BY_STATE, Column, ago, state_column
+
+_execution = click.argument("execution", metavar="ID|PIPE", shell_complete=execution_names)
+_no_wait = click.option("--no-wait", is_flag=True, help="Return once it is queued.")
+
+
+def _queue(client: Client, target: str, content: Document) -> Document:
+    """Have an execution queued and return it. A lost connection is taken up again, with the same Idempotency-Key."""
+    fields, patience = {"Idempotency-Key": os.urandom(16).hex()}, follow.Patience()
+    while True:
+        try:
+            queued: Document = client.ask("POST", target, content=content, fields=fields, timeout=None).document
+            return queued
+        except Failure as failure:
+            patience.bear(failure)
+
+
+def _finish(invocation: Invocation, client: Client, execution: Document, no_wait: bool) -> int:
+    """Follow an execution to its end and return 0 when it completed; `no_wait`: only say where it is.
+
+    A next try that begins at once (the next preset of the pipe's list) is followed, too, and its outcome counts; one
+    that comes later is only named. Under `--json` the last row is one document; under `-q` its id is all.
+    """
+    successor, hint = None, output.paint("hint:", "bold", on=invocation.err_has_colour)
+    while not no_wait:
+        number = execution.get("id")
+        advice = f"{hint} pxctl pipe tail -f {number}; to end it: pxctl pipe cancel {number}"
+        with invocation.detaching(f"detached; {executions.title_of(execution)} goes on\n{advice}"):
+            if invocation.json or invocation.quiet:
+                execution = executions.await_execution(client, execution)
+            else:
+                execution = executions.follow_execution(invocation, execution)
+        successor = executions.successor_of(client, execution)
+        if successor is None or successor.get("not_before") is not None:
+            break
+        follows = f"execution {successor.get('id')} follows with the next preset"
+        invocation.notice(f"pxctl: {executions.sentence(execution)}; {follows}")
+        execution = successor
+    is_over, title = not no_wait or bool(execution.get("finished_at")), executions.title_of(execution)
+    failure = executions.failure_of(execution, successor) if is_over else None
+    if invocation.json:
+        invocation.print_json(execution)
+        return Exit.OK if failure is None else failure.exit_code
+    if invocation.quiet and (failure is None or not no_wait):
+        invocation.print(execution.get("id"))
+    if failure is not None:
+        raise failure
+    if no_wait and not invocation.quiet:
+        invocation.print(f"{title}: {executions.where_it_is(execution) or execution.get('status')}")
+    elif not no_wait:
+        words = ", ".join(filter(None, ["completed", executions.particulars(execution)]))
+        invocation.notice(f"pxctl: {title}: {words}")
+    return Exit.OK
+
+
+@declare(pipe, "run")
+@click.argument("name", metavar="NAME", shell_complete=pipe_names)
+@_no_wait
+@click.option("--queue", is_flag=True, help="Wait in line where it runs already, instead of being refused.")
+@timeout_option("Of this execution; else the pipe's own (exit 7).")
+@click.option("--context", metavar="JSON|@FILE|-", help="An object that the prompt shows to the agent.")
+@no_autostart_option
+def run_pipe(
+    invocation: Invocation, name: str, no_wait: bool, context: str | None, no_autostart: bool, **asked: Any
+) -> int:
+    """Run a pipe by hand and follow its output; exits 0 completed, 1 failed or cancelled, 7 timed out.
+
+    The agent's text goes to stdout, its complaints and all notices to stderr; on a pipe byte for byte. With --json
+    the final execution is one document. Ctrl-C ends the following only: the execution goes on.
+
+    Effect: modifying: runs the pipe's agent as you, and starts the daemon when it is not there
+    $ pxctl pipe run disk-digest
+    $ pxctl pipe run disk-digest --no-wait -q      # prints the execution's id
+    $ pxctl pipe run disk-digest --queue           # wait in line where it runs already
+    $ pxctl pipe run triage --context '{"issue": 12}' --timeout 600
+    $ pxctl pipe run triage --json > execution.json
+    """
+    name = bare_name("pipe", name)
+    invocation.action = f"run pipe:{name}"
+    asked |= {"context": _context(context), "queue": asked["queue"] or None}
+    content = {key: value for key, value in asked.items() if value is not None}
+    client = invocation.waking_client(no_autostart)
+    with invocation.detaching(f"detached before the daemon answered; pipe:{name} may run: pxctl pipe queue"):
+        execution = _queue(client, route("pipe", name, "run"), content)
+    invocation.print_warnings(execution)
+    return _finish(invocation, client, execution, no_wait)
+
+
+def _context(given: str | None) -> Document | None:
+    if given is None:
+        return None
+    try:
+        found = read_json(output.read_argument(given), "--context")
+    except CannotRead as error:
+        raise usage(str(error), "pxctl pipe run --help") from error
+    except OSError as error:
+        raise usage(f"cannot read {given.removeprefix('@')}: {error.strerror}", "pxctl pipe run --help") from error
+    if not isinstance(found, dict):
+        raise usage("--context must be a JSON object", "pxctl pipe run --help")
+    return found
+
+
+@declare(pipe, "retry")
+@click.argument("execution", metavar="ID", shell_complete=execution_ids)
+@_no_wait
+def retry_execution(invocation: Invocation, execution: str, no_wait: bool) -> int:
+    """Queue an execution again, as a new one, and follow it to its end; exits as `pipe run` does.
+
+    Effect: modifying: queues a new execution with what its pipe says now
+    $ pxctl pipe retry 12
+    $ pxctl pipe retry 12 --no-wait
+    """
+    if not executions.is_execution_id(execution):
+        raise usage(f"{execution!r} is no id of an execution", "pxctl pipe runs shows the ids")
+    invocation.action = f"retry execution {execution}"
+    client = invocation.client()
+    again = _queue(client, f"{executions.execution_route(executions.find_execution(client, execution))}/retry", {})
+    invocation.action = f"run pipe:{again.get('pipe_name')}"
+    return _finish(invocation, client, again, no_wait)
+
+
+@declare(pipe, "cancel")
+@click.argument("targets", nargs=-1, metavar="[ID|PIPE]...", shell_complete=execution_names)
+@click.option("--all", "everything", is_flag=True, help="All that run and wait.")
+def cancel_executions(invocation: Invocation, targets: tuple[str, ...], everything: bool) -> int:
+    """Cancel executions, waiting or running; returns when nothing of them is left (TERM, its grace, KILL).
+
+    Effect: modifying: takes executions out of line, and ends the process trees of those that run
+    $ pxctl pipe cancel 12
+    $ pxctl pipe cancel disk-digest    # what runs and waits of it
+    $ pxctl pipe cancel --all
+    """
+    invocation.action = f"cancel {', '.join(targets) or 'all executions'}"
+    if everything == bool(targets):
+        raise usage("name executions or pipes, or --all", "pxctl pipe queue")
+    client = invocation.client()
+    numbers = [f"execution {target}" for target in targets if executions.is_execution_id(target)]
+    names = bare_names(client, "pipe", [target for target in targets if not executions.is_execution_id(target)])
+    if everything:
+        # What waits goes first: it would take the place of what was running.
+        queue = _in_queue(client.get("/api/pipes/queue").document)
+        ordered = sorted(queue, key=lambda one: one.get("status") == "running")
+        names = list(dict.fromkeys(str(one.get("pipe_name")) for one in ordered))
+
+    def cancel(unit: str) -> Document:
+        found = executions.find_execution(client, unit.removeprefix("execution "))
+        target = f"{executions.execution_route(found)}/cancel"
+        return {"executions": [client.ask("POST", target, timeout=None).document]}
+
+    outcomes = one_by_one(invocation, "cancel", numbers, cancel)
+    if names:
+        outcomes += request(invocation, client, "stop", [f"pipe:{name}" for name in names])
+    cancelled = [one for outcome in outcomes for one in (outcome.document or {}).get("executions", [])]
+
+    def show(_: str, document: Document) -> None:
+        for one in document.get("executions", []):
+            invocation.print(one.get("id") if invocation.quiet else f"{executions.title_of(one)} {one.get('status')}")
+
+    whole = {"schema": "px.executions/1", "executions": cancelled, "next_cursor": None}
+    code = print_outcomes(invocation, outcomes, show, lambda _: whole)
+    if not cancelled and code == Exit.OK and not invocation.json:
+        invocation.notice("nothing runs and nothing waits")
+    return code
+
+
+# -- queue, runs, output, tail ----------------------------------------------------------------------------------------
+
+
+def _in_queue(document: Document) -> Iterator[Document]:
+    """Yield what runs and what waits of a px.queue/1 document, each with the slots of its group in words."""
+    for group in document.get("groups", []):
+        running, waiting = group.get("running") or [], group.get("waiting") or []
+        for execution in [*running, *waiting]:
+            yield {**execution, "slots": f"{len(running)}/{group.get('slots')}"}
+
+
+def _not_before(execution: Document) -> str:
+    words = ago(execution.get("not_before"))
+    return words if words.startswith("in ") else ""
+
+
+_QUEUE_COLUMNS = [
+    Column("ID", "id"),
+    Column("PIPE", "pipe_name", minimum=10),
+    state_column("status", "STATUS"),
+    Column("POSITION", lambda one: one.get("position") or "", 2, right=True),
+    Column("GROUP", "group", 4),
+    Column("SLOTS", "slots", 6, right=True),
+    Column("TRIGGER", "trigger", 5),
+    Column("SINCE", lambda one: ago(one.get("started_at") or one.get("queued_at")), 3),
+    Column("NOT BEFORE", _not_before, 7),
+]
+
+
+@declare(pipe, "queue", "read the queue")
+def show_queue(invocation: Invocation) -> None:
+    """Show what runs and what waits in line, by group: its slots, and each one's position.
+
+    $ pxctl pipe queue
+    """
+    answer = invocation.client().get("/api/pipes/queue")
+    invocation.print_rows(
+        answer, list(_in_queue(answer.document)), "id", _QUEUE_COLUMNS, "nothing runs and nothing waits"
+    )
+
+
+_PAGE, _DEFAULT = 500, 50
+
+
+def _error(execution: Document) -> str:
+    return ": ".join(filter(None, (executions.error_word(execution), str(execution.get("error_message") or ""))))
+
+
+_RUN_COLUMNS = [
+    Column("ID", "id"),
+    Column("PIPE", "pipe_name", minimum=10),
+    state_column("status", "STATUS"),
+    Column("TRIGGER", "trigger", 6),
+    Column("QUEUED", lambda one: ago(one.get("queued_at")), 2),
+    Column("TOOK", executions.took, 4, right=True),
+    Column("TOKENS", lambda one: f"{one['tokens']:,}" if one.get("tokens") else "", 7, right=True),
+    Column("COST", lambda one: executions.money(one["cost"]) if one.get("cost") else "", 8, right=True),
+    Column("AGENT", lambda one: " ".join(str(one[key]) for key in ("agent", "model") if one.get(key)), 9, minimum=10),
+    Column("RETRY OF", lambda one: one.get("retry_of") or "", 10, right=True),
+    Column("ERROR", _error, 3, minimum=14, style=lambda one: BY_STATE.get(str(one.get("status")))),
+]
+
+
+@declare(pipe, "runs", "list the executions")
+@click.argument("names", nargs=-1, metavar="[PIPE]...", shell_complete=pipe_names)
+@click.option(
+    "--pipe", "pipes", multiple=True, metavar="P", shell_complete=pipe_names, help="Only of this pipe; again."
+)
+@click.option("--status", "statuses", multiple=True, type=click.Choice(executions.STATUSES), help="Only these; again.")
+@click.option("--since", metavar="T", help="Queued since a time (RFC 3339, 16:00, today) or an age (90s, 10m, 2h, 1d).")
+@click.option("--until", metavar="T", help="Queued before it.")
+@click.option("-n", "--lines", "limit", type=click.IntRange(min=1), metavar="N", help=f"The newest N; else {_DEFAULT}.")
+@click.option("--cursor", type=click.IntRange(min=0), metavar="C", help="Go on behind a page: its next_cursor.")
+@click.option("--all", "everything", is_flag=True, help="All there are.")
+def list_runs(
+    invocation: Invocation,
+    names: tuple[str, ...],
+    pipes: tuple[str, ...],
+    statuses: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+    cursor: int | None,
+    everything: bool,
+) -> None:
+    """List executions, newest first, without their output.
+
+    $ pxctl pipe runs
+    $ pxctl pipe runs disk-digest --status failed --status timed_out --since 7d
+    $ pxctl pipe runs --pipe disk-digest -n 1 -q    # the newest one's id
+    $ pxctl pipe runs --all --json > executions.json
+    """
+    client = invocation.client()
+    routes = [f"/api/pipes/{quote(name)}/executions" for name in bare_names(client, "pipe", (*names, *pipes))]
+    most = limit or (None if everything else _DEFAULT)
+    filters: list[tuple[str, object]] = [("status", status) for status in statuses]
+    filters += [("since", follow.since_when(since)), ("until", follow.since_when(until))]
+    # The newest of several pipes, by their ids, which grow with time.
+    sources = [_rows(client, one, filters, most, cursor) for one in routes or ["/api/executions"]]
+    merged = merge(*sources, key=lambda row: int(row["id"]), reverse=True)
+    rows = list(islice(merged, most))
+    following = int(rows[-1]["id"]) if rows and next(merged, None) is not None else None
+    result = {"schema": "px.executions/1", "executions": rows, "next_cursor": following}
+    invocation.print_rows(result, rows, "id", _RUN_COLUMNS, "no such executions")
+    if following is not None and not (invocation.json or invocation.quiet):
+        invocation.notice(f"… more: --cursor {following}, or --all")
+
+
+def _rows(
+    client: Client, target: str, filters: Sequence[tuple[str, object]], most: int | None, cursor: int | None
+) -> Iterator[Document]:
+    """Yield the executions of one source; a page is asked for when its first row is wanted."""
+    size = _PAGE if most is None else min(most + 1, _PAGE)
+    while True:
+        page = client.get(query(target, [*filters, ("limit", size), ("cursor", cursor)])).document
+        yield from page.get("executions", [])
+        cursor = page.get("next_cursor")
+        if cursor is None:
+            return
+
+
+@declare(pipe, "output", "read the output of {execution}")
+@_execution
+@click.option("--stderr", is_flag=True, help="What came on stderr.")
+@click.option("--events", is_flag=True, help="The agent's own event lines, where it writes any.")
+@click.option("--offset", type=click.IntRange(min=0), default=0, metavar="N", help="Begin at byte N.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N bytes; else all there are.")
+def print_output(
+    invocation: Invocation, execution: str, stderr: bool, events: bool, offset: int, limit: int | None
+) -> None:
+    """Print an execution's stdout, or its stderr, complete; byte for byte on a pipe.
+
+    $ pxctl pipe output 12
+    $ pxctl pipe output disk-digest > report.txt    # of its newest execution
+    $ pxctl pipe output 12 --stderr --offset 0 --limit 10000
+    $ pxctl pipe output 12 --events                 # the agent's own event lines
+    """
+    if stderr and events:
+        raise usage("--stderr and --events exclude each other", f"pxctl pipe output {execution} --stderr")
+    stream = "stderr" if stderr else "events" if events else "stdout"
+    client = invocation.client()
+    found = executions.find_execution(client, execution)
+    place = {"execution": found.get("id"), "pipe_name": found.get("pipe_name"), "stream": stream}
+    found_pages = follow.pages(client, f"{executions.execution_route(found)}/output", stream, offset, limit)
+    follow.print_pages(invocation, found_pages, offset, {"schema": "px.execution-output/1", **place})
+
+
+@declare(pipe, "tail", "read the output of {execution}")
+@_execution
+@click.option("-f", "--follow", "goes_on", is_flag=True, help="Go on to its end; survives a restart of the daemon.")
+def tail_execution(invocation: Invocation, execution: str, goes_on: bool) -> None:
+    """Show an execution's streams from the beginning, live with -f; of a pipe, its newest one.
+
+    Ctrl-C ends the looking only. With --json -f, events as they come, one a line; without -f the row with its text.
+
+    $ pxctl pipe tail -f disk-digest    # its newest execution, to the end
+    $ pxctl pipe tail 12                # what there is now
+    $ pxctl pipe tail -f 12 --json
+    """
+    client = invocation.client()
+    found = executions.find_execution(client, execution)
+    with contextlib.suppress(KeyboardInterrupt):
+        if not goes_on:
+            _show_now(invocation, client, found)
+        elif invocation.json:
+            for event in executions.execution_events(client, found):
+                follow.print_event(invocation, event)
+        else:
+            invocation.notice(f"pxctl: {executions.sentence(executions.follow_execution(invocation, found))}")
+
+
+def _show_now(invocation: Invocation, client: Client, found: Document) -> None:
+    if invocation.json:
+        invocation.print_json(client.get(executions.execution_route(found)))
+        return
+    is_cut = False
+    with executions.ExecutionView(invocation, f"pipe:{found.get('pipe_name')}") as view:
+        for stream in ("stdout", "stderr"):
+            for page in follow.pages(client, f"{executions.execution_route(found)}/output", stream):
+                view.show({"event": "output", "stream": stream, "bytes": page.content})
+                is_cut = is_cut or page.truncated
+    if is_cut:
+        invocation.warn(executions.NOT_KEPT)
+    if found.get("status") not in executions.FINAL:
+        invocation.notice(f"pxctl: {executions.sentence(found)}; go on: pxctl pipe tail -f {found.get('id')}")
