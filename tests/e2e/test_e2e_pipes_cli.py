@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, until
 from e2e.pipe_house import folder_of, nothing_left, pipes_house, shell, write
@@ -29,7 +30,7 @@ def held() -> Iterator[House]:
 
 
 def px(home: House, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    return warm_client.run(
         [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, stdin=subprocess.DEVNULL, capture_output=True,
         timeout=DEADLINE, check=False,
     )  # fmt: skip

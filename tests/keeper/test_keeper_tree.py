@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, probe, until
+from keeper.keeper_rig import PYTHON, alive, one_rung, probe, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,6 +137,7 @@ def test_deaf_leader_is_killed_after_the_grace_and_the_record_says_so(rung: Rig)
     assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("evicted_lru", signal.SIGKILL)
 
 
+@one_rung
 def test_no_grace_kills_at_once(rung: Rig) -> None:
     """K7: a leader that would exit 0 on TERM never gets to."""
     link = rung.links[0]
@@ -159,6 +160,7 @@ def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
         assert link.call("release", key=spec["key"])
 
 
+@one_rung
 def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     """K12."""
     link = rung.links[0]
@@ -208,6 +210,7 @@ def test_a_signal_to_the_group_spares_sessions_of_their_own(linux_rung: Rig) -> 
     assert both["kind"] == "bad_request"
 
 
+@one_rung
 def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:
     link = rung.links[0]
     spec, pids = family(rung, 2, "child", "deaf")
@@ -316,6 +319,7 @@ def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
     assert cgroup.leftovers(rig.daemon_id) == []
 
 
+@one_rung
 def test_annotation_is_kept_with_the_child(rung: Rig, tmp_path: Path) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"), tag="first")
