@@ -224,6 +224,7 @@ def test_executions_are_found_by_pipe_status_and_age(held: House) -> None:
     nothing_left(held)
 
 
+@pytest.mark.deep
 def test_a_run_starts_the_daemon_when_it_is_not_there() -> None:
     with pipes_house(start=False) as home:
         shell(home, "early", "echo here")

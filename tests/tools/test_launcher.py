@@ -6,7 +6,6 @@ What it says of bad tools, limits and runs is told from outside by tests/e2e; th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
@@ -17,20 +16,18 @@ import pytest
 
 from supervisord_py.errors import (
     InterruptedRunError,
-    KeeperLostError,
     PxError,
     ShuttingDownError,
     StartFailedError,
     SurvivorsError,
     TimedOutError,
-    ToolFailedError,
 )
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.events import Event
 from supervisord_py.process import supervisor
 from supervisord_py.process.model import StopReport, Survivor
 from supervisord_py.tools import driver
-from tools.tool_house import PATIENCE, alive, eventually
+from tools.tool_house import alive, eventually
 
 if TYPE_CHECKING:
     from tools.tool_house import ToolHouse
@@ -101,23 +98,6 @@ async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None
 # -- a new control plane --------------------------------------------------------------------------------------------
 
 
-async def test_an_exit_meanwhile_is_recorded_with_its_code(house: ToolHouse) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes"))["pid"]
-    await house.noted("shapes")
-    await house.abandon()
-    os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not alive(pid))
-    await house._control_plane()
-    # The keeper need not have reaped it when it is asked what it holds.
-    await eventually(lambda: house.state("shapes").state == "cold", "the record of the end")
-    state = house.state("shapes")
-    assert (state.state, state.reason, state.restarts) == ("cold", "signal", 1)
-    (row,) = await instances.latest(house.ledger, "tool:shapes")
-    assert (row.reason, row.signal, row.code) == ("signal", 9, None)
-    assert (await house.ask("shapes"))["pid"] != pid
-
-
 async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
     house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
     began = time.monotonic()
@@ -151,43 +131,6 @@ async def test_a_tool_whose_folder_has_gone_is_stopped(house: ToolHouse) -> None
     await house._control_plane()
     await eventually(lambda: not alive(pid))
     assert not house.launcher.instances()
-
-
-async def test_a_stop_under_way_keeps_its_reason(house: ToolHouse) -> None:
-    house.add("shapes", env={"FAULT": "ignores_term"}, stop_timeout_seconds=3)
-    pid = (await house.ask("shapes"))["pid"]
-    stopping = asyncio.create_task(house.launcher.stop("shapes"))
-    await eventually(lambda: house.state("shapes").state == "stopping")
-    instance = house.launcher.instance_of("shapes")
-    async with asyncio.timeout(PATIENCE):
-        while (child := await house.placement.attach(instance.key)) is not None and "stopped" not in child.tag:
-            await asyncio.sleep(0)
-    stopping.cancel()
-    await asyncio.gather(stopping, return_exceptions=True)
-    await house.new_control_plane()
-    await eventually(lambda: not alive(pid))
-
-    async def reason() -> str | None:
-        (row,) = await instances.latest(house.ledger, "tool:shapes")
-        return row.reason
-
-    deadline = asyncio.get_running_loop().time() + 60
-    while await reason() is None:
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.02)
-    assert await reason() == "stopped"
-    await eventually(lambda: house.state("shapes").reason == "stopped", "the same in status")
-    assert house.launcher.last_state("shapes").state == "cold"
-
-
-async def test_a_broken_note_is_no_reason_to_keep_a_process(house: ToolHouse) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes"))["pid"]
-    await house.noted("shapes")  # else that note might come after the broken one
-    await house.placement.annotate(house.state("shapes").instance, "{not ours")
-    await house.new_control_plane()
-    await eventually(lambda: not alive(pid))
-    assert (await house.ask("shapes"))["pid"] != pid
 
 
 # -- capacity and ends ----------------------------------------------------------------------------------------------
@@ -282,22 +225,6 @@ async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:
     await house.ask("shapes")
     await eventually(lambda: house.state("shapes").state == "cold", "the eviction over the budget")
     assert house.state("shapes").reason == "evicted_lru"
-
-
-async def test_a_lost_keeper_reaches_everyone_and_nobody_waits_for_ever(house: ToolHouse) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes"))["pid"]
-    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await eventually(lambda: house.state("shapes").in_flight == 1)
-    house.rig.process.kill()
-    with pytest.raises((KeeperLostError, ToolFailedError)):
-        await running
-    await eventually(lambda: not house.launcher.instances())
-    with pytest.raises(PxError):
-        await house.ask("shapes")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-    await eventually(lambda: not alive(pid))
 
 
 async def test_what_survives_a_stop_is_named_and_no_second_copy_is_started(
