@@ -79,16 +79,24 @@ def test_a_keeper_that_dies_during_the_stop_leaves_nothing_either(running: House
 
 
 def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, short_tmp: Path) -> None:
-    """Nothing goes on half alive: it exits, the keeper starts another one, the children stay."""
-    fault = short_tmp / "fault"
+    """Nothing goes on half alive: it exits, the keeper starts another one, the children stay.
+
+    A ledger in trouble is no such death: what could not be pruned is tried again.
+    """
+    fault, pruned = short_tmp / "fault", short_tmp / "pruned"
     (short_tmp / "sitecustomize.py").write_text(
         "import os\n"
-        f"if os.path.exists({str(fault)!r}):\n"
-        "    from supervisord_py.daemon import control_plane\n"
-        "    async def broken(*_):\n"
-        "        raise RuntimeError('a task broke')\n"
-        "    control_plane.FIRST_PRUNE_SECONDS = 0.0\n"
-        "    control_plane.retention.prune = broken\n"
+        "from supervisord_py.daemon import control_plane\n"
+        "from supervisord_py.ledger.store import LedgerUnavailableError\n"
+        "calls = []\n"
+        "async def prune(*_):\n"
+        "    calls.append(1)\n"
+        f"    if os.path.exists({str(fault)!r}): raise RuntimeError('a task broke')\n"
+        "    if len(calls) == 1: raise LedgerUnavailableError('the disk is full')\n"
+        f"    open({str(pruned)!r}, 'w').close()\n"
+        "control_plane.FIRST_PRUNE_SECONDS = 0.0\n"
+        "control_plane.PRUNE_SECONDS = 0.05\n"
+        "control_plane.retention.prune = prune\n"
     )
     house = House(home.home, {"PYTHONPATH": str(short_tmp)})
     fault.touch()
@@ -99,6 +107,8 @@ def test_what_dies_in_the_background_ends_the_control_plane_loudly(home: House, 
         until(house.answers, "another one serves")
         assert "a task broke" in facts(house, "control_crashed")[0]["exception"]
         assert {entry["code"] for entry in facts(house, "control_exited")} == {1}
+        until(pruned.exists, "it prunes after an error")
+        assert "the disk is full" in facts(house, "prune_failed")[0]["detail"]
     finally:
         house.tear_down()
 

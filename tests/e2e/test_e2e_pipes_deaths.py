@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import random
 import signal
@@ -276,6 +277,8 @@ def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None
             refused = ended(home, small)
             assert refused.ended == ("failed", "disk_full")
             until(lambda: not home.get("/api/health")["degraded"], "all is well again")
+            told = {json.loads(line)["event"] for line in home.pxctl("events", "--json").stdout.splitlines()}
+            assert told >= {"ledger_degraded", "ledger_recovered"}
             assert [each.id for each in rows(home)] == [number, refused.id], "what waited for the disk is written"
             assert ended(home, begin(home, "small").id).ended == ("completed", None)
             assert rows(home, "pipe=small")[0].ended == ("failed", "disk_full")
