@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from keeper.keeper_rig import Rig
 
 ROOT = Path(__file__).parents[2]
-CAUGHT_MASK = sum(1 << (number - 1) for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def felt(rig: Rig, **members: Any) -> dict[str, Any]:
