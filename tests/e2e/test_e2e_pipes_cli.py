@@ -13,7 +13,7 @@ import pytest
 import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, until
-from e2e.pipe_house import folder_of, nothing_left, pipes_house, shell, write
+from e2e.pipe_house import folder_of, pipes_house, shell, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,23 +205,6 @@ def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_
     assert (ended.returncode, b"get px-absent" in ended.stderr, b"/.bun/bin" in ended.stderr) == (1, True, False)
     (folder / "pipe.md").unlink()
     agents.write_text(before)
-
-
-def test_executions_are_found_by_pipe_status_and_age(held: House) -> None:
-    shell(held, "found", "[ -e good ]")
-    for _ in range(3):
-        px(held, "pipe", "run", "found")
-    (folder_of(held, "found") / "good").touch()
-    write(held, "found", "agent: command\ncommand: /bin/echo fine\nschedule: manual")
-    until(lambda: px(held, "pipe", "run", "found").returncode == 0, "the change was read")
-    newest, *failed = ids(px(held, "pipe", "runs", "found", "-q", "-n", "4"))
-    assert ids(px(held, "pipe", "runs", "--pipe", "found", "--status", "failed", "-q"))[-3:] == failed[-3:]
-    assert ids(px(held, "pipe", "runs", "found", "--until", "1h", "-q")) == []
-    assert ids(px(held, "pipe", "runs", "found", "--since", "1h", "--status", "completed", "-q")) == [newest]
-    page = json.loads(px(held, "pipe", "runs", "found", "-n", "2", "--json").stdout)
-    rest = ids(px(held, "pipe", "runs", "found", "-q", "--cursor", str(page["next_cursor"])))
-    assert [str(one["id"]) for one in page["executions"]] + rest == [newest, *failed]
-    nothing_left(held)
 
 
 @pytest.mark.deep
