@@ -162,7 +162,7 @@ def test_cpu_seconds_are_a_limit_with_a_name(home: House) -> None:
     done = home.pxctl("run", "burner", "burn:=true", "--json")
     assert done.returncode == 9, done.stdout + done.stderr
     assert "cpu" in json.loads(done.stdout)["detail"]
-    assert home.status("burner")["reason"] == "cpu_limit"
+    until(lambda: home.status("burner")["reason"] == "cpu_limit", "its end is told")
 
 
 def test_schema_drift_is_a_warning_never_fatal(home: House) -> None:
