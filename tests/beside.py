@@ -10,6 +10,8 @@ import contextlib
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import warm_client
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -19,7 +21,7 @@ _started: list[subprocess.Popen[Any]] = []
 
 def beside(argv: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
     """Start a process that ends with the test at the latest; the settings are Popen's."""
-    process: subprocess.Popen[Any] = subprocess.Popen(argv, **settings)
+    process = warm_client.popen(argv, **settings)
     _started.append(process)
     return process
 

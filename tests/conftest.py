@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import warm_client
 from dealing import dealt
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail the run when a process or a mount is left; end what is left by its id."""
     ours = session.config.stash[_SESSION]
+    warm_client.close()
     left = [*ours.left_elsewhere, *_end_what_is_left(ours)]
     shutil.rmtree(ours.root, ignore_errors=True)
     if hasattr(session.config, "workeroutput"):  # one of several processes of pytest-xdist: the first one tells

@@ -19,14 +19,12 @@ LONG = (
     "tests/kernels/test_kernels_inside_start.py",
     "tests/kernels/test_kernels_gateway_shared.py",
     "tests/kernels/test_kernels_policy_machine.py",
-    "tests/tools/test_warm_set_machine.py",
     "tests/tools/test_sync.py",
     "tests/repo/test_readme_tour.py",
     "tests/repo/test_demo.py",
-    "tests/daemon/test_daemon_losses.py",
+    "tests/daemon/test_daemon_life.py",
     "tests/pipes/test_pipes_real_pi.py",
     "tests/jupyter/test_jupyter_server.py",
-    "tests/cli/test_cli_paths.py",
     "tests/cli/test_cli_streams.py",
 )
 """Beginnings of the ids of tests that share a daemon, or of which one takes more than five seconds of a processor."""

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+DEEP = os.environ.get("PX_TEST_DEEP") == "1"
 
 
 def rounds(few: int, of: int) -> range:
@@ -12,4 +21,9 @@ def rounds(few: int, of: int) -> range:
         few: In every run; enough for each case that a seed stands for.
         of: All of them (`make deep`).
     """
-    return range(of if os.environ.get("PX_TEST_DEEP") == "1" else few)
+    return range(of if DEEP else few)
+
+
+def mostly_deep(rows: Iterable[str], *at_once: str) -> list[Any]:
+    """Return rows of a table as parameters: those that are named in every run, all others only where all are played."""
+    return [pytest.param(row, marks=[] if row in at_once else [pytest.mark.deep]) for row in rows]

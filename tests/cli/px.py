@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import warm_client
 from beside import beside
 
 REPOSITORY = Path(__file__).parents[2]
@@ -70,13 +71,13 @@ class Px:
     def both(self, *arguments: str) -> str:
         """Return what a call says with stdout and stderr in one place, as on a terminal."""
         argv, env, to = [*ARGV, *arguments], self.environment(), subprocess.PIPE
-        done = subprocess.run(
+        done = warm_client.run(
             argv, stdin=subprocess.DEVNULL, stdout=to, stderr=subprocess.STDOUT, env=env, timeout=DEADLINE, check=False
         )
         return done.stdout.decode()
 
     def __call__(self, *arguments: str, given: bytes | None = None, argv: list[str] | None = None, **env: str) -> Ended:
-        done = subprocess.run(
+        done = warm_client.run(
             [*(argv or ARGV), *arguments],
             input=given,
             stdin=subprocess.DEVNULL if given is None else None,
@@ -110,7 +111,7 @@ class Terminal:
     def __init__(self, px: Px, arguments: tuple[str, ...], columns: int, env: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.process = subprocess.Popen(
+        self.process = warm_client.popen(
             [*ARGV, *arguments],
             stdin=slave,
             stdout=slave,

@@ -106,18 +106,6 @@ def test_a_slow_daemon_is_given_up_silently(px: Px, daemon: FakeDaemon) -> None:
     assert complete(px, "run", "a") == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_accepts_its_script(px: Px, shell: str, require: Callable[[object, str], None]) -> None:
-    ended = px("completion", shell)
-    assert ended.code == 0
-    assert "_PXCTL_COMPLETE" in ended.text
-    if shutil.which(shell) is None and shell != "bash":
-        return
-    require(shutil.which(shell), f"needs {shell}")
-    checked = subprocess.run([shell, "-n"], input=ended.out, capture_output=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, b"")
-
-
 def in_bash(px: Px, line: str) -> list[str]:
     """Complete a line in a real bash, with the words cut at colons as readline cuts them."""
     words = [word for word in re.split(r"\s+|(:|=)", line) if word] + ([""] if line.endswith(" ") else [])

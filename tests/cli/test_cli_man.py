@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import click
@@ -14,7 +12,7 @@ from cli.px import REPOSITORY
 from pxctl.app import root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PAGE = REPOSITORY / "man" / "man1" / "pxctl.1"
 
@@ -49,10 +47,3 @@ def test_every_command_and_option_is_documented(name: str, command: click.Comman
 def test_every_exit_code_is_documented() -> None:
     exit_status = words().partition(".SH EXIT STATUS")[2].partition(".SH")[0]
     assert {int(code) for code in re.findall(r"^\.B (\d)$", exit_status, re.MULTILINE)} == set(range(10))
-
-
-def test_groff_has_nothing_to_warn_about(require: Callable[[object, str], None]) -> None:
-    require(shutil.which("groff"), "needs groff")
-    done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", str(PAGE)], capture_output=True, check=True)
-    assert done.stderr == b""
-    assert b"EXAMPLES" in done.stdout.replace(b"\x08", b"") or b"E\x08EX\x08X" in done.stdout

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 import pytest
@@ -14,31 +15,38 @@ import pytest
 from pxctl.client import Failure
 from pxctl.paths import find_places, find_socket
 
-ASK_DAEMON = """
-import json, os, sys
-from supervisord_py.daemon.paths import Scope, resolve_paths
-found = resolve_paths(os.environ, scope=Scope(sys.argv[1]))
-names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
-print(json.dumps([str(getattr(found, name)) for name in names]))
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EACH = """
+import json, os, sys, tempfile
+for environ, scope in json.loads(sys.argv[1]):
+    os.environ.clear()
+    os.environ.update(environ)
+    tempfile.tempdir = None
+    names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
+    print(json.dumps([os.path.normpath(str(getattr(find(scope), name))) for name in names]))
 """
-ASK_CLIENT = """
-import json, os, sys
+DAEMON = """
+from supervisord_py.daemon.paths import Scope, resolve_paths
+def find(scope): return resolve_paths(os.environ, scope=Scope(scope))
+"""
+CLIENT = """
 from pxctl.paths import find_places
-p = find_places(os.environ, explicit_socket=None, system=sys.argv[1] == "system")
-names = ("config_file", "tools_dir", "state_dir", "log_dir", "run_dir", "socket")
-print(json.dumps([os.path.normpath(getattr(p, name)) for name in names]))
+def find(scope): return find_places(os.environ, explicit_socket=None, system=scope == "system")
 """
 XDG = ("CONFIG_HOME", "DATA_HOME", "STATE_HOME", "RUNTIME_DIR")
 GRANTS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY")
 REPOSITORY = Path(__file__).parents[2]
 
 
-def ask(code: str, env: dict[str, str], scope: str) -> list[str]:
+def ask(side: str, rows: Iterable[tuple[dict[str, str], str]]) -> list[list[str]]:
+    """Return where one of the two finds its places in each environment: one process for all of them."""
     kept = {key: value for key, value in os.environ.items() if key.startswith("COV")}
-    whole = {**kept, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'cli'}", **env}
-    done = subprocess.run([sys.executable, "-c", code, scope], env=whole, capture_output=True, text=True, check=True)
-    found: list[str] = json.loads(done.stdout)
-    return found
+    words = [sys.executable, "-c", side + EACH, json.dumps(list(rows))]
+    whole = {**kept, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'cli'}"}
+    done = subprocess.run(words, env=whole, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def private(path: Path, mode: int = 0o700) -> str:
@@ -81,8 +89,9 @@ def environments(tmp: Path) -> dict[str, tuple[dict[str, str], str]]:
 
 
 def test_client_and_daemon_agree_in_every_environment(short_tmp: Path) -> None:
-    for name, (env, scope) in environments(short_tmp).items():
-        assert ask(ASK_CLIENT, env, scope) == ask(ASK_DAEMON, env, scope), name
+    rows = environments(short_tmp)
+    client, daemon = ask(CLIENT, rows.values()), ask(DAEMON, rows.values())
+    assert dict(zip(rows, client, strict=True)) == dict(zip(rows, daemon, strict=True))
 
 
 def test_the_flag_beats_the_environment(short_tmp: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from e2e.house import House, house
+from e2e.house import House, house, server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,3 +25,14 @@ def running(home: House) -> House:
     """A house whose daemon serves."""
     home.start()
     return home
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[House]:
+    """A house whose daemon serves all tests of a file that leave it as it was; its tool `echo` has run."""
+    with house() as made:
+        made.measured = True
+        made.tool("echo", server("return {'echo': body}"))
+        made.start()
+        assert made.run("echo").status == 200
+        yield made

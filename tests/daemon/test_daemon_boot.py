@@ -9,10 +9,9 @@ import stat
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from supervisord_py.config.settings import DEFAULTS, Settings, ToolsSettings
+from supervisord_py.config.settings import DEFAULTS, ToolsSettings
 from supervisord_py.daemon import boot, rooms
 from supervisord_py.daemon.control_plane import Shutdown, ShutdownRequests
 from supervisord_py.daemon.paths import resolve_paths
@@ -55,36 +54,6 @@ def test_the_keeper_is_told_all_that_it_needs_in_a_descriptor(monkeypatch: pytes
     assert told["control_argv"] == [sys.executable, "-P", "-m", "supervisord_py.daemon.control", *fds, *words]
     assert told["pxd_argv"] == [sys.executable, "-P", "-m", "supervisord_py", "--foreground", *words]
     assert (told["log_segment_bytes"], told["stop_seconds"], told["watchdog_seconds"]) == (8 * MIB, 10.0, 10.0)
-
-
-def test_each_room_gets_its_section_and_its_places() -> None:
-    document = {
-        "tools": {"paths": ["/abs", "beside", "/abs"], "warm_keep_max": 9, "python": "/p"},
-        "kernels": {
-            "hard_memory_mb": 0, "soft_memory_mb": 2, "trace": True, "env_deny": ["X"], "ladder_kill_seconds": 9,
-            "max_sessions": 3, "output_cell_bytes": 5, "backend": "gateway-external", "gateway_url": "http://h",
-            "gateway_token": "s3cr3t",
-        },
-        "pipes": {"slots_manual": 7, "retries": 1, "retry_initial_seconds": 3, "timezone": "UTC",
-                  "timeout_max_seconds": 60, "output_file_bytes": 11, "keep_days": 2, "stagger_seconds": 0},
-    }  # fmt: skip
-    settings = msgspec.convert(document, Settings)
-    assert rooms.tool_folders(settings, PATHS) == (Path("/h/tools"), Path("/abs"), Path("/h/beside"))
-    tools = rooms.tools_config(settings, PATHS)
-    assert (tools.pool.warm_keep_max, tools.pool.queue_max, tools.defaults.python) == (9, 512, "/p")
-    loaded = Loaded(settings, {"kernels.gateway_token": "env T"})
-    kernels = rooms.kernels_config(loaded, PATHS)
-    assert (kernels.limits.hard_memory_bytes, kernels.limits.soft_memory_bytes) == (None, 2 * MIB)
-    assert (kernels.debug_startup, kernels.env.deny, kernels.ladder.kill_seconds) == (True, ("X",), 9)
-    assert (kernels.sessions.max_sessions, kernels.output.cell_bytes, kernels.backend) == (3, 5, "gateway-external")
-    assert (kernels.gateway.url, kernels.gateway.token) == ("http://h", "s3cr3t")
-    assert kernels.gateway.token_setting == "kernels.gateway_token (env T)"  # noqa: S105  # of none
-    assert "s3cr3t" not in repr(kernels)
-    pipes = rooms.pipes_config(settings, PATHS, socket="/s", listener=("::1", 7, "/t"))
-    assert (pipes.slots.manual, pipes.slots.event, pipes.retries.max_retries) == (7, 4, 1)
-    assert (pipes.retries.initial_seconds, pipes.default_timezone, pipes.timeout_seconds) == (3, "UTC", 60)
-    assert (pipes.output.file_bytes, pipes.output.keep_days, pipes.scheduler.stagger_seconds) == (11, 2, 0)
-    assert (pipes.api_host, pipes.api_port, pipes.api_token_file) == ("::1", 7, "/t")
 
 
 def test_the_constants_of_the_rooms_are_the_defaults_of_the_settings() -> None:

@@ -84,23 +84,6 @@ def stage(short_tmp: Path) -> Iterator[Stage]:
     made.close()
 
 
-def test_bad_settings_with_nothing_to_fall_back_on_exit_78(stage: Stage) -> None:
-    stage.paths.config_file.write_text("[tools]\nwarm_keep_mxa = 1\n")
-    stage.begin()
-    code, said = stage.end()
-    assert code == 78
-    assert "did you mean tools.warm_keep_max?" in said["control_failed"]["detail"]
-
-
-def test_without_a_keeper_it_becomes_the_sweep(stage: Stage) -> None:
-    stage.ours.close()
-    stage.begin()
-    code, said = stage.end()
-    assert code == 0
-    assert said["sweeping"]["daemon_id"]
-    assert said["swept"]["survivors"] == []
-
-
 def test_a_keeper_that_speaks_otherwise_is_not_swept_after(stage: Stage) -> None:
     stage.begin()
     hello = stage.read_frame()

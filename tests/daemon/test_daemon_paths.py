@@ -114,6 +114,3 @@ def test_a_socket_path_must_leave_room_for_its_nul(size: int, limit: int) -> Non
 def test_bytes_count_not_letters() -> None:
     with pytest.raises(PlaceError):
         check_socket_length(Path("/" + "ä" * 60))
-
-
-NAMES = ["PX_HOME", "PX_SOCKET", "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY"]

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import warm_client
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -91,16 +93,18 @@ class House:
     Attributes:
         measured: Whether coverage follows into its processes, which costs each a tenth of a second and its brains half
             of their speed. What a black-box test proves, it proves without; tests/daemon, cli and keeper measure.
+        elsewhere: The socket, where it is not at its place.
     """
 
     home: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     measured: bool = False
+    elsewhere: str | None = None
 
     @property
     def socket(self) -> str:
-        return str(self.home / "run" / "pxd.sock")
+        return self.elsewhere or str(self.home / "run" / "pxd.sock")
 
     @property
     def daemon_id(self) -> str:
@@ -161,7 +165,7 @@ class House:
     def pxctl(
         self, *args: str, seconds: float = DEADLINE, env: Mapping[str, str] | None = None, text: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return warm_client.run(
             [BIN / "pxctl", *args],
             env={**self.environ, **(env or {})},
             capture_output=True,
@@ -202,14 +206,14 @@ class House:
         return code
 
     def tear_down(self) -> None:
-        """End everything of this house, whatever state a test left it in."""
+        """End everything of this house, whatever state a test left it in: what is about the end has waited for it."""
         if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(30)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
+            if self.measured:  # a process that is killed tells nothing of what it covered
+                self.process.send_signal(signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(30)
+            self.process.kill()
+            self.process.wait(10)
         until(self._kill_marked, f"nothing is left of {self.home}")
         self.remove_group()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from e2e.house import BIN, DEADLINE, Answer, House, alive, house, marked, until
+from e2e.house import DEADLINE, Answer, House, alive, house, marked, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -261,6 +261,3 @@ def events(home: House, name: str) -> list[dict[str, Any]]:
     done = home.pxctl("events", "--unit", f"pipe:{name}", "--json")
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-PXCTL = str(BIN / "pxctl")

@@ -11,6 +11,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,8 @@ COUNTING = server("""
 @pytest.fixture(scope="module")
 def home() -> Iterator[House]:
     """One daemon for the whole module; every test has its own tool where state matters."""
-    with house({"PX_TOOLS__WARM_KEEP_MAX": "50"}) as made:
+    listen = {"PX_API__LISTEN": f"127.0.0.1:{free_port()}"}
+    with house({"PX_TOOLS__WARM_KEEP_MAX": "50", "PX_API__STREAM_HEARTBEAT_SECONDS": "50", **listen}) as made:
         made.start()
         made.tool("echo", COUNTING)
         yield made
@@ -254,20 +256,18 @@ def test_logs_by_accept_and_resumed_by_position(home: House) -> None:
     assert [line[4:] for line in rest.splitlines() if line.startswith("id: ")] == ids[1:]
 
 
-def test_a_wait_ends_with_what_it_waits_for_not_with_the_next_heartbeat() -> None:
-    with house({"PX_API__STREAM_HEARTBEAT_SECONDS": "50"}) as home:
-        home.tool("held", COUNTING)
-        home.start()
-        for _ in range(5):
-            home.run("held")
-            with concurrent.futures.ThreadPoolExecutor(1) as pool:
-                connection = UnixConnection(home.socket)
-                connection.request("GET", "/api/units/held/wait?for=stopped&timeout=20")
-                stopping = pool.submit(home.request, "POST", "/api/tools/held/stop")
-                answer = connection.getresponse()
-                assert (answer.status, json.loads(answer.read())["ok"]) == (200, True)
-                connection.close()
-                assert stopping.result().status == 200
+def test_a_wait_ends_with_what_it_waits_for_not_with_the_next_heartbeat(home: House) -> None:
+    home.tool("held", COUNTING)
+    for _ in range(3):
+        home.run("held")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            connection = UnixConnection(home.socket)
+            connection.request("GET", "/api/units/held/wait?for=stopped&timeout=20")
+            stopping = pool.submit(home.request, "POST", "/api/tools/held/stop")
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["ok"]) == (200, True)
+            connection.close()
+            assert stopping.result().status == 200
 
 
 def test_a_lease_holds_the_instance_for_as_long_as_the_connection(home: House) -> None:
@@ -318,16 +318,19 @@ def test_modes_from_the_first_instant_whatever_the_umask() -> None:
         assert loose == []
 
 
-def test_a_reload_of_bad_settings_is_refused_and_harms_nobody() -> None:
-    with house() as home:
-        home.start()
-        (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_mx = 3\n")
+def test_a_reload_of_bad_settings_is_refused_and_harms_nobody(home: House) -> None:
+    settings = home.home / "pxd.toml"
+    try:
+        settings.write_text("[tools]\nqueue_mx = 3\n")
         refused = problem(home.request("POST", "/api/daemon/reload"), 422, "config_error")
-        assert all(word in refused["detail"] for word in ("pxd.toml:2", "warm_keep_mx", "warm_keep_max"))
+        assert all(word in refused["detail"] for word in ("pxd.toml:2", "queue_mx", "queue_max"))
         assert 0 < home.pxctl("daemon", "reload").returncode <= 9, "78 is the daemon's, not of the client's list"
         assert home.request("GET", "/api/health").status == 200
-        (home.home / "pxd.toml").write_text("[tools]\nwarm_keep_max = 3\n")
-        assert home.request("POST", "/api/daemon/reload").json()["changed"] == ["tools.warm_keep_max"]
+        settings.write_text("[tools]\nqueue_max = 3\n")
+        assert home.request("POST", "/api/daemon/reload").json()["changed"] == ["tools.queue_max"]
+    finally:
+        settings.unlink()
+        assert home.request("POST", "/api/daemon/reload").json()["changed"] == ["tools.queue_max"]
 
 
 def test_places_without_px_home_follow_xdg() -> None:
@@ -350,22 +353,39 @@ def test_places_without_px_home_follow_xdg() -> None:
         shutil.rmtree(top)
 
 
+ASKS_THE_API = """\
+import os, re, sys, urllib.request
+told = re.search(r"^API: (\\S+) \\(bearer token in the file \\$(\\w+)\\)$", sys.stdin.read(), re.M)
+address, variable = told.groups()
+token = open(os.environ[variable]).read().strip()
+assert not any(token in text for text in [*os.environ.values(), *sys.argv])
+asked = urllib.request.Request(address + "/api/status", headers={"Authorization": "Bearer " + token})
+print(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked).status)
+"""
+
+
 def test_the_tcp_listener_wants_its_token_and_knows_its_host(home: House) -> None:
-    port = free_port()
-    with house({"PX_API__LISTEN": f"127.0.0.1:{port}"}) as other:
-        other.start()
-        tokens = list(other.home.rglob("*token*"))
-        assert tokens, "a 0600 file holds the token"
-        assert stat.S_IMODE(tokens[0].stat().st_mode) == 0o600
-        bearer = f"Authorization: Bearer {tokens[0].read_text().strip()}"
-        url = f"http://127.0.0.1:{port}/api/health"
+    (token_file,) = home.home.rglob("api.token")
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    token = token_file.read_text().strip()
+    url = f"http://{home.settings['PX_API__LISTEN']}/api/health"
 
-        def code(*args: str) -> str:
-            asked = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *args, url]
-            return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    def code(*headers: str) -> str:
+        words = [word for header in headers for word in ("-H", header)]
+        asked = ["curl", "-s", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *words, url]
+        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout
 
-        assert code("-H", bearer) == "200"
-        assert code() in {"401", "403"}
-        assert code("-H", "Authorization: Bearer no") in {"401", "403"}
-        assert code("-H", bearer, "-H", "Host: evil.example") in {"400", "403", "421"}
-        assert code("-H", bearer, "-H", "Origin: http://evil.example") == "403"
+    bearer = f"Authorization: Bearer {token}"
+    assert code(bearer) == "200"
+    assert code() in {"401", "403"}
+    assert code("Authorization: Bearer no") in {"401", "403"}
+    assert code(bearer, "Host: evil.example") in {"400", "403", "421"}
+    assert code(bearer, "Origin: http://evil.example") == "403"
+    folder = home.home / "pipes" / "asks"
+    folder.mkdir(parents=True)
+    (folder / "ask.py").write_text(ASKS_THE_API)
+    (folder / "pipe.md").write_text(f"---\nagent: command\ncommand: [{sys.executable}, ask.py]\n---\nGo\n")
+    agent = home.request("POST", "/api/pipes/asks/run?wait=1").json()
+    assert (agent["status"], agent["stdout"]) == ("completed", "200\n"), agent["stderr"]
+    assert token not in agent["rendered_prompt"]
+    assert token not in home.said()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
+import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, alive, house, until
 
@@ -30,7 +31,7 @@ def held() -> Iterator[House]:
 
 
 def run(home: House, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_client.run(
         [BIN / "pxctl", *arguments], env=home.environ, cwd=cwd or home.home, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=DEADLINE, check=False,
     )  # fmt: skip

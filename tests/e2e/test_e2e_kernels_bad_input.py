@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from e2e.house import until
 from e2e.kernel_house import Call, environment, kernels_house, kernelspec, row, run, value
 
 if TYPE_CHECKING:
@@ -160,23 +159,6 @@ def test_a_session_of_such_a_name_is_not_made(home: House, name: object) -> None
     refused(home.request("POST", "/api/kernels", {"name": name, "cwd": str(home.home)}), 422, "invalid_input")
 
 
-@pytest.mark.parametrize(
-    ("asked", "given", "word"),
-    [(-5, 1, "raised"), (0, 1, "raised"), (0.0001, 1, "raised"), (1e9, 600, "cut"), (1e308, 600, "cut")],
-)
-def test_a_time_out_of_bounds_is_clamped_and_the_clamp_is_told(
-    home: House, asked: float, given: int, word: str
-) -> None:
-    assert run(home, "clamp", "1").ok  # a start may take longer than the least time
-    (call,) = until(lambda: good(run(home, "clamp", "1", timeout=asked)), "a cell was run within the least time")
-    assert (call.ok, call["timeout_seconds"], call["clamped"]) == (True, given, True)
-    assert word in call.told
-
-
-def good(call: Call) -> list[Call]:
-    return [call] if call.ok else []
-
-
 def test_pages_out_of_bounds(home: House) -> None:
     call = run(home, "pages", "print('0123456789')")
     path = f"/api/kernels/{row(home, 'pages')['id']}/cells/{call.cell['id']}/output"
@@ -218,7 +200,7 @@ def test_pages_out_of_bounds(home: House) -> None:
         (("1", "-f", "/etc/hostname"), 2, ""),
         (("1/0",), 1, "ZeroDivisionError"),
         (("import os; os._exit(3)",), 1, "code 3"),
-        (("input('name?')",), 1, "input()"),
+        (("input('name?')",), 1, "nobody is there to type it"),
         (("--bash", "exit 3"), 3, "3"),
         (("import time; time.sleep(1000)", "--timeout", "1"), 7, "time"),
     ],
@@ -286,19 +268,6 @@ def test_an_interpreter_that_died_since_is_told_and_the_next_choice_is_not_taken
     assert by_id.status in {422, 503}, by_id.body
     assert str(short_tmp) in by_id.json()["detail"]
     assert by_id.json()["hint"]
-
-
-def test_a_venv_whose_python_is_missing_falls_through_and_explain_says_so(home: House, short_tmp: Path) -> None:
-    environment(short_tmp / ".venv")
-    for link in (short_tmp / ".venv" / "bin").glob("python*"):
-        link.unlink()
-        link.symlink_to("/no/such/python")
-    call = run(home, "dangling", "1", cwd=str(short_tmp))
-    assert call.ok, call.document
-    assert not call["interpreter"].startswith(str(short_tmp))
-    done = home.pxctl("kernel", "start", "dangling", "--cwd", str(short_tmp), "--explain")
-    assert done.returncode == 0
-    assert str(short_tmp / ".venv") in done.stdout
 
 
 def test_an_interpreter_without_ipykernel_names_the_exact_command(home: House, short_tmp: Path) -> None:

@@ -1,6 +1,6 @@
 """`kill -9` of the brain and the keeper at random points: nothing leaked, nothing lost, all of it seen from outside.
 
-Every seed chooses where to strike; all fifty of the brain are played in every run. The load meanwhile: a warm tool that
+Every seed chooses where to strike. The load meanwhile: a warm tool that
 numbers each line it prints, and one that exits with a code of its own when told.
 """
 
@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,14 +93,14 @@ def fallen() -> Iterator[House]:
     """A house whose keeper dies again and again; the last one of them ends in order, and leaves nothing."""
     with house() as home:
         home.tool("counter", COUNTER)
-        home.tool("escape", ESCAPE)
+        home.tool("escape", ESCAPE, stop_timeout_seconds=0.5)
         home.start()
         yield home
         assert home.stop() == 0
         home.wait_gone()
 
 
-@pytest.mark.parametrize("seed", rounds(5, of=50))
+@pytest.mark.parametrize("seed", rounds(3, of=50))
 def test_kill_of_the_brain_loses_nothing(besieged: House, seed: int) -> None:
     home, dice = besieged, random.Random(seed)
     assert home.run("counter").status == 200
@@ -198,7 +197,7 @@ def interruptions(home: House) -> int:
     return len([e for e in events(home, "tool:escape") if e.get("reason") == "interrupted"])
 
 
-@pytest.mark.parametrize("seed", rounds(2, of=12))
+@pytest.mark.parametrize("seed", rounds(1, of=12))
 def test_kill_of_the_keeper_leaves_nothing_alive_and_the_next_start_says_so(fallen: House, seed: int) -> None:
     home, dice = fallen, random.Random(1000 + seed)
     told = interruptions(home)
@@ -242,15 +241,3 @@ def kill_the_keeper(home: House, load: Load, dice: random.Random) -> bool:
         load.ended.set()
         load.join(60)
     return both
-
-
-def test_serving_again_takes_less_than_a_second_when_quiet(running: House) -> None:
-    """Not a timed assertion on a noisy machine: the figure is printed."""
-    running.tool("counter", COUNTER)
-    running.run("counter")
-    pid = running.status("counter")["pid"]
-    os.kill(running.pids()[1], signal.SIGKILL)
-    began = time.monotonic()
-    until(lambda: running.run("counter").status == 200, "it serves again")
-    print(f"served again after {time.monotonic() - began:.3f} s")
-    assert running.run("counter").json()["pid"] == pid

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import warm_client
 from beside import beside
 from e2e.house import BIN, DEADLINE, House, until
-from e2e.pipe_house import folder_of, nothing_left, pipes_house, shell, write
+from e2e.pipe_house import folder_of, pipes_house, shell, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ def held() -> Iterator[House]:
 
 
 def px(home: House, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
+    return warm_client.run(
         [BIN / "pxctl", *arguments], env=home.environ, cwd=home.home, stdin=subprocess.DEVNULL, capture_output=True,
         timeout=DEADLINE, check=False,
     )  # fmt: skip
@@ -206,23 +207,7 @@ def test_an_agent_that_is_not_installed_is_told_before_it_runs_with_the_command_
     agents.write_text(before)
 
 
-def test_executions_are_found_by_pipe_status_and_age(held: House) -> None:
-    shell(held, "found", "[ -e good ]")
-    for _ in range(3):
-        px(held, "pipe", "run", "found")
-    (folder_of(held, "found") / "good").touch()
-    write(held, "found", "agent: command\ncommand: /bin/echo fine\nschedule: manual")
-    until(lambda: px(held, "pipe", "run", "found").returncode == 0, "the change was read")
-    newest, *failed = ids(px(held, "pipe", "runs", "found", "-q", "-n", "4"))
-    assert ids(px(held, "pipe", "runs", "--pipe", "found", "--status", "failed", "-q"))[-3:] == failed[-3:]
-    assert ids(px(held, "pipe", "runs", "found", "--until", "1h", "-q")) == []
-    assert ids(px(held, "pipe", "runs", "found", "--since", "1h", "--status", "completed", "-q")) == [newest]
-    page = json.loads(px(held, "pipe", "runs", "found", "-n", "2", "--json").stdout)
-    rest = ids(px(held, "pipe", "runs", "found", "-q", "--cursor", str(page["next_cursor"])))
-    assert [str(one["id"]) for one in page["executions"]] + rest == [newest, *failed]
-    nothing_left(held)
-
-
+@pytest.mark.deep
 def test_a_run_starts_the_daemon_when_it_is_not_there() -> None:
     with pipes_house(start=False) as home:
         shell(home, "early", "echo here")

@@ -215,8 +215,16 @@ def test_a_flood_on_stderr_blocks_nothing_and_is_kept(home: House) -> None:
 
 
 def test_a_hundred_megabytes_arrive_byte_for_byte(home: House) -> None:
-    fake(home, "hundred", "flood-out:104857600", agent="fake-text")
-    done = run(home, "hundred")
+    """It pauses each 25 MB until they are read: what comes faster than that the log may give up, and say so (D40)."""
+    piece, gates = 26_214_400, [home.home / f"hundred.{n}" for n in (1, 2, 3)]
+    steps = [step for gate in gates for step in (f"flood-out:{piece}", f"waitfile:{gate}")]
+    fake(home, "hundred", *steps, f"flood-out:{piece}", agent="fake-text")
+    number = begin(home, "hundred").id
+    where = f"/api/pipes/hundred/executions/{number}/output?stream=stdout&limit=1"
+    for place, gate in enumerate(gates, 1):
+        until(lambda: int(home.request("GET", where).headers["x-total-bytes"]) == place * piece, "it is read")  # noqa: B023
+        gate.touch()
+    done = ended(home, number)
     assert (done.ended, done.stdout_bytes, done.truncated) == (("completed", None), 104857600, False)
     assert len(done.stdout) < 300_000
     found, wanted = hashlib.sha256(), hashlib.sha256()

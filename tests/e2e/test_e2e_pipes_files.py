@@ -28,6 +28,7 @@ from e2e.pipe_house import (
     started,
     write,
 )
+from rounds import mostly_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +111,10 @@ def test_an_agent_that_nobody_knows_is_listed_as_broken(home: House) -> None:
     assert run(home, "stranger").stdout == "hello\n"
 
 
-@pytest.mark.parametrize("broken", ["[[" * 250, "a = " + "[" * 500, "[presets.x]\nmodel = " + "[" * 150 + "]" * 150])
+MANY = "[presets.x]\nmodel = " + "[" * 150 + "]" * 150
+
+
+@pytest.mark.parametrize("broken", mostly_deep(["[[" * 250, "a = " + "[" * 500, MANY], MANY))
 def test_a_presets_or_agents_file_that_breaks_the_reader_is_a_fault_of_that_file_alone(
     home: House, broken: str
 ) -> None:
@@ -140,7 +144,7 @@ DEFAULTS = {
 }
 
 
-@pytest.mark.parametrize("which", DEFAULTS)
+@pytest.mark.parametrize("which", mostly_deep(DEFAULTS, "a wrong key"))
 def test_a_default_preset_that_is_broken_fails_who_would_take_it_and_no_other_model_runs(
     home: House, which: str
 ) -> None:
@@ -262,7 +266,7 @@ def is_removed(folder: Path) -> bool:
     return not folder.exists()
 
 
-@pytest.mark.parametrize("how", ["rm", "DELETE", "pxctl"])
+@pytest.mark.parametrize("how", mostly_deep(["rm", "DELETE", "pxctl"], "rm", "pxctl"))
 def test_a_folder_that_goes_in_mid_run_ends_the_run_first(home: House, how: str) -> None:
     name = f"gone-{how.lower()}"
     written = home.home / f"{name}.pids"

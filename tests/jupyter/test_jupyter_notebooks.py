@@ -107,7 +107,7 @@ def test_papermill_runs_a_notebook_with_parameters(front: Front, tmp_path: Path)
     assert front.living() == {}
 
 
-@pytest.fixture(params=[pytest.param("pxd", marks=pytest.mark.deep), "python3"])
+@pytest.fixture(params=["pxd", "python3"])
 def spec(request: pytest.FixtureRequest, front: Front) -> str:
     """A kernelspec of ours: the one that comes with us, or `python3` with the four lines of the README."""
     if request.param == "python3":
@@ -116,6 +116,7 @@ def spec(request: pytest.FixtureRequest, front: Front) -> str:
     return name
 
 
+@pytest.mark.deep
 def test_every_runner_of_notebooks_takes_our_kernelspecs(front: Front, spec: str, tmp_path: Path) -> None:
     """To `python3` they give an argument for the kernel's command line."""
     book = notebook("import os\nprint(os.environ['PX_UNIT'])", "print(get_ipython().history_manager.hist_file)")

@@ -15,11 +15,14 @@ from jupyter_client.manager import KernelManager
 
 from e2e.house import alive, until
 from jupyter_house import LAUNCHED, PATIENCE, PYTHON, gone, kernel, run, value
+from rounds import mostly_deep
 from supervisord_py.jupyter.control_socket import DaemonError
 from supervisord_py.jupyter.provisioner import SupervisedProvisioner
 
 if TYPE_CHECKING:
     from jupyter_house import Front
+
+SPINS = "while True: pass"
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +104,9 @@ async def test_a_crash_is_the_end_of_that_life_for_its_front_end_and_a_restart_m
         assert len(front.living()) == 1
 
 
-@pytest.mark.parametrize("code", ["while True: pass", "import asyncio; await asyncio.sleep(600)"])
+@pytest.mark.parametrize(
+    "code", mostly_deep(["while True: pass", "import asyncio; await asyncio.sleep(600)"], "while True: pass")
+)
 async def test_an_interrupt_ends_the_front_ends_own_cell(front: Front, code: str) -> None:
     async with kernel() as (km, kc):
         await run(kc, "x = 1")
@@ -188,7 +193,7 @@ async def test_an_interpreter_that_is_dead_is_refused_with_the_reason(front: Fro
     assert front.living() == {}
 
 
-@pytest.mark.parametrize("language", ["python", "snake"])
+@pytest.mark.parametrize("language", mostly_deep(["python", "snake"], "snake"))
 async def test_arguments_are_passed_on_to_the_kernel_and_again_after_a_restart(front: Front, language: str) -> None:
     name = front.spec(f"with-arguments-{language}", [PYTHON, *LAUNCHED], language=language)
     async with kernel(name, extra_arguments=["--IPKernelApp.exec_lines=given = 7"]) as (km, kc):

@@ -6,16 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import Rig
+from keeper.keeper_rig import RUNGS, Rig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-RUNGS: dict[str, dict[str, Any]] = {
-    "cgroup": {},
-    "subreaper": {"cgroup": "off"},
-    "process_group": {"platform": "portable"},
-}
 
 
 @pytest.fixture
@@ -41,18 +35,18 @@ def rig(rigs: Callable[..., Rig]) -> Rig:
 @pytest.fixture(params=RUNGS)
 def rung(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Rig:
     """A keeper on each rung, started and greeted; `rig.links[0]` is its channel."""
-    rig = rigs(**RUNGS[request.param])
-    link = rig.up()
-    if link.hello["kill_rung"] != request.param:
-        pytest.skip(f"this machine offers {link.hello['kill_rung']}, not {request.param}")
-    return rig
+    return _on(request.param, rigs)
 
 
 @pytest.fixture(params=["cgroup", "subreaper"])
 def linux_rung(request: pytest.FixtureRequest, rigs: Callable[..., Rig]) -> Rig:
     """The same, without the portable rung, which promises less."""
-    rig = rigs(**RUNGS[request.param])
+    return _on(request.param, rigs)
+
+
+def _on(name: str, rigs: Callable[..., Rig]) -> Rig:
+    rig = rigs(**RUNGS[name])
     link = rig.up()
-    if link.hello["kill_rung"] != request.param:
-        pytest.skip(f"this machine offers {link.hello['kill_rung']}, not {request.param}")
+    if link.hello["kill_rung"] != name:
+        pytest.skip(f"this machine offers {link.hello['kill_rung']}, not {name}")
     return rig

@@ -15,11 +15,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from supervisord_py.keeper.protocol import MAX_FRAME
+import pytest
+
+from rounds import mostly_deep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+RUNGS: dict[str, dict[str, Any]] = {
+    "cgroup": {},
+    "subreaper": {"cgroup": "off"},
+    "process_group": {"platform": "portable"},
+}
+one_rung = pytest.mark.parametrize("rung", mostly_deep(RUNGS, "subreaper"), indirect=True)
+one_linux_rung = pytest.mark.parametrize("linux_rung", mostly_deep(list(RUNGS)[:2], "subreaper"), indirect=True)
+"""Of tests about what is the same on every rung: one of them in every run."""
 PROBES = Path(__file__).parent / "probes"
 MAIN = Path(__file__).parents[2] / "supervisord_py" / "keeper" / "__main__.py"
 PATIENCE = 60.0
@@ -124,7 +134,7 @@ class Link:
             return False
         self._buffer += piece
         while len(self._buffer) >= 4 and len(self._buffer) >= 4 + (size := int.from_bytes(self._buffer[:4], "big")):
-            assert size <= MAX_FRAME
+            assert size <= 1 << 22, "a frame over the limit"
             message = json.loads(self._buffer[4 : 4 + size])
             self._buffer = self._buffer[4 + size :]
             count = message.get("fds", 0) if isinstance(message.get("fds"), int) else 0  # hello lists names under it
@@ -191,13 +201,18 @@ class Link:
 class Rig:
     """A keeper in a directory of its own: `start()` begins, `connect()` gives the next channel, `close()` ends.
 
+    Args:
+        folder: Short and empty; one of its own, which goes with it, where none is given.
+        boot: Members of the boot document.
+
     Attributes:
         argv: Starts it; PLAIN_ARGV where it is not the keeper that is under test.
     """
 
-    def __init__(self, **boot: Any) -> None:
+    def __init__(self, folder: Path | None = None, **boot: Any) -> None:
         self.argv = KEEPER_ARGV
-        self.dir = Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
+        self.dir = folder or Path(tempfile.mkdtemp(prefix="pxk-", dir="/tmp"))
+        self._is_own = folder is None
         self.daemon_id = os.urandom(4).hex()
         self._meeting = socket.socket(socket.AF_UNIX)
         self._meeting.bind(str(self.dir / "meet"))
@@ -348,7 +363,8 @@ class Rig:
         leaked = marked(self.daemon_id)
         for pid in leaked:
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(self.dir, ignore_errors=True)
+        if self._is_own:
+            shutil.rmtree(self.dir, ignore_errors=True)
         assert not leaked, f"processes {leaked} outlived the keeper"
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PATIENCE, PYTHON, alive, probe, until
+from keeper.keeper_rig import PATIENCE, PYTHON, alive, one_rung, probe, until
 from supervisord_py.keeper.control import pause_after
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from keeper.keeper_rig import Link, Rig
 
-HANG = 1.0
+HANG = 0.5
 """Seconds after which the keeper gives a silent control plane up, where that is to happen."""
 
 
@@ -35,6 +35,7 @@ def test_hello_tells_who_the_keeper_is(rung: Rig) -> None:
     assert rung.links[0].refused("dance")["kind"] == "unknown_verb"
 
 
+@one_rung
 def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> None:
     """S3: the child exits 7 while there is no control plane."""
     link = rung.links[0]
@@ -60,6 +61,7 @@ def test_an_exit_that_happened_meanwhile_is_told_until_released(rung: Rig) -> No
     assert not any(event["event"] == "exit" for event in link.events)
 
 
+@one_rung
 def test_kill_9_of_the_control_plane_loses_no_child(rung: Rig) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"))
@@ -135,6 +137,7 @@ def test_a_control_plane_that_cannot_be_started_is_tried_again(rigs: Callable[..
     assert rig.wait() == 0
 
 
+@one_rung
 def test_a_planned_restart_keeps_the_children_and_counts_no_failure(rung: Rig) -> None:
     link = rung.links[0]
     child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
@@ -145,6 +148,7 @@ def test_a_planned_restart_keeps_the_children_and_counts_no_failure(rung: Rig) -
     assert rung.said("control_exited")[0]["planned"] is True
 
 
+@one_rung
 @pytest.mark.deep
 def test_a_control_plane_that_does_not_leave_is_killed(rung: Rig) -> None:
     link = rung.links[0]
@@ -265,6 +269,7 @@ def settled_fds(rig: Rig) -> int:
     return len(os.listdir(f"/proc/{rig.pid}/fd"))
 
 
+@one_rung
 def test_descriptors_are_kept_over_control_planes(rung: Rig) -> None:
     link = rung.links[0]
     read, write = os.pipe()
@@ -370,6 +375,7 @@ def test_the_watchdog_is_fed_only_while_the_control_plane_answers(rigs: Callable
         assert manager.falls_silent(), "it is fed although nobody answers"
 
 
+@one_rung
 def test_usr1_dumps_the_state_on_both_sides(rung: Rig) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import KEEPER_ARGV, PATIENCE, PYTHON, Rig, alive, marked, probe, until
+from keeper.keeper_rig import KEEPER_ARGV, PATIENCE, PYTHON, Rig, alive, marked, one_linux_rung, one_rung, probe, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +97,7 @@ def test_a_second_signal_kills_at_once(rigs: Callable[..., Rig]) -> None:
     assert not any(alive(pid) for pid in [*pids, link.pid])
 
 
+@one_rung
 @pytest.mark.deep
 def test_a_control_plane_that_asked_for_the_end_and_stays_is_killed(rung: Rig) -> None:
     link = rung.links[0]
@@ -255,6 +256,7 @@ def switches(pid: int) -> int:
     return int(next(line.split()[1] for line in text.splitlines() if line.startswith("voluntary")))
 
 
+@one_rung
 @pytest.mark.deep
 def test_an_idle_keeper_sleeps(rung: Rig) -> None:
     """No wake-up in an observed while, children held, without a watchdog that asks for one."""
@@ -273,6 +275,7 @@ def sleeps_on(link: Link, pid: int) -> bool:
     return switches(pid) == before
 
 
+@one_rung
 def test_the_keeper_is_small(rung: Rig) -> None:
     if "-S" not in KEEPER_ARGV:
         pytest.skip("measured with the tracer of the coverage report inside")
@@ -296,6 +299,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.split() == []
 
 
+@one_linux_rung
 def test_a_process_of_no_instance_dies_with_the_keeper(linux_rung: Rig) -> None:
     """With two instances an unmarked orphan without pipes is nobody's; it still may not survive the end."""
     link = linux_rung.links[0]

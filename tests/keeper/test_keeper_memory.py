@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keeper.keeper_rig import alive, probe, until
+from keeper.keeper_rig import alive, one_rung, probe, until
 from supervisord_py.keeper import memory, procfs
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def test_shared_pages_are_not_counted_twice(linux_rung: Rig) -> None:
     assert not any(event["event"] == "exit" for event in link.events)
 
 
+@one_rung
 def test_a_child_below_its_limit_is_left_alone(rung: Rig) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", 3, 0), max_rss_bytes=500 * MB)

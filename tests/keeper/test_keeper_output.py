@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, index, probe, until, written
+from keeper.keeper_rig import PYTHON, index, one_rung, probe, until, written
 from supervisord_py.keeper.logs import Segments
 from supervisord_py.keeper.protocol import GAP, STDERR, STDOUT, unit_directory
 
@@ -37,6 +37,7 @@ def lines(count: int) -> bytes:
     return b"".join(b"line %09d\n" % number for number in range(count))
 
 
+@one_rung
 def test_bytes_come_through_as_they_are_with_stream_and_time(rung: Rig) -> None:
     link, before = rung.links[0], time.time()
     # Two pipes have no order: the keeper must have seen what is in one before the other is written to.
@@ -105,6 +106,7 @@ def test_segments_are_exact_and_the_oldest_go(rigs: Callable[..., Rig]) -> None:
         covered += length
 
 
+@one_rung
 @pytest.mark.parametrize("streams", [["stdout"], ["stderr"], ["stderr", "stdout"]])
 def test_a_stream_with_a_descriptor_goes_into_the_file_and_not_into_the_log(rung: Rig, streams: list[str]) -> None:
     """The file is the descriptor: no pipe, no log; the exit is told, and a new control plane finds the child."""
@@ -168,6 +170,7 @@ def test_a_grandchild_that_keeps_the_pipe_does_not_keep_the_exit_back(linux_rung
     link.call("stop", key=spec["key"], grace_seconds=5, kill_seconds=5, reason="stopped")
 
 
+@one_rung
 def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     link = rung.links[0]
     flood = rung.spec(probe("talker", "flood"), unit="tool:flood")
@@ -186,6 +189,7 @@ def test_a_flood_starves_neither_the_channel_nor_other_units(rung: Rig) -> None:
     assert link.exit(flood["key"])["log_end"] > 0
 
 
+@one_rung
 def test_output_has_no_gap_while_the_control_plane_is_away(rung: Rig) -> None:
     """S1: the child prints on, the channel's other end is dead; nothing is lost, nothing stalls."""
     link = rung.links[0]

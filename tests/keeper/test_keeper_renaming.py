@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import alive, probe, until
+from keeper.keeper_rig import alive, one_rung, probe, until
 
 if TYPE_CHECKING:
     from keeper.keeper_rig import Rig
@@ -28,6 +28,7 @@ def renamed(rig: Rig, key: str, unit: str = "kernel:mine") -> dict[str, Any]:
     return child
 
 
+@one_rung
 def test_output_and_end_are_the_new_ones_from_then_on(rung: Rig) -> None:
     link = rung.links[0]
     key = spawned(rung, ["/bin/sh", "-c", SPEAKER])
@@ -65,6 +66,7 @@ def test_a_daemon_that_bears_the_old_mark_is_stopped_with_it(linux_rung: Rig) ->
     linux_rung.links[0].call("stop", key=other["key"], grace_seconds=0, kill_seconds=30, reason="stopped")
 
 
+@one_rung
 def test_its_memory_is_still_watched(rung: Rig) -> None:
     if rung.links[0].hello["memory_rung"] == "cgroup":
         pytest.skip("the kernel enforces memory here, in the group that the child stays in")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import alive, probe, until
+from keeper.keeper_rig import alive, one_linux_rung, one_rung, probe, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from keeper.keeper_rig import Rig
 
 ROOT = Path(__file__).parents[2]
-CAUGHT_MASK = sum(1 << (number - 1) for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def felt(rig: Rig, **members: Any) -> dict[str, Any]:
@@ -46,6 +45,7 @@ def test_a_child_leads_its_own_session_and_has_the_asked_umask_directory_and_nic
     assert report["cwd"] == str(tmp_path)
 
 
+@one_rung
 def test_the_environment_is_the_given_one_and_nothing_else(rung: Rig) -> None:
     report = felt(rung, env={"GREETING": "hällo = 'quoted'\n", "EMPTY": ""})
     assert report["env"].pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # set by Python's own start-up
@@ -59,6 +59,7 @@ def test_the_environment_is_the_given_one_and_nothing_else(rung: Rig) -> None:
     }
 
 
+@one_rung
 def test_limits_are_set_and_open_files_are_those_the_keeper_was_started_with(rung: Rig) -> None:
     import resource
 
@@ -70,10 +71,12 @@ def test_limits_are_set_and_open_files_are_those_the_keeper_was_started_with(run
     assert report["limits"]["nofile"] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
+@one_rung
 def test_open_files_can_be_limited(rung: Rig) -> None:
     assert felt(rung, rlimits=[["nofile", 64, 128]])["limits"]["nofile"] == [64, 128]
 
 
+@one_rung
 def test_stdio_is_null_and_two_pipes_and_nothing_else_is_open(rung: Rig) -> None:
     report = felt(rung)
     assert report["fds"]["0"] == "/dev/null"
@@ -87,6 +90,7 @@ GLIBC_OWN = (1 << (32 - 1)) | (1 << (33 - 1))
 """The two signals that glibc keeps for itself: make(1) leaves them ignored, and nobody but glibc can change them."""
 
 
+@one_rung
 def test_signals_are_neither_ignored_nor_blocked(rung: Rig) -> None:
     report = felt(rung)
     # Python itself ignores SIGPIPE and SIGXFSZ in the probe; the keeper's own must not shine through.
@@ -95,6 +99,7 @@ def test_signals_are_neither_ignored_nor_blocked(rung: Rig) -> None:
     assert int(report["blocked"], 16) == 0
 
 
+@one_rung
 def test_an_ignored_signal_does_not_stay_ignored(rung: Rig) -> None:
     """`yes | head` must end: SIGPIPE, which Python ignores, has its default meaning in a child."""
     link = rung.links[0]
@@ -136,6 +141,7 @@ def test_a_child_that_cannot_be_born_in_its_group_moves_itself(tmp_path: Path) -
     assert (tmp_path / "cgroup.procs").read_text() == "0"
 
 
+@one_rung
 def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(rung: Rig) -> None:
     """Granted numbers are those that the keeper uses itself for other things: each must still get its own."""
     link = rung.links[0]
@@ -150,11 +156,13 @@ def test_granted_descriptors_arrive_at_their_numbers_also_when_those_overlap(run
     assert {int(number): place for number, place in report["fds"].items() if int(number) > 2} == names
 
 
+@one_rung
 def test_listen_pid_is_the_child_s_own(rung: Rig) -> None:
     report = felt(rung, set_listen_pid=True, env={"LISTEN_FDS": "1"})
     assert report["env"]["LISTEN_PID"] == str(report["pid"])
 
 
+@one_rung
 def test_a_stored_listener_serves_in_the_child(rung: Rig) -> None:
     link = rung.links[0]
     with socket.socket() as listener:
@@ -229,6 +237,7 @@ def test_too_few_descriptors_is_a_clean_refusal_and_passes(rigs: Callable[..., R
     assert link.exit(spec["key"])["code"] == 0
 
 
+@one_rung
 def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"))
@@ -239,6 +248,7 @@ def test_a_spawn_is_idempotent_by_its_key(rung: Rig) -> None:
     assert link.call("list", prefix="kernel:")["children"] == []
 
 
+@one_rung
 def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
     link = rung.links[0]
     for _ in range(20):
@@ -251,6 +261,7 @@ def test_an_exit_is_told_after_the_spawn_was_answered(rung: Rig) -> None:
         assert link.exit(spec["key"])["code"] == 0
 
 
+@one_rung
 def test_identity_is_pid_start_time_and_boot(rung: Rig) -> None:
     link = rung.links[0]
     child = link.call("spawn", **rung.spec(probe("talker", "wait")))["child"]
@@ -289,6 +300,7 @@ def test_a_grant_of_an_unknown_descriptor_is_refused(rig: Rig) -> None:
     assert rig.up().refused("spawn", **rig.spec(["/bin/true"], grant_fds=[[3, "nope"]]))["kind"] == "unknown_fd"
 
 
+@one_rung
 def test_the_leader_renames_itself_and_is_still_ours(rung: Rig) -> None:
     """K14: exec into another binary changes neither pid nor start time."""
     link = rung.links[0]
@@ -300,6 +312,7 @@ def test_the_leader_renames_itself_and_is_still_ours(rung: Rig) -> None:
     until(lambda: not alive(pid), "the end of the renamed leader")
 
 
+@one_linux_rung
 def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
     link = linux_rung.links[0]
     spec = linux_rung.spec(["/bin/sh", "-c", "while :; do :; done"], rlimits=[["cpu", 1, 2]])
@@ -309,6 +322,7 @@ def test_cpu_seconds_over_the_limit_are_a_verdict(linux_rung: Rig) -> None:
     assert (record["verdict"]["reason"], record["verdict"]["by"]) == ("cpu_limit", "rlimit")
 
 
+@one_rung
 def test_the_same_signal_from_elsewhere_is_no_verdict(rung: Rig) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"), rlimits=[["cpu", 1000, 2000]])

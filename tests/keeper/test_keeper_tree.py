@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keeper.keeper_rig import PYTHON, alive, probe, until
+from keeper.keeper_rig import PYTHON, alive, one_linux_rung, one_rung, probe, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +50,7 @@ def test_a_polite_leader_does_not_hide_a_deaf_child(rung: Rig) -> None:
     assert link.event("gone", key=spec["key"])
 
 
+@one_rung
 def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     """TERM is for what ran: a command of its trap is not asked to end as well."""
     link = rung.links[0]
@@ -63,6 +64,7 @@ def test_what_a_child_starts_to_end_itself_is_let_work(rung: Rig) -> None:
     assert link.exit(spec["key"])["code"] == 0
 
 
+@one_rung
 def test_a_program_that_a_child_becomes_to_end_itself_is_let_work(rung: Rig) -> None:
     """It was asked, and this is its answer; that it has a fork of its old self beside it changes nothing."""
     link = rung.links[0]
@@ -97,6 +99,7 @@ def test_of_two_instances_only_the_stopped_one_s_orphans_die(linux_rung: Rig) ->
     assert not any(alive(pid) for pid in second_pids)
 
 
+@one_rung
 def test_what_has_ended_is_not_counted_by_an_older_look_at_all_processes(rung: Rig) -> None:
     """A stop takes such a look, which holds what lived then."""
     link = rung.links[0]
@@ -137,6 +140,7 @@ def test_deaf_leader_is_killed_after_the_grace_and_the_record_says_so(rung: Rig)
     assert (record["verdict"]["reason"], record["verdict"]["signal"]) == ("evicted_lru", signal.SIGKILL)
 
 
+@one_rung
 def test_no_grace_kills_at_once(rung: Rig) -> None:
     """K7: a leader that would exit 0 on TERM never gets to."""
     link = rung.links[0]
@@ -145,6 +149,7 @@ def test_no_grace_kills_at_once(rung: Rig) -> None:
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
 
 
+@one_rung
 def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
     """K8: both requests are in the channel before the child has reached exec."""
     link = rung.links[0]
@@ -159,6 +164,7 @@ def test_a_stop_right_behind_the_spawn_leaves_nothing(rung: Rig) -> None:
         assert link.call("release", key=spec["key"])
 
 
+@one_rung
 def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     """K12."""
     link = rung.links[0]
@@ -174,6 +180,7 @@ def test_dead_before_the_signal_is_an_answer_not_a_crash(rung: Rig) -> None:
     assert link.refused("signal", key=spec["key"], signum=4711, tree=False)["kind"] == "bad_request"
 
 
+@one_rung
 def test_a_signal_reaches_the_leader_or_the_whole_tree(rung: Rig) -> None:
     link = rung.links[0]
     spec, pids = family(rung, 2, "child")
@@ -193,6 +200,7 @@ def test_a_signal_reaches_the_leader_or_the_whole_tree(rung: Rig) -> None:
     assert link.exit(spec["key"])["signal"] == signal.SIGKILL
 
 
+@one_linux_rung
 def test_a_signal_to_the_group_spares_sessions_of_their_own(linux_rung: Rig) -> None:
     """As Ctrl-C on a terminal: leader and children at once, a daemon that they started not."""
     link = linux_rung.links[0]
@@ -208,6 +216,7 @@ def test_a_signal_to_the_group_spares_sessions_of_their_own(linux_rung: Rig) -> 
     assert both["kind"] == "bad_request"
 
 
+@one_rung
 def test_several_stops_share_one_ladder_and_the_shortest_grace_wins(rung: Rig) -> None:
     link = rung.links[0]
     spec, pids = family(rung, 2, "child", "deaf")
@@ -258,6 +267,7 @@ def test_a_pid_that_keeps_moving_does_not_escape_its_cgroup(rig: Rig) -> None:
     link.event("gone", key=spec["key"])
 
 
+@one_linux_rung
 def test_orphans_that_end_are_reaped(linux_rung: Rig) -> None:
     """No zombie stays with the keeper, also of processes it never knew."""
     link = linux_rung.links[0]
@@ -287,6 +297,7 @@ def test_a_bystander_whose_pid_was_planted_is_never_touched(rigs: Any) -> None:
         bystander.kill()
 
 
+@one_rung
 def test_stat_measures_whole_trees(rung: Rig) -> None:
     link = rung.links[0]
     spec, pids = family(rung, 2, "child")
@@ -316,6 +327,7 @@ def test_cgroups_are_removed_with_their_instances(rig: Rig) -> None:
     assert cgroup.leftovers(rig.daemon_id) == []
 
 
+@one_rung
 def test_annotation_is_kept_with_the_child(rung: Rig, tmp_path: Path) -> None:
     link = rung.links[0]
     spec = rung.spec(probe("talker", "wait"), tag="first")

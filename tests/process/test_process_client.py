@@ -277,20 +277,3 @@ async def test_a_late_list_does_not_revive_what_has_exited(keeper: FakeKeeper, c
     assert child.exit is not None
     assert child.exit.code == 2
     assert keeper.asked[-1]["prefix"] == "tool:"
-
-
-async def test_words_to_the_keeper(keeper: FakeKeeper, connect: Connect) -> None:
-    placement = await connect()
-    await placement.ready()
-    await placement.status("2 tools")
-    await placement.restart(everything=False)
-    await placement.restart(everything=True)
-    await placement.shutdown()
-    told = [{name: value for name, value in it.items() if name != "id"} for it in keeper.asked[1:]]
-    assert told == [
-        {"verb": "ready"},
-        {"verb": "status", "text": "2 tools"},
-        {"verb": "restart", "all": False},
-        {"verb": "restart", "all": True},
-        {"verb": "shutdown"},
-    ]

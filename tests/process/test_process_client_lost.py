@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from process.fake_keeper import DAEMON, FakeKeeper, child_message, exit_message, refusal
+from process.fake_keeper import DAEMON, FakeKeeper, child_message, exit_message
 from supervisord_py.errors import KeeperLostError, StartFailedError
 from supervisord_py.process.keeper_client import Timeouts
 from supervisord_py.process.model import (
@@ -53,15 +53,6 @@ async def test_the_end_of_the_keeper_ends_every_call_and_is_told_once(
         await placement.ready()
     with pytest.raises(KeeperLostError):
         await placement.wait(KEY)
-
-
-async def test_who_listens_after_the_loss_is_told_too(keeper: FakeKeeper, connect: Connect, until: Until) -> None:
-    placement = await connect()
-    keeper.hang_up()
-    await until(lambda: placement.lost)
-    told: list[int] = []
-    placement.on_lost(lambda: told.append(1))
-    assert told == [1]
 
 
 async def test_an_exit_that_was_told_before_the_loss_can_still_be_had(
@@ -137,31 +128,6 @@ async def test_who_gives_up_in_the_moment_of_the_answer_leaks_no_descriptor(
         await task
     assert os.read(read, 1) == b""
     os.close(read)
-
-
-async def test_descriptors_go_there_and_back(keeper: FakeKeeper, connect: Connect) -> None:
-    kept: dict[str, int] = {}
-
-    def put(message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        kept[message["name"]] = os.dup(fds[0])
-        return {}
-
-    keeper.verbs["put_fd"] = put
-    keeper.verbs["take_fd"] = lambda m, _f: ({}, [kept[m["name"]]]) if m["name"] in kept else refusal("unknown_fd")
-    keeper.verbs["drop_fd"] = lambda m, _f: {} if m["name"] in kept else refusal("unknown_fd")
-    placement = await connect()
-    read, write = os.pipe()
-    await placement.put_fd("out", write)
-    os.close(write)
-    back = await placement.take_fd("out")
-    assert back is not None
-    os.write(back, b"hi")
-    assert os.read(read, 9) == b"hi"
-    assert await placement.take_fd("never") is None
-    await placement.drop_fd("out")
-    await placement.drop_fd("never")
-    for fd in (read, back, *kept.values()):
-        os.close(fd)
 
 
 @pytest.mark.parametrize("needed", [{"stdin_name": "prompt"}, {"stdout_fd": 1}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from process.real_keeper import RealKeeper, alive
-from supervisord_py.errors import ConflictError, KeeperLostError, PxError, UnknownUnitError
+from process.real_keeper import RealKeeper
+from supervisord_py.errors import ConflictError, PxError, UnknownUnitError
 from supervisord_py.process import host
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.lifecycle import describe, outcome
@@ -210,58 +209,3 @@ async def test_output_by_descriptor_goes_into_the_file_and_not_into_the_log(hous
     record = await ended(second, key)
     assert (record.code, path.read_bytes()) == (4, b"before\none\ntwo\n")
     assert LogReader.of(second.log_dir, "tool:x").tail_bytes(record.log_position, record.log_end) == b"to the log\n"
-
-
-async def test_a_new_control_plane_finds_the_living_and_hears_of_the_dead(house: House, until: Until) -> None:
-    """S2, S3: same pid, same note; what ended meanwhile comes with its code, once to each listener."""
-    first = house.placement
-    lives, dies = first.new_key(), first.new_key()
-    child = await first.spawn(lives, house.shell("exec sleep 600", tag="note"))
-    await first.annotate(lives, "newer note")
-    pipe = house.keeper.folder / "go"
-    os.mkfifo(pipe)
-    await first.spawn(dies, house.shell(f"read x < {pipe}; exit 7", unit="tool:y"))
-    first.close()
-    pipe_fd = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)
-    os.close(pipe_fd)
-    second = await house.replace()
-    assert second.caps.control_restarts == 1
-    held = {it.key: it for it in second.children()}
-    assert held[lives].identity == child.identity
-    assert held[lives].tag == "newer note"
-    assert (await ended(second, dies)).code == 7
-    heard: list[ExitRecord] = []
-    second.on_exit(heard.append)
-    await until(lambda: heard)
-    await second.stop(lives, grace_seconds=20, reason="stopped")
-    await ended(second, lives)
-    await until(lambda: len(heard) == 2)
-    assert [it.key for it in heard] == [dies, lives]
-
-
-async def test_over_memory_the_verdict_is_written_before_the_signal(house: House) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    program = "x = bytearray(200 << 20); x[::4096] = b'1' * len(x[::4096]); import time; time.sleep(600)"
-    spec = ChildSpec("tool:x", (sys.executable, "-S", "-c", program), "/", ENV, max_rss_bytes=64 << 20)
-    await placement.spawn(key, spec)
-    record = await ended(placement, key)
-    assert record.signal == signal.SIGKILL
-    reason = outcome(record, None, ready=True)
-    assert reason in {Reason.MEMORY_LIMIT, Reason.OOM_KILL}
-    assert "limit 64 MiB" in describe(record, reason)
-
-
-async def test_the_end_of_the_keeper_is_noticed_and_nothing_survives_it(house: House, until: Until) -> None:
-    placement, key = house.placement, house.placement.new_key()
-    child = await placement.spawn(key, house.shell("exec sleep 600"))
-    waiting = asyncio.ensure_future(placement.wait(key))
-    lost: list[int] = []
-    placement.on_lost(lambda: lost.append(1))
-    os.kill(house.keeper.process.pid, signal.SIGKILL)
-    with pytest.raises(KeeperLostError):
-        async with asyncio.timeout(PATIENCE):
-            await waiting
-    await until(lambda: lost)
-    with pytest.raises(KeeperLostError):
-        await placement.spawn(placement.new_key(), house.shell("true"))
-    await until(lambda: not alive(child.identity.pid))

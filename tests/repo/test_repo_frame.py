@@ -32,11 +32,11 @@ def test_ci_needs_nothing_but_a_clone() -> None:
 TARGETS = ("demo", "test", "deep", "lint", "types", "bench", "lock", "clean", "coverage", "dist", "peers", "weight")
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_the_makefile_has_the_promised_targets(target: str) -> None:
+def test_the_makefile_has_the_promised_targets() -> None:
     text = (ROOT / "Makefile").read_text()
-    assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), "a target says what it is for"
-    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, env=_outside_make())
+    for target in TARGETS:
+        assert re.search(rf"^{target}:.*## \S", text, re.MULTILINE), f"{target} says what it is for"
+    subprocess.run(["make", "-n", *TARGETS], cwd=ROOT, check=True, capture_output=True, env=_outside_make())
 
 
 def _outside_make() -> dict[str, str]:

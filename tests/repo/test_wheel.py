@@ -82,11 +82,13 @@ def test_its_metadata_is_that_of_the_project(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 
+@pytest.mark.deep
 def test_the_manual_is_installed_where_man_looks(installed: Path) -> None:
     for path in (ROOT / "man").rglob("*.[1-8]"):
         assert (installed / "share" / "man" / path.relative_to(ROOT / "man")).is_file()
 
 
+@pytest.mark.deep
 def test_the_commands_run_from_it_and_not_from_the_checkout(installed: Path, tmp_path: Path) -> None:
     python = installed / "bin" / "python"
     where = run(

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from keeper.keeper_rig import until
 from supervisord_py.errors import (
-    CancelledRunError,
     InterruptedRunError,
     ResourceLimitError,
     TimedOutError,
     ToolFailedError,
 )
 from supervisord_py.ledger import instances
-from supervisord_py.process.host import liveness
-from supervisord_py.tools import proxy, service, upstream
-from supervisord_py.tools.proxy import Run, RunRequest, start_run
+from supervisord_py.tools import service, upstream
+from supervisord_py.tools.proxy import Run
 from tools.tool_house import PATIENCE, alive, eventually
 
 if TYPE_CHECKING:
-    from supervisord_py.process.model import ExitRecord, Identity, Liveness
     from tools.tool_house import ToolHouse
 
 
@@ -42,74 +36,6 @@ async def test_a_tools_own_422_is_a_usage_error(house: ToolHouse) -> None:
     with pytest.raises(ToolFailedError) as caught:
         await house.ask("shapes", {"do": "status", "number": 422})
     assert (caught.value.status, caught.value.exit_code) == (422, 2)
-
-
-@pytest.mark.parametrize(
-    ("shape", "words"),
-    [
-        ({"do": "half"}, "in the middle of its answer"),
-        ({"do": "hangup"}, "without an answer"),
-        ({"do": "nonsense"}, "not HTTP"),
-        ({"do": "notjson"}, "not with JSON"),
-    ],
-)
-async def test_a_broken_answer_is_an_error_and_the_tool_lives_on(
-    house: ToolHouse, shape: dict[str, str], words: str
-) -> None:
-    house.add("shapes")
-    pid = (await house.ask("shapes"))["pid"]
-    with pytest.raises(ToolFailedError, match=words) as caught:
-        await house.ask("shapes", shape)
-    assert caught.value.status == 502
-    assert (await house.ask("shapes"))["pid"] == pid
-
-
-async def test_death_in_a_run_is_told_with_code_and_last_words(house: ToolHouse) -> None:
-    house.add("shapes")
-    with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
-        await house.ask("shapes", {"do": "die", "number": 3})
-    assert caught.value.extra["code"] == 3
-    assert "dying words" in caught.value.extra["stderr_tail"]
-    assert (await house.ask("shapes", {"number": 1}))["echo"] == {"number": 1}
-    assert house.state("shapes").restarts == 1
-    rows = await instances.latest(house.ledger, "tool:shapes", limit=2)
-    assert [(row.reason, row.code) for row in rows] == [(None, None), ("exit", 3)]
-
-
-async def test_a_death_is_told_although_the_keeper_is_late_with_it(
-    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    come, wait = asyncio.Event(), house.placement.wait
-
-    async def late(key: str) -> ExitRecord:
-        record = await wait(key)
-        await come.wait()
-        return record
-
-    def look(who: Identity) -> Liveness:
-        """The keeper gets to it only when the run has waited in vain, and looks whether the leader lives."""
-        until(lambda: not alive(who.pid), "the end of the leader")
-        come.set()
-        return liveness(who)
-
-    monkeypatch.setattr(house.placement, "wait", late)
-    monkeypatch.setattr(proxy, "EXIT_RECORD_SECONDS", 0.01)
-    monkeypatch.setattr(proxy, "LATE_RECORD_SECONDS", PATIENCE)
-    monkeypatch.setattr(proxy, "liveness", look)
-    house.add("shapes")
-    try:
-        with pytest.raises(ToolFailedError, match="exited with code 3 during the run") as caught:
-            await house.ask("shapes", {"do": "die", "number": 3})
-    finally:
-        come.set()
-    assert caught.value.extra["code"] == 3
-
-
-async def test_death_by_a_signal_names_the_signal(house: ToolHouse) -> None:
-    house.add("shapes")
-    with pytest.raises(ToolFailedError, match="SIGSEGV") as caught:
-        await house.ask("shapes", {"do": "signal", "number": int(signal.SIGSEGV)})
-    assert (caught.value.extra["signal"], caught.value.extra["code"]) == (int(signal.SIGSEGV), None)
 
 
 async def test_too_long_a_run_is_cancelled_then_stopped_and_others_are_collateral(
@@ -158,41 +84,6 @@ async def test_the_callers_own_time_is_kept_and_the_tool_is_asked_to_cancel(
         await house.ask("shapes", {"do": "sleep", "number": 600}, timeout_seconds=0.3)
     await said(house, "cancel /cancel?run_id=")
     assert house.state("shapes").in_flight == 0
-
-
-async def test_a_stop_ends_runs_in_flight(house: ToolHouse) -> None:
-    house.add("shapes")
-    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
-    await eventually(lambda: house.state("shapes").in_flight == 1)
-    await house.launcher.stop("shapes")
-    with pytest.raises(CancelledRunError, match="stopped during the run"):
-        await running
-
-
-async def test_large_answers_stream(house: ToolHouse) -> None:
-    house.add("shapes")
-    size = house.config.answer_buffer_bytes * 4
-    _, body = await house.answer("shapes", {"do": "big", "number": size})
-    assert body == b"x" * size
-
-
-async def test_a_stream_that_breaks_off_is_never_ended_cleanly(house: ToolHouse) -> None:
-    house.add("shapes")
-    value = {"do": "events", "number": 3, "breaks": True}
-    got = bytearray()
-
-    async def read() -> None:
-        request = RunRequest(json.dumps(value).encode(), value)
-        async with start_run(house.launcher, house.launcher.catalog.get("shapes"), request) as run:
-            assert run.answer.chunks is not None
-            async for chunk in run.answer.chunks:
-                got.extend(chunk)
-
-    with pytest.raises(ToolFailedError, match="middle of its answer"):
-        await read()
-    assert got.startswith(b"data: 0")
-    (row,) = await house.runs("shapes")
-    assert (row.outcome, row.error_kind) == ("failed", "tool_failed")
 
 
 async def test_runs_are_rows_with_their_figures(house: ToolHouse) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rounds import mostly_deep
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -84,10 +86,10 @@ def ask_into(answers: list[Any], port: int, value: Any) -> None:
     answers.append(ask(port, value))
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", mostly_deep(SERVERS, "http-server", "uvicorn-asyncio", "aiohttp-server"))
 def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.socket, server: str) -> None:
     pids = set()
-    for cycle in range(3):
+    for cycle in range(2):
         answers: list[Any] = []
         early = threading.Thread(target=ask_into, args=(answers, port_of(listening), {"n": cycle}))
         early.start()
@@ -96,7 +98,7 @@ def test_a_request_sent_before_the_child_exists_is_answered(listening: socket.so
             assert answers[0]["echo"] == {"n": cycle}
             assert ask(port_of(listening), {"n": "again"})["echo"] == {"n": "again"}
             pids.add(process.pid)
-    assert len(pids) == 3
+    assert len(pids) == 2
 
 
 def output(listening: socket.socket, tmp_path: Path, text: str, *arguments: str, **options: Any) -> Any:

@@ -1,0 +1,265 @@
+"""The one mechanism, over a real keeper, with a driver that adds nothing: every kind of unit relies on this alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from process.real_keeper import PATIENCE, RealKeeper, alive
+from supervisord_py.errors import PxError, StartFailedError
+from supervisord_py.ledger.events import EventJournal
+from supervisord_py.ledger.instances import INSTANCES, InstanceRow
+from supervisord_py.ledger.store import Ledger
+from supervisord_py.process import supervisor as module
+from supervisord_py.process.events import EventStream
+from supervisord_py.process.instance import Instance, Note, Phase
+from supervisord_py.process.keeper_client import KeeperClient
+from supervisord_py.process.model import Child, ChildSpec, Reason, StopReport, Survivor
+from supervisord_py.process.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    Until = Callable[[Callable[[], object]], Awaitable[None]]
+
+SERVES = "trap 'exit 0' TERM; : > up; while :; do sleep 0.01; done"
+DEAF = "trap '' TERM; : > up; while :; do sleep 0.01; done"
+
+
+class Scripts:
+    """A driver: shells, ready once there is a file `up`, or failed as soon as they end."""
+
+    kind = "thing"
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.script = SERVES
+        self.said: list[tuple[str, str]] = []
+
+    async def prepare(self, instance: Instance) -> ChildSpec:
+        (self.house.folder / "up").unlink(missing_ok=True)
+        argv = ("/bin/sh", "-c", self.script) if self.script.startswith(("trap", "echo")) else (self.script,)
+        return ChildSpec(instance.unit, argv, str(self.house.folder), {"PATH": "/usr/bin:/bin"})
+
+    async def ready(self, instance: Instance) -> None:
+        ended = asyncio.create_task(self.house.supervisor.wait(instance))
+        try:
+            while not (self.house.folder / "up").exists():
+                if ended.done():
+                    tail = await self.house.supervisor.last_words(instance)
+                    raise StartFailedError("it ended", reason="early_exit", stderr_tail=tail, code=instance.record.code)  # type: ignore[union-attr]
+                await asyncio.sleep(0.01)
+        finally:
+            ended.cancel()
+            await asyncio.wait([ended])
+
+    def revive(self, child: Child, note: Note | None) -> Instance:
+        return Instance(child.key, child.unit, digest=note.digest if note else "", stop_seconds=0.5)
+
+    async def adopt(self, instance: Instance, note: Note) -> bool:
+        return note.digest == "kept"
+
+    def interrupt(self, instance: Instance) -> None:
+        self.said.append(("interrupted", instance.key))
+
+    async def release(self, instance: Instance) -> None:
+        self.said.append(("released", instance.key))
+
+    def gone(self, instance: Instance) -> None:
+        self.said.append(("gone", instance.key))
+
+
+class House:
+    """A keeper, and the supervisor of its present control plane."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.keeper = RealKeeper(folder)
+        self.driver = Scripts(self)
+        self.client: KeeperClient
+        self.ledger: Ledger
+        self.events: EventStream
+        self.supervisor: Supervisor
+
+    async def open(self) -> None:
+        channel = await asyncio.to_thread(self.keeper.channel)
+        self.client = await KeeperClient.connect(channel, daemon_id=self.keeper.daemon_id, log_dir=self.keeper.log_dir)
+        self.ledger = await Ledger.open(self.folder / "pxd.db")
+        self.events = await EventStream.open(EventJournal(self.ledger))
+        self.supervisor = Supervisor(self.client, self.ledger, self.events)
+        await self.supervisor.open()
+
+    async def vanish(self) -> None:
+        """Be killed as a control plane."""
+        await self.supervisor.close()
+        self.events.close()
+        await self.ledger.close()
+        self.client.close()
+
+    async def replace(self) -> list[Instance]:
+        """Be the next control plane; return what it has adopted."""
+        await self.vanish()
+        await asyncio.to_thread(self.keeper.end_control)
+        await self.open()
+        return await self.supervisor.adopt(self.driver)
+
+    def made(self, digest: str = "kept") -> Instance:
+        return Instance(self.client.new_key(), "thing:x", digest=digest, stop_seconds=0.5)
+
+    async def started(self, digest: str = "kept") -> Instance:
+        """Start one, and wait until the keeper knows that it is ready."""
+        instance = self.made(digest)
+        await self.supervisor.start(self.driver, instance)
+        self.supervisor.became_ready(instance)
+        await self.supervisor.annotate(instance)
+        return instance
+
+    async def row(self, key: str) -> InstanceRow:
+        await self.ledger.flush()
+        found = await INSTANCES.get(self.ledger, key)
+        assert found is not None
+        return found
+
+    async def told(self) -> list[str]:
+        await self.ledger.flush()
+        return [each.event for each in await self.events.history()]
+
+
+@pytest.fixture
+async def house(short_tmp: Path) -> AsyncIterator[House]:
+    made = House(short_tmp)
+    try:
+        await made.open()
+        yield made
+        await made.vanish()
+    finally:
+        await asyncio.to_thread(made.keeper.close)
+
+
+async def test_a_life_has_its_row_before_its_process_and_its_end_before_it_is_forgotten(house: House) -> None:
+    instance = await house.started()
+    assert (instance.phase, alive(instance.pid or 0)) == (Phase.READY, True)
+    row = await house.row(instance.key)
+    assert (row.pid, row.unit, row.reason, row.ready_at is not None) == (instance.pid, "thing:x", None, True)
+    await house.supervisor.stop(house.driver, instance, Reason.EVICTED_TTL)
+    assert not alive(instance.pid or 0)
+    row = await house.row(instance.key)
+    assert (row.reason, row.code, instance.stopped.is_set()) == ("evicted_ttl", 0, True)
+    assert list(dict.fromkeys(house.driver.said)) == [(w, instance.key) for w in ("interrupted", "released", "gone")]
+    assert await house.client.list("thing:") == ()
+    told = [each for each in await house.events.history() if each.instance == instance.key]
+    assert [each.event for each in told] == ["spawned", "ready", "stopping", "stopped"]
+    assert [each.cause for each in told[1:]] == [each.id for each in told[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "facts"),
+    [
+        ("echo last words >&2; exit 7", "early_exit", {"code": 7, "stderr_tail": "last words\n"}),
+        ("/no/such/program", "spawn_failed", {"stage": "exec", "errno": 2}),
+    ],
+)
+async def test_a_failed_start_says_why_and_leaves_nothing_but_its_row(
+    house: House, script: str, reason: str, facts: dict[str, object]
+) -> None:
+    house.driver.script = script
+    instance = house.made()
+    with pytest.raises(StartFailedError) as caught:
+        await house.supervisor.start(house.driver, instance)
+    assert caught.value.extra.items() >= facts.items()
+    await house.supervisor.stop(house.driver, instance, None)
+    assert ((await house.row(instance.key)).reason, instance.phase) == (reason, Phase.COLD)
+    assert await house.client.list("thing:") == ()
+    assert [word for word in await house.told() if word in {"start_failed", "died"}] == ["start_failed"]
+
+
+async def test_the_next_control_plane_goes_on_with_what_its_driver_wants_and_stops_the_rest(
+    house: House, until: Until
+) -> None:
+    wanted, unwanted, strange = [await house.started(digest) for digest in ("kept", "old", "kept")]
+    await house.client.annotate(strange.key, "{no note of ours")
+    (adopted,) = await house.replace()
+    assert (adopted.key, adopted.pid, adopted.phase) == (wanted.key, wanted.pid, Phase.READY)
+    assert alive(wanted.pid or 0)
+    await until(lambda: ("gone", unwanted.key) in house.driver.said and ("gone", strange.key) in house.driver.said)
+    assert not alive(unwanted.pid or 0)
+    assert not alive(strange.pid or 0)
+    assert {(await house.row(each.key)).reason for each in (unwanted, strange)} == {"replaced"}
+    assert "adopted" in await house.told()
+    await house.supervisor.stop(house.driver, adopted, Reason.STOPPED)
+
+
+async def test_what_ended_while_there_was_no_control_plane_is_recorded_as_it_ended(house: House, until: Until) -> None:
+    instance = await house.started()
+    await house.vanish()
+    os.kill(instance.pid or 0, signal.SIGKILL)
+    await until(lambda: not os.path.exists(f"/proc/{instance.pid}"))  # the keeper has reaped it
+    await asyncio.to_thread(house.keeper.end_control)
+    await house.open()
+    assert await house.supervisor.adopt(house.driver) == []
+    row = await house.row(instance.key)
+    assert (row.reason, row.signal, row.code) == ("signal", 9, None)
+    assert (await house.told())[-1] == "died"
+
+
+async def test_a_stop_under_way_goes_on_for_its_own_reason(house: House, until: Until) -> None:
+    house.driver.script = DEAF
+    instance = await house.started()
+    instance.stop_seconds = 600
+    stopping = asyncio.create_task(house.supervisor.stop(house.driver, instance, Reason.EVICTED_LRU))
+    async with asyncio.timeout(PATIENCE):
+        while (child := await house.client.attach(instance.key)) is not None and "evicted_lru" not in child.tag:
+            await asyncio.sleep(0.01)
+    stopping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await stopping
+    house.driver.said.clear()
+    assert await house.replace() == []
+    await until(lambda: ("gone", instance.key) in house.driver.said)
+    assert not alive(instance.pid or 0)
+    assert (await house.row(instance.key)).reason == "evicted_lru"
+
+
+async def test_what_survives_a_stop_is_named_and_the_stop_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    instance = await house.started()
+    real, spared = house.client.stop, [True]
+
+    async def stop(key: str, **options: Any) -> StopReport:
+        if spared:
+            return StopReport(key, (Survivor(4242, "undead", 1),), killed=True)
+        return await real(key, **options)
+
+    monkeypatch.setattr(house.client, "stop", stop)
+    monkeypatch.setattr(module, "TRY_AGAIN_SECONDS", 0.01)
+    stopping = asyncio.create_task(house.supervisor.stop(house.driver, instance, Reason.STOPPED))
+    await instance.stopped.wait()
+    assert instance.phase is Phase.STOPPING, "no second copy may be started beside it"
+    assert instance.report is not None
+    assert [each.pid for each in instance.report.survivors] == [4242]
+    assert "survivors" in await house.told()
+    spared.clear()
+    await stopping
+    assert (instance.phase, alive(instance.pid or 0)) == (Phase.COLD, False)
+
+
+async def test_a_lost_keeper_is_told_to_all_and_nobody_waits_for_ever(house: House, until: Until) -> None:
+    instance = await house.started()
+    waiting = asyncio.create_task(house.supervisor.wait(instance))
+    os.kill(house.keeper.process.pid, signal.SIGKILL)
+    with pytest.raises(PxError):
+        async with asyncio.timeout(PATIENCE):
+            await waiting
+    await house.supervisor.stop(house.driver, instance, None)
+    assert instance.phase is Phase.COLD
+    assert list(dict.fromkeys(word for word, _ in house.driver.said)) == ["interrupted", "released", "gone"]
+    with pytest.raises(PxError):
+        await house.supervisor.start(house.driver, house.made())
+    await until(lambda: not alive(instance.pid or 0))

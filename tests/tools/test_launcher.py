@@ -1,0 +1,264 @@
+"""The launcher with real processes: starts, ends, capacity, and a new control plane that takes over warm tools.
+
+What it says of bad tools, limits and runs is told from outside by tests/e2e; the mechanism itself by tests/process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from supervisord_py.errors import (
+    InterruptedRunError,
+    PxError,
+    ShuttingDownError,
+    StartFailedError,
+    SurvivorsError,
+    TimedOutError,
+)
+from supervisord_py.ledger import instances
+from supervisord_py.ledger.events import Event
+from supervisord_py.process import supervisor
+from supervisord_py.process.model import StopReport, Survivor
+from supervisord_py.tools import driver
+from tools.tool_house import alive, eventually
+
+if TYPE_CHECKING:
+    from tools.tool_house import ToolHouse
+
+Houses = "Callable[..., Awaitable[ToolHouse]]"
+
+
+# -- starts ----------------------------------------------------------------------------------------------------------
+
+
+async def test_every_waiter_hears_of_a_failed_start_at_once_with_stderr(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "exits_seven"}, start_timeout_seconds=3000)
+    results = await asyncio.gather(*(house.ask("shapes") for _ in range(5)), return_exceptions=True)
+    assert len({id(result) for result in results}) == 5
+    for error in results:
+        assert isinstance(error, StartFailedError)
+        assert (error.extra["code"], error.extra["reason"]) == (7, "early_exit")
+        assert "seven it is" in error.extra["stderr_tail"]
+        assert "seven it is" in error.detail
+    state = house.state("shapes")
+    assert state.state in {"failed", "stopping"}
+    await eventually(lambda: house.state("shapes").state == "failed")
+    (row,) = await instances.latest(house.ledger, "tool:shapes")
+    assert (row.reason, row.code) == ("early_exit", 7)
+
+
+async def test_an_impatient_request_leaves_the_start_going(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
+    with pytest.raises(TimedOutError, match="still starting"):
+        await house.ask("shapes", timeout_seconds=0.2)
+    (house.tools / "shapes" / "gate").touch()
+    await eventually(lambda: house.state("shapes").state == "ready")
+    assert len(await house.said("starting", "tool:shapes")) == 1
+
+
+async def test_a_port_that_is_somebody_elses_is_not_trusted(house: ToolHouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listener that answers 200 on the port, but is not the child's, is never taken for the tool."""
+
+    async def stranger(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+    taken = server.sockets[0].getsockname()[1]
+
+    monkeypatch.setattr(driver, "free_port", lambda _unit: taken)
+    house.add("shapes", listen="port", env={"FAULT": "never"})
+    async with server:
+        with pytest.raises(StartFailedError, match="not the tool's own"):
+            await house.ask("shapes")
+    assert len(await house.said("spawned")) == 2
+
+
+async def test_a_word_of_its_own_makes_a_tool_ready(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1", "BOASTS": "1", "SICK": "1"})
+    assert (await house.ask("stubborn-port", {"n": 1}))["echo"] == {"n": 1}
+
+
+async def test_an_adopted_tool_keeps_a_port_of_its_own(house: ToolHouse) -> None:
+    house.add("stubborn-port", env={"REUSES": "1"})
+    pid = (await house.ask("stubborn-port"))["pid"]
+    port = house.state("stubborn-port").port
+    await house.new_control_plane()
+    assert (await house.ask("stubborn-port"))["pid"] == pid
+    assert house.state("stubborn-port").port == port
+
+
+# -- a new control plane --------------------------------------------------------------------------------------------
+
+
+async def test_a_start_under_way_is_watched_on(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "gated"}, start_timeout_seconds=600)
+    began = time.monotonic()
+    waiting = asyncio.create_task(house.ask("shapes"))
+    await eventually(lambda: house.state("shapes").pid)
+    pid = house.state("shapes").pid
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await house.new_control_plane()
+    assert (house.state("shapes").state, house.state("shapes").pid) == ("starting", pid)
+    (house.tools / "shapes" / "gate").touch()
+    assert (await house.ask("shapes"))["pid"] == pid
+    assert 0 < (house.state("shapes").cold_start_ms or 0) <= (time.monotonic() - began) * 1000 + 100
+
+
+async def test_a_run_in_flight_hears_that_it_may_ask_again(house: ToolHouse) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    running = asyncio.create_task(house.ask("shapes", {"do": "sleep", "number": 600}))
+    await eventually(lambda: house.state("shapes").in_flight == 1)
+    await house.new_control_plane()
+    with pytest.raises(InterruptedRunError):
+        await running
+
+
+async def test_a_tool_whose_folder_has_gone_is_stopped(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    await house.abandon()
+    (house.tools / "shapes" / "tool.json").unlink()
+    await house._control_plane()
+    await eventually(lambda: not alive(pid))
+    assert not house.launcher.instances()
+
+
+# -- capacity and ends ----------------------------------------------------------------------------------------------
+
+
+async def test_a_removed_tool_is_stopped_and_its_socket_dropped(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    for path in sorted((house.tools / "shapes").rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    (house.tools / "shapes").rmdir()
+    house.catalog.refresh()
+    await house.launcher.refresh()
+    await eventually(lambda: not alive(pid))
+    await eventually(lambda: not house.launcher.instances())
+    await house.launcher.refresh()
+    assert house.launcher.driver.listeners.tools() == ()
+    assert await house.placement.take_fd("listen:tool:shapes") is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "end", "event", "state"),
+    [("", "stop", "stopped", "cold"), ("", "kill", "died", "cold"), ("exits_seven", "", "stopped", "failed")],
+)
+async def test_who_hears_of_an_end_finds_the_final_state_and_the_record(
+    house: ToolHouse, fault: str, end: str, event: str, state: str
+) -> None:
+    house.add("shapes", env={"FAULT": fault})
+    async with house.events.subscribe(unit="tool:shapes") as heard, asyncio.TaskGroup() as tasks:
+        asked = asyncio.gather(house.ask("shapes"), return_exceptions=True)
+        if end:
+            pid = (await asked)[0]["pid"]  # type: ignore[index]  # it was answered
+        if end == "stop":
+            tasks.create_task(house.launcher.stop("shapes"))
+        elif end == "kill":
+            os.kill(pid, signal.SIGKILL)
+        async for item in heard:
+            if isinstance(item, Event) and item.event == event:
+                break
+        seen = house.state("shapes")
+        assert seen.state == state
+        assert seen.reason == item.reason
+        assert item.instance is not None
+        row = await instances.INSTANCES.get(house.ledger, item.instance)
+        await asked
+    assert row is not None
+    assert row.reason == item.reason
+
+
+async def test_an_end_is_told_before_the_next_beginning(house: ToolHouse) -> None:
+    house.add("shapes")
+    pid = (await house.ask("shapes"))["pid"]
+    stopping = asyncio.create_task(house.launcher.stop("shapes"))
+    await asyncio.sleep(0)  # it has begun
+    assert house.state("shapes").state == "stopping"
+    assert (await house.ask("shapes"))["pid"] != pid
+    await stopping
+    await house.ledger.flush()
+    told = [each.event for each in await house.events.history(unit="tool:shapes")]
+    assert told.index("stopped") + 1 == len(told) - 1 - told[::-1].index("starting")
+
+
+async def test_a_stop_while_starting_ends_the_start(house: ToolHouse) -> None:
+    house.add("shapes", env={"FAULT": "slow", "SLOW": "600"}, start_timeout_seconds=3000)
+    waiting = asyncio.create_task(house.ask("shapes"))
+    await eventually(lambda: house.state("shapes").pid)
+    pid = house.state("shapes").pid
+    await house.launcher.stop("shapes")
+    assert not alive(pid)
+    (result,) = await asyncio.gather(waiting, return_exceptions=True)
+    assert "stopped" in str(result)
+
+
+async def test_closing_stops_everything_and_tells_who_waits(house: ToolHouse) -> None:
+    house.add("shapes", "a")
+    house.add("shapes", "b")
+    pids = [(await house.ask(name))["pid"] for name in ("a", "b")]
+    running = asyncio.create_task(house.ask("a", {"do": "sleep", "number": 600}))
+    await eventually(lambda: house.state("a").in_flight == 1)
+    await house.launcher.close()
+    with pytest.raises(ShuttingDownError):
+        await running
+    assert not [pid for pid in pids if alive(pid)]
+    for name in ("a", "b"):
+        (row,) = await instances.latest(house.ledger, f"tool:{name}")
+        assert row.reason == "shutdown"
+
+
+async def test_a_memory_budget_evicts_by_size(houses: Houses) -> None:
+    house = await houses(memory_budget_mb=1)
+    house.add("shapes")
+    await house.ask("shapes")
+    await eventually(lambda: house.state("shapes").state == "cold", "the eviction over the budget")
+    assert house.state("shapes").reason == "evicted_lru"
+
+
+async def test_what_survives_a_stop_is_named_and_no_second_copy_is_started(
+    house: ToolHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.add("shapes")
+    await house.ask("shapes")
+    real, spared = house.placement.stop, True
+
+    async def stop(key: str, **options: Any) -> StopReport:
+        if spared:
+            return StopReport(key, (Survivor(4242, "undead", 1),), killed=True)
+        return await real(key, **options)
+
+    monkeypatch.setattr(house.placement, "stop", stop)
+    monkeypatch.setattr(supervisor, "TRY_AGAIN_SECONDS", 0.05)
+    with pytest.raises(SurvivorsError, match=r"undead \(4242\)") as caught:
+        await house.launcher.stop("shapes")
+    assert caught.value.extra["survivors"] == [{"pid": 4242, "name": "undead", "start_time": 1}]
+    assert caught.value.exit_code == 8
+    assert (house.state("shapes").state, house.state("shapes").survivors) == ("stopping", (4242,))
+    with pytest.raises(PxError):
+        await house.ask("shapes", timeout_seconds=0.2)
+    assert len(await house.said("starting")) == 1
+    spared = False
+    await eventually(lambda: house.state("shapes").state == "cold")
+
+
+async def test_new_settings_hold_at_once(house: ToolHouse) -> None:
+    house.add("shapes", "a")
+    house.add("shapes", "b")
+    await house.ask("a")
+    await house.ask("b")
+    pool = replace(house.config.pool, warm_keep_max=1)
+    house.launcher.reconfigure(replace(house.config, pool=pool))
+    await eventually(lambda: house.state("a").state == "cold")
+    assert house.state("b").state == "ready"

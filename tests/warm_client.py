@@ -1,0 +1,255 @@
+"""Runs `pxctl` forked from a process that has imported it: a call costs a few milliseconds, not eighty.
+
+Each call is a process of its own as ever, with its own streams, environment, folder and session. What is about starting
+(imports, PYTHONPATH, closed streams, `setsid --ctty`) is started in earnest, and so is everything by `make deep`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CLI = Path(__file__).parents[1] / "cli"
+IN_EARNEST = os.environ.get("PX_TEST_DEEP") == "1"
+
+
+class Warm(subprocess.Popen[Any]):
+    """A process of `pxctl` that the server below has forked: its parent is the server, which tells how it ended."""
+
+    def _execute_child(  # type: ignore[no-untyped-def,override]
+        self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell,
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
+        start_new_session, *rest,
+    ) -> None:  # fmt: skip
+        request = {
+            "argv": args, "env": dict(os.environ if env is None else env), "cwd": str(cwd or os.getcwd()),
+            "setsid": bool(start_new_session),
+        }  # fmt: skip
+        streams = [own if own != -1 else number for number, own in enumerate((p2cread, c2pwrite, errwrite))]
+        self._told, ours = socket.socketpair(type=socket.SOCK_SEQPACKET)  # each number is a message of its own
+        try:
+            _Server.get().send(json.dumps(request).encode(), [ours.fileno(), *streams])
+        finally:
+            ours.close()
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+        self.pid = int(self._told.recv(16))
+        self._child_created = True
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        if self.returncode is None and _readable(self._told, 0):
+            word = self._told.recv(16)
+            self.returncode = int(word) if word else -signal.SIGKILL
+            self._told.close()
+        return self.returncode
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None and not _readable(self._told, timeout):
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        self._internal_poll()
+        assert self.returncode is not None
+        return self.returncode
+
+
+def popen(argv: Sequence[str | Path], **settings: Any) -> subprocess.Popen[Any]:
+    """Start a process as `subprocess.Popen` does; one of `pxctl` comes from the server."""
+    words = [str(word) for word in argv]
+    if words[:1] == [sys.executable]:
+        words = [str(CLI / "pxctl" / "__main__.py"), *words[3:]] if words[1:3] == ["-m", "pxctl"] else words[1:]
+    env = settings.get("env") or os.environ
+    is_ours = Path(words[0]).name in {"pxctl", "__main__.py"} and env.get("PYTHONPATH") in {None, "", str(CLI)}
+    if IN_EARNEST or not is_ours or "_PXCTL_IN_EARNEST" in env:
+        return subprocess.Popen(argv, **settings)
+    return Warm(words, **settings)
+
+
+def run(
+    argv: Sequence[str | Path], *, timeout: float, input: Any = None, capture_output: bool = False, **settings: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run a process to its end as `subprocess.run(check=False)` does."""
+    settings.pop("check", None)
+    if input is not None:
+        settings["stdin"] = subprocess.PIPE
+    if capture_output:
+        settings |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(argv, **settings) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def close() -> None:
+    """End the server of this process."""
+    _Server.close()
+
+
+def _readable(end: socket.socket, seconds: float | None) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(end, selectors.EVENT_READ)
+        return bool(selector.select(seconds))
+
+
+class _Server:
+    """The process that forks, as its client sees it."""
+
+    _one: _Server | None = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+            env={**environ, "PYTHONPATH": str(CLI)},
+        )  # fmt: skip
+        theirs.close()
+
+    @classmethod
+    def get(cls) -> _Server:
+        with cls._lock:
+            if cls._one is None:
+                cls._one = cls()
+            return cls._one
+
+    @classmethod
+    def close(cls) -> None:
+        with cls._lock:
+            if cls._one is not None:
+                cls._one._control.close()
+                cls._one._process.wait(60)
+                cls._one = None
+
+    def send(self, payload: bytes, fds: list[int]) -> None:
+        with self._lock:
+            socket.send_fds(self._control, [len(payload).to_bytes(4, "big")], fds)
+            self._control.sendall(payload)
+
+
+# -- the server itself ------------------------------------------------------------------------------------------------
+
+
+def _serve(control: socket.socket) -> None:
+    import importlib
+    import pkgutil
+
+    import pxctl
+
+    for module in pkgutil.walk_packages(pxctl.__path__, "pxctl."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in (
+        "click.shell_completion",
+        "fnmatch",
+        "html.parser",
+        "mimetypes",
+        "shlex",
+        "shutil",
+        "tempfile",
+        "uuid",
+    ):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    woken.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakes.fileno())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal of pytest is pytest's
+    told: dict[int, socket.socket] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is woken:
+                    with contextlib.suppress(BlockingIOError):
+                        woken.recv(4096)
+                    _reap(told)
+                else:
+                    head, fds, _, _ = socket.recv_fds(control, 4, 4)
+                    if not head:
+                        return
+                    _fork(control, int.from_bytes(head, "big"), fds, told)
+
+
+def _fork(control: socket.socket, size: int, fds: list[int], told: dict[int, socket.socket]) -> None:
+    payload = b""
+    while len(payload) < size:
+        payload += control.recv(size - len(payload))
+    pid = os.fork()
+    if pid == 0:
+        _become(json.loads(payload), fds[1:])
+    for fd in fds[1:]:
+        os.close(fd)
+    told[pid] = socket.socket(fileno=fds[0])
+    told[pid].send(str(pid).encode())
+
+
+def _reap(told: dict[int, socket.socket]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            end = told.pop(found[0])
+            with contextlib.suppress(OSError):  # nobody waits for it
+                end.send(str(os.waitstatus_to_exitcode(found[1])).encode())
+            end.close()
+
+
+def _become(request: dict[str, Any], streams: list[int]) -> None:
+    """Be the process that was asked for, to its end."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if request["setsid"]:
+            os.setsid()
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
+        os.closerange(3, 1 + max(int(name) for name in os.listdir("/proc/self/fd")))
+        os.chdir(request["cwd"])
+        os.environ.clear()
+        os.environ.update(request["env"])
+        time.tzset()
+        sys.argv = request["argv"]
+        sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+        from pxctl.main import main
+
+        code = main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120
+    finally:
+        os._exit(code or 0)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))
