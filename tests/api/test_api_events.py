@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.api_rig import DEADLINE, Rig, until
-from supervisord_py.api.events import _frame
-from supervisord_py.api.negotiation import NDJSON, SSE
-from supervisord_py.process.events import EventGap
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -156,11 +153,6 @@ async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
     assert missed + got == total
     writer.close()
     await writer.wait_closed()
-
-
-def test_a_gap_in_each_medium() -> None:
-    assert json.loads(_frame(EventGap(7), NDJSON)) == {"event": "gap", "missed": 7}
-    assert _frame(EventGap(7), SSE).startswith(b"event: gap\ndata: ")
 
 
 async def test_a_subscription_ends_with_its_client(rig: Rig) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig, until
 from supervisord_py.api.logs import Frames
-from supervisord_py.api.negotiation import NDJSON, RAW, SSE
+from supervisord_py.api.streams import NDJSON, RAW, SSE
 from supervisord_py.process.logs import Chunk, Gap, Stream
 
 if TYPE_CHECKING:
@@ -202,7 +202,5 @@ def test_half_a_character_before_a_gap_is_not_lost_in_silence() -> None:
 
 def test_what_each_medium_makes_of_a_gap_and_of_silence() -> None:
     assert Frames(RAW).of(Gap(0, 5, 0)) == b""
-    assert Frames(RAW).beat() == Frames(NDJSON).beat() == b""
-    assert Frames(SSE).beat().startswith(b":")
     assert Frames(SSE).of(chunk(b"x", 7)).startswith(b"id: 8\ndata: ")
     assert Frames(RAW).of(chunk(b"\xff")) == b"\xff"

@@ -13,7 +13,7 @@ import pytest
 from api.api_rig import DEADLINE, api_rig, until
 from api.kernel_fakes import key_of, ok, result
 from supervisord_py.api import kernel_streams
-from supervisord_py.api.server import LIVE
+from supervisord_py.api.app import LIVE
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued
 from supervisord_py.kernels.inside.cell_writer import CellWriter
@@ -56,7 +56,7 @@ class Story:
 
     def followers(self) -> int:
         """Return how many follow a call at present."""
-        return sum(held.followers for held in self.rig.runner.app[LIVE].held._calls.values())
+        return sum(held._followers for held in self.rig.runner.app[LIVE].held.values())
 
     async def pause(self) -> None:
         await self.step.wait()

@@ -1,4 +1,4 @@
-"""Pure parts of the API of kernels: the two doors, members of a body, documents."""
+"""Pure parts of the API of kernels: the two listeners, documents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.kernel_fakes import ok
-from supervisord_py.api.doors import JUPYTER, PX, Door, routed_path
-from supervisord_py.api.kernel_documents import event_document
-from supervisord_py.api.members import Members
-from supervisord_py.errors import InvalidInputError
+from supervisord_py.api.app import JUPYTER, routed_path
+from supervisord_py.api.kernel_streams import event_document
 from supervisord_py.kernels.cell import (
     CellDone,
     CellStarted,
@@ -21,12 +19,6 @@ from supervisord_py.kernels.cell import (
     Queued,
     RungClimbed,
     Step,
-)
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
 )
 
 # -- doors -------------------------------------------------------------------------------------------------------
@@ -52,70 +44,14 @@ VALUES = st.recursive(
     ],
 )  # fmt: skip
 def test_each_door_has_its_reading(path: str, unix: str, tcp: str) -> None:
-    assert (routed_path(path, Door.UNIX), routed_path(path, Door.TCP)) == (unix, tcp)
+    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
 
 
-@given(st.text(), st.sampled_from(Door))
-def test_a_door_adds_or_takes_one_prefix_and_leaves_the_rest(path: str, door: Door) -> None:
-    assert routed_path(path, door) in {path, JUPYTER + path, path.removeprefix(PX)}
-    assert routed_path(routed_path(path, Door.TCP), Door.UNIX) in {routed_path(path, Door.TCP), path.removeprefix(PX)}
-
-
-# -- members -----------------------------------------------------------------------------------------------------
-
-KNOWN = ("text", "number", "signed", "flag", "texts", "objects", "choice", "source")
-
-
-def test_members_are_read_by_their_types() -> None:
-    members = Members(
-        {
-            "text": "a",
-            "number": 5,
-            "flag": True,
-            "texts": {"a": "b"},
-            "objects": [{"a": 1}],
-            "choice": "x",
-            "source": "",
-        },
-        KNOWN,
-    )
-    assert (members.text("text"), members.number("number"), members.flag("flag")) == ("a", 5.0, True)
-    assert (members.texts("texts"), members.choice("choice", ("x", "y")), members.source("source")) == (
-        {"a": "b"},
-        "x",
-        "",
-    )
-    assert "a" in members.objects("objects", ("a",))[0]
-
-
-@given(VALUES, st.sampled_from(["text", "number", "signed", "flag", "texts", "objects", "choice", "source"]))
-def test_a_wrong_value_is_told_by_pointer_and_nothing_else_is_raised(value: Any, name: str) -> None:
-    members = Members({name: value}, KNOWN, "/at")
-    reads: dict[str, Any] = {
-        "text": members.text,
-        "number": members.number,
-        "signed": members.signed,
-        "flag": members.flag,
-        "texts": members.texts,
-        "objects": lambda each: members.objects(each, ()),
-        "choice": lambda each: members.choice(each, ("x",)),
-        "source": members.source,
-    }
-    pointers = []
-    try:
-        reads[name](name)
-    except InvalidInputError as error:
-        pointers = [each["pointer"] for each in error.extra["errors"]]
-    assert all(pointer.startswith(f"/at/{name}") for pointer in pointers)
-
-
-def test_an_unknown_member_names_the_nearest_or_all() -> None:
-    with pytest.raises(InvalidInputError) as caught:
-        Members({"nmuber": 1}, KNOWN)
-    assert "number" in str(caught.value.hint)
-    with pytest.raises(InvalidInputError) as caught:
-        Members({"zzzz": 1}, KNOWN)
-    assert str(caught.value.hint).startswith("known: text, number")
+@given(st.text(), st.booleans())
+def test_a_door_adds_or_takes_one_prefix_and_leaves_the_rest(path: str, is_tcp: bool) -> None:
+    found = routed_path(path, is_tcp=is_tcp)
+    assert found in {path, JUPYTER + path, path.removeprefix("/px")}
+    assert routed_path(found, is_tcp=False) in {found, path.removeprefix("/px")}
 
 
 # -- events ------------------------------------------------------------------------------------------------------
