@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,12 +70,12 @@ def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
     headers = {"X-Request-Id": "echoed; made where it is missing"}
     if route.method == "POST":
         headers["Idempotency-Key"] = "the same key, route and body are answered once and replayed after that"
-    if any(one.startswith("sse") for one in route.returns):
+    if "sse" in route.returns:
         headers["Last-Event-ID"] = "resume a stream after this id"
     parameters += [_parameter("header", name, {"type": "string"}, text) for name, text in headers.items()]
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *words]),
-        "summary": route.summary,
+        "summary": (route.handler.__doc__ or "").partition("\n")[0],
         "tags": [words[0].partition("_")[0] if words else "jupyter"],
         "parameters": parameters,
         "responses": {**_answers(route.returns), "default": {"$ref": "#/components/responses/Problem"}},
@@ -90,12 +91,12 @@ def _parameter(place: str, name: str, schema: Any, description: str) -> dict[str
     return {"name": name, "in": place, "required": place == "path", **described, "schema": schema}
 
 
-def _answers(returns: tuple[str, ...]) -> dict[str, Any]:
+def _answers(returns: str) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for one in returns:
-        status, _, told = one.partition(" ") if one[:3].isdigit() else ("200", "", one)
-        word, _, description = told.partition(" ")
-        answer = answers.setdefault(status, {"description": description})
+    for one in returns.split(", "):
+        *given, word = one.split(" ")
+        status = given[0] if given else "200"
+        answer = answers.setdefault(status, {"description": HTTPStatus(int(status)).phrase})
         if word in {"nothing", "websocket"}:
             continue
         media = _MEDIA.get(word, JSON)
