@@ -125,7 +125,7 @@ class _Runner(web.AppRunner):
         made = await super()._make_server()
 
         def through(message: RawRequestMessage, payload: Any, protocol: _Connection, *rest: Any) -> BaseRequest:
-            protocol.has_asked()
+            protocol.has_asked(payload)
             path = routed_path(message.path, is_tcp=protocol.peer is None)
             if path != message.path:
                 message = message._replace(path=path, url=URL(path, encoded=True))
@@ -172,6 +172,7 @@ class _Connection(RequestHandler):
     peer: LocalPeer | None = None
     refusal: ForbiddenError | None = None
     _deadline: asyncio.TimerHandle | None = None
+    _body: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Identify the peer; let in so many by TCP, for so long without a request."""
@@ -198,21 +199,23 @@ class _Connection(RequestHandler):
         server: Any = self._manager
         if server is not None and self.peer is None:
             server.tcp_count -= 1
-        self.has_asked()
+        self.has_asked(None)
         super().connection_lost(exc)
 
-    def has_asked(self) -> None:
-        """There is a request: the connection may stay."""
+    def has_asked(self, body: Any) -> None:
+        """There is a request, of which `body` is the payload: the connection may stay."""
+        self._body = body
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def eof_received(self) -> bool:  # type: ignore[override] # as asyncio has it: True keeps the transport open
         """Answer who only ended its own side (`nc -N`): on a Unix socket, poll(2) tells it from one that is gone."""
-        asked = [payload for _, payload in self._messages]
-        if self._current_request is not None:
-            asked.append(self._current_request.content)
-        if self.peer is None or self._payload_parser is not None or not asked or not all(it.is_eof() for it in asked):
+        idle = self._waiter is not None and not self._waiter.done()
+        bodies = [*([] if idle or self._body is None else [self._body]), *(body for _, body in self._messages)]
+        if self.peer is None or self._payload_parser is not None or not bodies:
+            return False
+        if not all(body.is_eof() for body in bodies):
             return False
         self.close()  # once what was asked is answered
         return self._stays()
