@@ -1,20 +1,62 @@
-"""`/api/daemon…`, `/api/config`: the daemon itself."""
+"""`/api/health`, `/api/daemon…`, `/api/config`: the daemon itself."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.context import RestartScope
-from supervisord_py.api.status import daemon_document
-from supervisord_py.api.streams import json_answer
+from supervisord_py.api.streams import json_answer, pick, rfc3339
+from supervisord_py.api.units import resident_bytes
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from supervisord_py.api.context import Call
+    from supervisord_py.api.context import ApiContext, Call
     from supervisord_py.api.schemas import AllQuery
 
 _ACCEPTED = 202
+
+
+def daemon_document(call: Call) -> dict[str, Any]:
+    """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
+    facts, caps = call.context.control.facts(), call.context.placement.caps
+    return {
+        **pick(facts, "version", "daemon_id", "socket", "system"),
+        "stopping": call.context.control.stopping,
+        "keeper": {
+            "pid": caps.keeper_pid,
+            "started_at": rfc3339(caps.keeper_started_at),
+            "rss_bytes": resident_bytes(caps.keeper_pid),
+        },
+        "control": {
+            "pid": facts.control_pid,
+            "started_at": rfc3339(facts.control_started_at),
+            "restarts": caps.control_restarts,
+            "rss_bytes": resident_bytes(facts.control_pid),
+        },
+        **pick(caps, "kill_rung", "memory_rung"),
+        "interrupted": call.context.interrupted,
+        "degraded": degraded_parts(call.context),
+    }
+
+
+def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
+    """Return what works only in part: `{part, detail, repair}` each."""
+    found = [pick(one, "part", "detail", "repair") for one in context.control.degradations()]
+    for unit, why in context.pipes.refused_output().items():
+        detail = f"the disk refuses it, and its agent waits: {why}"
+        found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
+    return found
+
+
+async def health(call: Call) -> web.StreamResponse:
+    """Answer that the API serves, and what works only in part."""
+    facts, pipes_health = call.context.control.facts(), call.context.pipes.health()
+    degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
+    if pipes_health.scheduler_error is not None:
+        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})
+    known = pick(facts, "version", "daemon_id")
+    return json_answer({"schema": "px.health/1", "ok": True, **known, "degraded": degraded, "pipes": pipes_health})
 
 
 async def show_daemon(call: Call) -> web.StreamResponse:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisord_py.api.status import degraded_parts
+from supervisord_py.api.daemon import degraded_parts
 from supervisord_py.api.streams import json_answer
 from supervisord_py.errors import PxError
 from supervisord_py.kernels.session import BackendName, SessionState

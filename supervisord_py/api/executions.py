@@ -9,8 +9,6 @@ its file.
 from __future__ import annotations
 
 import asyncio
-import base64
-import codecs
 import re
 import time
 from contextlib import aclosing, suppress
@@ -26,6 +24,7 @@ from supervisord_py.api.streams import (
     NDJSON,
     SSE,
     SSE_HEARTBEAT,
+    Decoder,
     choose,
     frame,
     json_answer,
@@ -217,42 +216,6 @@ async def _documents(
                 yield {**piece, "seen": "-".join(map(str, ends.values()))}
             if word and not isinstance(item, FollowOutput):
                 yield {"event": word, "execution": execution_document(item.execution)}
-
-
-class Decoder:
-    """Makes events of pieces of output: text where the bytes are UTF-8, base64 where they are not.
-
-    A character that was cut in two between two pieces is kept until the rest of it comes.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[str, tuple[int, bytes]] = {}
-
-    def take(self, stream: str, offset: int, data: bytes) -> list[Document]:
-        """Return the event of a piece; none where there is nothing to tell yet."""
-        if not data:
-            return []
-        begin, before = self._held.pop(stream, (offset, b""))
-        data = before + data
-        try:
-            text, used = codecs.utf_8_decode(data, "strict", False)  # its own signature
-        except UnicodeDecodeError:
-            return [_binary(stream, begin, data)]
-        if used < len(data):
-            self._held[stream] = (begin + used, data[used:])
-        if not text:
-            return []
-        return [{"event": "output", "stream": stream, "offset": begin, "end": begin + used, "text": text}]
-
-    def rest(self) -> list[Document]:
-        """Return what is still held: the beginnings of characters that never ended."""
-        held, self._held = self._held, {}
-        return [_binary(stream, offset, data) for stream, (offset, data) in held.items()]
-
-
-def _binary(stream: str, offset: int, data: bytes) -> Document:
-    coded = base64.b64encode(data).decode("ascii")
-    return {"event": "output", "stream": stream, "offset": offset, "end": offset + len(data), "base64": coded}
 
 
 async def _by_websocket(call: Call, source: AsyncGenerator[Document, None]) -> web.StreamResponse:

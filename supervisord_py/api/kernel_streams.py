@@ -12,8 +12,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import base64
-import codecs
 import re
 import secrets
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -23,14 +21,14 @@ from aiohttp import web
 
 from supervisord_py.api.context import cancel_and_wait
 from supervisord_py.api.schemas import refuse_value
-from supervisord_py.api.streams import SSE, frame, open_stream, pick, send_all
+from supervisord_py.api.streams import SSE, Decoder, frame, open_stream, pick, send_all
 from supervisord_py.errors import PxError, UnknownUnitError
 from supervisord_py.kernels.cell import CellDone, CellNews, CellStarted, KernelStarting, Notice, Queued, RungClimbed
 from supervisord_py.kernels.cell_files import CellLog, OutputGoneError, Record, as_event
 from supervisord_py.kernels.follow import Bell, Piece, Position, follow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 
     from supervisord_py.api.context import Call, Live
     from supervisord_py.errors import InterruptedRunError
@@ -255,7 +253,6 @@ class _Follower:
         self._events = place.events
         self._told = {"stdout": place.out, "stderr": place.err}
         self._record = place.record
-        self._held: Piece | None = None
 
     @property
     def place(self) -> Place:
@@ -288,44 +285,26 @@ class _Follower:
         """Yield what a cell gives up to its end, and between that what else happens to it."""
         log = CellLog(self._call.cells_dir / started.session_id, started.id)
         begin = Position(self._told["stdout"], self._told["stderr"], self._record)
-        items = follow(log, self._call.bell(started.id), begin)
+        items, decoder = follow(log, self._call.bell(started.id), begin), Decoder(in_order=True)
         async with aclosing(self._with_events(items)) as found:
             async for item in found:
                 if isinstance(item, dict):
                     yield item
                 elif isinstance(item, Piece):
-                    for document in self._output(item):
+                    for document in self._passed(decoder.take(item.stream, item.offset, item.data)):
                         yield document
                 else:
                     self._record = max(self._record, item.offset)
                     if (told := as_event(item)) is not None:
                         yield told
-        for document in self._rest():
+        for document in self._passed(decoder.rest()):
             yield document
 
-    def _output(self, piece: Piece) -> Iterator[Document]:
-        """Go past a piece up to the end of its last whole character; the rest is told with the next piece.
-
-        Where the other stream's bytes come first, it is told as the bytes that it is: nothing is told out of its order.
-        """
-        if self._held is not None and self._held.stream == piece.stream:
-            piece, self._held = Piece(piece.stream, self._held.offset, self._held.data + piece.data), None
-        yield from self._rest()
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.decode(piece.data[-4:])
-        whole = len(piece.data) - len(decoder.getstate()[0])
-        if whole < len(piece.data):
-            self._held = Piece(piece.stream, piece.offset + whole, piece.data[whole:])
-        self._told[piece.stream] += whole
-        if whole:
-            yield _output_event(Piece(piece.stream, piece.offset, piece.data[:whole]))
-
-    def _rest(self) -> Iterator[Document]:
-        """Tell the beginning of a character whose end did not come."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._told[held.stream] += len(held.data)
-            yield _output_event(held)
+    def _passed(self, outputs: list[Document]) -> list[Document]:
+        """Go past pieces of output."""
+        for output in outputs:
+            self._told[output["stream"]] += output["end"] - output["offset"]
+        return outputs
 
     async def _with_events(
         self, items: AsyncGenerator[Piece | Record, None]
@@ -363,14 +342,6 @@ async def _next(items: AsyncGenerator[Piece | Record, None]) -> Piece | Record |
     with suppress(OutputGoneError):
         return await anext(items, None)
     return None
-
-
-def _output_event(piece: Piece) -> Document:
-    event = {"event": "output", "stream": piece.stream, "offset": piece.offset}
-    try:
-        return {**event, "text": piece.data.decode()}
-    except UnicodeDecodeError:
-        return {**event, "base64": base64.b64encode(piece.data).decode()}
 
 
 def event_document(event: CallEvent) -> Document:

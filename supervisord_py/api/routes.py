@@ -101,7 +101,7 @@ def _jupyter(name: str, handler: Any, returns: str, **more: Any) -> Route:
 
 
 DAEMON = (
-    _row("GET /api/health", status.health, "px.health/1", access=CHANGE),
+    _row("GET /api/health", daemon.health, "px.health/1", access=CHANGE),
     _row("GET /api/status", status.status, "px.status/1", query=s.UnitsQuery),
     _row("GET /api/events", events.events, "ndjson, sse", query=s.EventsQuery),
     _row("GET /api/metrics", metrics.metrics, "text"),
@@ -116,9 +116,9 @@ DAEMON = (
 
 UNITS = (
     _row("GET /api/units", status.list_units, "px.units/1", query=s.NamesQuery),
-    _work("POST /api/units/start", status.start, "px.start-units/1", query=s.BatchQuery),
-    _work("POST /api/units/stop", status.stop, "px.stop-units/1", query=s.BatchQuery),
-    _work("POST /api/units/restart", status.restart, "px.restart-units/1", query=s.BatchQuery),
+    _work("POST /api/units/start", status.change, "px.start-units/1", query=s.BatchQuery),
+    _work("POST /api/units/stop", status.change, "px.stop-units/1", query=s.BatchQuery),
+    _work("POST /api/units/restart", status.change, "px.restart-units/1", query=s.BatchQuery),
     _row("GET /api/units/{u}/logs", logs.unit_logs, "raw, ndjson, sse", query=s.LogsQuery),
     _row("GET /api/units/{u}/wait", status.wait, "px.wait/1", query=s.UntilQuery),
     _row("GET /api/units/{u}/why", why.why, "px.why/1"),

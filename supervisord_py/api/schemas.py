@@ -57,20 +57,14 @@ class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class UnitsQuery(Query):
-    """Which units."""
-
     unit: Units = []
 
 
 class NamesQuery(Query):
-    """Which names."""
-
     name: Units = []
 
 
 class EventsQuery(Query):
-    """Which events."""
-
     follow: Follow = False
     unit: Annotated[str, Meta(description="only what concerns this unit")] | None = None
     after: Annotated[int, Meta(ge=0, le=LONGEST, description="only later ids; 0: all that is kept")] | None = None
@@ -78,8 +72,6 @@ class EventsQuery(Query):
 
 
 class LogsQuery(Query):
-    """Which part of a unit's output."""
-
     follow: Follow = False
     since: Moment | None = None
     stream: Literal["stdout", "stderr"] | None = None
@@ -89,101 +81,69 @@ class LogsQuery(Query):
 
 
 class TimeoutQuery(Query):
-    """How long."""
-
     timeout: Seconds | None = None
 
 
 class RunQuery(TimeoutQuery):
-    """How long a run may take, waiting and starting included, and how long its instance stays warm."""
-
     keep_alive: Annotated[float, Meta(ge=-1, le=1e9, description="seconds; 0 none, -1 for ever")] | None = None
 
 
 class WorkQuery(TimeoutQuery):
-    """Work on a unit that goes on without its client."""
-
     wait: Wait = True
 
 
 class BatchQuery(TimeoutQuery):
-    """Work on several units; executions of pipes are waited for only with `wait=1`."""
-
     unit: Units = []
     wait: Wait | None = None
 
 
 class UntilQuery(TimeoutQuery):
-    """What is waited for."""
-
     goal: Literal["ready", "stopped", "done"] = msgspec.field(name="for", default="ready")
 
 
 class AllQuery(Query):
-    """How much is restarted."""
-
     all: Annotated[bool, Meta(description="1: stop the children as well")] = False
 
 
 class ForceQuery(Query):
-    """Whether a tool may be removed that runs, or lies elsewhere."""
-
     force: Annotated[bool, Meta(description="1: stop it first; also outside the tools directory")] = False
 
 
 class PinQuery(Query):
-    """How firmly a tool is pinned."""
-
     forever: Annotated[bool, Meta(description="1: exempt from age as well")] = False
 
 
 class SessionQuery(Query):
-    """Which session of a name."""
-
     cwd: Directory | None = None
 
 
 class SessionWorkQuery(WorkQuery):
-    """Work on a session."""
-
     cwd: Directory | None = None
 
 
 class InterruptQuery(SessionQuery):
-    """What is interrupted."""
-
     cell: Annotated[str, Meta(description="only if this cell is the running one")] | None = None
 
 
 class CellPageQuery(SessionQuery):
-    """Which page of a cell's output."""
-
     offset: Position = 0
     limit: PageBytes = 1024 * 1024
     stream: Literal["stdout", "stderr"] | None = None
 
 
 class PipeQuery(Query):
-    """How a pipe is shown."""
-
     rendered: Annotated[bool, Meta(description="1: with the prompt that it would be run with now")] = False
 
 
 class FinalQuery(Query):
-    """Whether the end of an execution is waited for."""
-
     wait: WaitFinal = False
 
 
 class NextQuery(Query):
-    """How many coming times."""
-
     count: Count = 5
 
 
 class ExecutionsQuery(Query):
-    """Which executions."""
-
     status: list[Status] = []
     since: Moment | None = None
     until: Moment | None = None
@@ -192,21 +152,15 @@ class ExecutionsQuery(Query):
 
 
 class AllExecutionsQuery(ExecutionsQuery):
-    """Which executions, of which pipe."""
-
     pipe: str | None = None
 
 
 class TailQuery(Query):
-    """From where an execution is followed; the offset counts with one stream."""
-
     stream: OutputStream | None = None
     offset: Position = 0
 
 
 class OutputQuery(TailQuery):
-    """Which page of an execution's output."""
-
     limit: PageBytes | None = None
 
 

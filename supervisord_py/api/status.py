@@ -1,4 +1,4 @@
-"""`/api/health`, `/api/status` and `/api/units…`: how all is, and several units started, stopped or waited for."""
+"""`/api/status` and `/api/units…`: how all is, and several units started, stopped or waited for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisord_py.api import kernels, pipes, tools
-from supervisord_py.api.streams import json_answer, pick, rfc3339, until_closing
-from supervisord_py.api.units import PipeUnit, all_units, cold, measured, resident_bytes, unit_named, units_named
+from supervisord_py.api.daemon import daemon_document
+from supervisord_py.api.streams import json_answer, pick, until_closing
+from supervisord_py.api.units import PipeUnit, all_units, cold, measured, unit_named, units_named
 from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from supervisord_py.api.context import ApiContext, Call
+    from supervisord_py.api.context import Call
     from supervisord_py.api.schemas import BatchQuery, NamesQuery, UnitsQuery, UntilQuery
     from supervisord_py.api.units import UnitView
 
@@ -24,48 +25,6 @@ _DEFAULT_WAIT_SECONDS = 60.0
 _READY = frozenset({"ready", "idle", "busy"})
 _UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
 _OFF = frozenset({"cold", "stopped"})
-
-
-def daemon_document(call: Call) -> dict[str, Any]:
-    """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
-    facts, caps = call.context.control.facts(), call.context.placement.caps
-    return {
-        **pick(facts, "version", "daemon_id", "socket", "system"),
-        "stopping": call.context.control.stopping,
-        "keeper": {
-            "pid": caps.keeper_pid,
-            "started_at": rfc3339(caps.keeper_started_at),
-            "rss_bytes": resident_bytes(caps.keeper_pid),
-        },
-        "control": {
-            "pid": facts.control_pid,
-            "started_at": rfc3339(facts.control_started_at),
-            "restarts": caps.control_restarts,
-            "rss_bytes": resident_bytes(facts.control_pid),
-        },
-        **pick(caps, "kill_rung", "memory_rung"),
-        "interrupted": call.context.interrupted,
-        "degraded": degraded_parts(call.context),
-    }
-
-
-def degraded_parts(context: ApiContext) -> list[dict[str, str]]:
-    """Return what works only in part: `{part, detail, repair}` each."""
-    found = [pick(one, "part", "detail", "repair") for one in context.control.degradations()]
-    for unit, why in context.pipes.refused_output().items():
-        detail = f"the disk refuses it, and its agent waits: {why}"
-        found.append({"part": f"output of {unit}", "detail": detail, "repair": "df -h, then free some space"})
-    return found
-
-
-async def health(call: Call) -> web.StreamResponse:
-    """Answer that the API serves, and what works only in part."""
-    facts, pipes_health = call.context.control.facts(), call.context.pipes.health()
-    degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call.context)]
-    if pipes_health.scheduler_error is not None:
-        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes_health.scheduler_error}"})
-    known = pick(facts, "version", "daemon_id")
-    return json_answer({"schema": "px.health/1", "ok": True, **known, "degraded": degraded, "pipes": pipes_health})
 
 
 async def status(call: Call, query: UnitsQuery) -> web.StreamResponse:
@@ -80,23 +39,12 @@ async def list_units(call: Call, query: NamesQuery) -> web.StreamResponse:
     return json_answer({"schema": "px.units/1", "units": units})
 
 
-async def start(call: Call, query: BatchQuery) -> web.StreamResponse:
-    """Start every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, query, "start")
+async def change(call: Call, query: BatchQuery) -> web.StreamResponse:
+    """Start, stop or restart every unit that the names mean; `results` has one member a unit.
 
-
-async def stop(call: Call, query: BatchQuery) -> web.StreamResponse:
-    """Stop every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, query, "stop")
-
-
-async def restart(call: Call, query: BatchQuery) -> web.StreamResponse:
-    """Restart every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, query, "restart")
-
-
-async def _each(call: Call, query: BatchQuery, verb: str) -> web.StreamResponse:
-    """Do it to all of them at the same time; one that fails has its problem where the others have their answer."""
+    It is done to all of them at the same time; one that fails has its problem where the others have their answer.
+    """
+    verb = call.request.path.rpartition("/")[2]
     if not query.unit:
         raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
     units = units_named(call, query.unit)

@@ -8,6 +8,8 @@ source ends, or when the daemon closes.
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -182,3 +184,41 @@ async def _next(source: AsyncIterator[T]) -> T:
         return await anext(source)
     except StopAsyncIteration as end:
         raise _SourceEndedError from end
+
+
+class Decoder:
+    """Makes events of pieces of output: text where the bytes are UTF-8, base64 where they are not.
+
+    A character that was cut in two between two pieces is kept until the rest of it comes. With `in_order`, what was
+    kept of one stream is told before anything of another, as the bytes that it is.
+    """
+
+    def __init__(self, *, in_order: bool = False) -> None:
+        self._in_order = in_order
+        self._held: dict[str, tuple[int, bytes]] = {}
+
+    def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
+        """Return the events of a piece, `{event, stream, offset, end, text | base64}`; none while there is nothing."""
+        if not data:
+            return []
+        begin, before = self._held.pop(stream, (offset, b""))
+        events, data = self.rest() if self._in_order else [], before + data
+        try:
+            text, used = codecs.utf_8_decode(data, "strict", False)  # its own signature
+        except UnicodeDecodeError:
+            return [*events, _binary(stream, begin, data)]
+        if used < len(data):
+            self._held[stream] = (begin + used, data[used:])
+        if text:
+            events.append({"event": "output", "stream": stream, "offset": begin, "end": begin + used, "text": text})
+        return events
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return what is still held: the beginnings of characters that never ended."""
+        held, self._held = self._held, {}
+        return [_binary(stream, offset, data) for stream, (offset, data) in held.items()]
+
+
+def _binary(stream: str, offset: int, data: bytes) -> dict[str, Any]:
+    coded = base64.b64encode(data).decode("ascii")
+    return {"event": "output", "stream": stream, "offset": offset, "end": offset + len(data), "base64": coded}
