@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import time
 from base64 import b64encode
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from supervisord_py.api.schemas import last_id, moment_of
 from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, frame, open_stream, rfc3339, send_all
 from supervisord_py.api.units import unit_named
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ async def unit_logs(call: Call, query: LogsQuery) -> web.StreamResponse:
     since = moment_of("since", query.since, time.time())
     cursor = last_id(call.request.headers) if query.cursor is None else query.cursor
     only = _STREAMS.get(query.stream or "")
-    reader = LogReader.of(call.context.placement.log_dir, unit_named(call).unit)
+    reader = _reader(call)
     stored = await asyncio.to_thread(_look, reader, cursor, since, query.lines, only)
     media = choose(call, RAW, NDJSON, SSE)
     response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
@@ -57,6 +59,18 @@ async def unit_logs(call: Call, query: LogsQuery) -> web.StreamResponse:
         await response.write(rest)
     await response.write_eof()
     return response
+
+
+def _reader(call: Call) -> LogReader:
+    """Return the reader of the unit named; what is no unit, or none any more, but has a log goes by its full name."""
+    given, log_dir = call.path("u"), call.context.placement.log_dir
+    try:
+        return LogReader.of(log_dir, unit_named(call).unit)
+    except UnknownUnitError:
+        with suppress(ValueError):  # it would lead elsewhere
+            if given.partition(":")[2] and (reader := LogReader.of(log_dir, given)).folder.is_dir():
+                return reader
+        raise
 
 
 def _look(
