@@ -25,15 +25,6 @@ from supervisord_py.pipes.execution import Status
 from supervisord_py.process.model import Reason
 
 
-async def test_the_daemon_object(rig: Rig) -> None:
-    status, document, _ = await rig.get("/api/daemon")
-    assert (status, document["schema"], document["version"]) == (200, "px.daemon/1", "1.2.3")
-    assert document == {"schema": "px.daemon/1", **(await rig.get("/api/status"))[1]["daemon"]} | {
-        "keeper": document["keeper"],
-        "control": document["control"],
-    }
-
-
 async def test_settings_with_their_origin(rig: Rig) -> None:
     assert (await rig.get("/api/config"))[1] == {
         "schema": "px.config/1",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.api_rig import DEADLINE, Rig, until
-from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     import aiohttp
@@ -30,23 +29,6 @@ async def next_frame(answer: aiohttp.ClientResponse) -> dict[str, str]:
     async with asyncio.timeout(DEADLINE):
         block = (await answer.content.readuntil(b"\n\n")).decode()
     return dict(line.split(": ", 1) for line in block.strip().splitlines())
-
-
-async def test_the_past_comes_as_ndjson_with_every_key(rig: Rig) -> None:
-    rig.context.events.publish("stopped", "tool:x", Reason.EVICTED_TTL, instance="i.1", cause=None, code=0)
-    status, content, headers = await rig.get("/api/events")
-    [event] = lines(content)
-    assert status == 200
-    assert headers["Content-Type"] == "application/x-ndjson"
-    assert {key: event[key] for key in ("unit", "event", "reason", "instance", "cause", "code")} == {
-        "unit": "tool:x",
-        "event": "stopped",
-        "reason": "evicted_ttl",
-        "instance": "i.1",
-        "cause": None,
-        "code": 0,
-    }
-    assert event["time"].endswith("Z")
 
 
 async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
@@ -99,12 +81,6 @@ async def test_following_with_a_limit_begins_with_the_newest(rig: Rig) -> None:
     async with rig.client.get("/api/events?follow=1&limit=2") as answer:
         ids.append(rig.context.events.publish("live"))
         assert [(await next_line(answer))["id"] for _ in range(3)] == ids[3:]
-
-
-async def test_following_with_a_limit_and_no_past_is_live(rig: Rig) -> None:
-    async with rig.client.get("/api/events?follow=1&limit=2") as answer:
-        rig.context.events.publish("live")
-        assert (await next_line(answer))["event"] == "live"
 
 
 async def test_sse_is_resumed_by_the_last_event_id(rig: Rig) -> None:

@@ -258,15 +258,6 @@ async def test_a_call_that_never_ran_is_a_problem_whatever_was_accepted(rig: Rig
         assert (got, problem["kind"], headers["Content-Type"][:24]) == (status, error.kind, "application/problem+json")
 
 
-async def test_a_call_is_replayed_under_its_key(rig: Rig) -> None:
-    headers = {"Idempotency-Key": "k1"}
-    first = await rig.ask("POST", PATH, {"code": "1"}, headers=headers)
-    second = await rig.ask("POST", PATH, {"code": "1"}, headers=headers)
-    assert first[1] == second[1]
-    assert second[2]["Idempotent-Replayed"] == "true"
-    assert len(rig.kernels.asked) == 1
-
-
 # -- streams -----------------------------------------------------------------------------------------------------
 
 

@@ -251,16 +251,6 @@ async def test_artifacts_come_with_their_type_and_no_other_file_does(rig: Rig) -
         assert (await rig.get(f"/api/kernels/work/artifacts/{wrong}"))[0] == 404
 
 
-async def test_the_history_is_a_notebook(rig: Rig) -> None:
-    rig.kernels.put("work")
-    status, document, headers = await rig.get("/api/kernels/work/notebook")
-    assert (status, document["nbformat"], headers["Content-Type"]) == (
-        200,
-        4,
-        "application/x-ipynb+json; charset=utf-8",
-    )
-
-
 async def test_capabilities_and_kernelspecs(rig: Rig) -> None:
     status, document, _ = await rig.get("/api/capabilities?cwd=/work")
     assert (status, document["schema"], document["expose"]) == (200, "px.capabilities/1", "both")
