@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from api.api_rig import Rig, until
@@ -226,7 +227,7 @@ async def test_sync_that_takes_too_long_ends_with_the_problem(rig: Rig, monkeypa
 
     rig.add_tool("x")
     monkeypatch.setattr(tools.Builder, "sync", endless)
-    object.__setattr__(rig.context.tools, "sync_timeout_seconds", 0.05)
+    msgspec.structs.force_setattr(rig.context.tools, "sync_timeout_seconds", 0.05)
     _, content, _ = await rig.ask("POST", "/api/tools/x/sync")
     assert json.loads(content.splitlines()[-1])["kind"] == "timed_out"
 
