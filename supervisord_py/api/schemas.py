@@ -30,6 +30,7 @@ _AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 _AGE_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
 _AGE = re.compile(r"\d+(?:\.\d+)?[smhdw]?(?:\d+(?:\.\d+)?[smhdw])*", re.ASCII)
 _LONGEST_AGE = 1e10
+_WHOLE = re.compile("-?[0-9]+")
 _SHOWN = 80
 _NO_NUL = r"^[^\x00]*$"
 _PATTERNS = {r"\S": "a text that is not empty", _NO_NUL: "a text without NUL"}
@@ -37,7 +38,7 @@ _MISSING = re.compile("the key '(.+)' is missing")
 
 Text = Annotated[str, Meta(pattern=r"\S")]
 Seconds = Annotated[float, Meta(ge=0, le=7 * 86400, description="seconds")]
-Amount = Annotated[float, Meta(ge=0, le=1e300)]
+Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=50, description="of the coming times")]
 Position = Annotated[int, Meta(ge=0, le=LONGEST)]
 PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024, description="at most so many bytes")]
@@ -190,7 +191,11 @@ def read_query(kind: type[Q], pairs: list[tuple[str, str]], *, lenient: bool = F
         else:
             values[name] = text
     try:
-        return msgspec.convert(values, kind, strict=False)
+        read = msgspec.convert(values, kind, strict=False)
+        for name, text in values.items():  # msgspec takes 1e3 and 1.0 for whole numbers, too
+            if type(getattr(read, name, None)) is int and not _WHOLE.fullmatch(text):
+                raise refuse_value(name, text, "must be a whole number")
+        return read
     except msgspec.ValidationError:
         _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
         name = problems[0].pointer.split("/")[1]
@@ -290,7 +295,7 @@ class RunPipe(Body):
 
     context: dict[str, Any] | None = None
     queue: bool | None = None
-    timeout: Annotated[float, Meta(gt=0, le=1e300)] | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
 
 
 class EnablePipe(Body):
@@ -350,7 +355,7 @@ class Execute(Place):
     cells: list[CellBody] | None = None
     notebook: str | None = None
     script: str | None = None
-    timeout: Annotated[float, Meta(ge=-1e300, le=1e300)] | None = None
+    timeout: float | None = None  # clamped, not refused
     reset: bool | None = None
     per_call: bool | None = None
 
@@ -364,7 +369,7 @@ class JupyterKernel(msgspec.Struct, frozen=True):
 
 
 def read_body(kind: type[B], raw: bytes) -> B:
-    """Read the JSON body of a request; none at all counts as {} where nothing in it is needed.
+    """Read the JSON body of a request; none at all counts as {} where nothing in it is needed, but for cells and keys.
 
     Raises:
         BadRequestError: It is no JSON (`line` and `column` say where), or no object.
@@ -372,6 +377,8 @@ def read_body(kind: type[B], raw: bytes) -> B:
     """
     if not raw:
         try:
+            if kind is Execute or typing.get_origin(kind) is dict:
+                raise TypeError
             return kind()
         except TypeError:
             hint = "send a JSON body, for example {}"
@@ -384,19 +391,23 @@ def read_body(kind: type[B], raw: bytes) -> B:
     if not isinstance(document.value, dict):
         raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
     _, problems = documents.convert(document, kind)
-    mistakes = [_mistake(each) for each in problems]
+    mistakes = list({each["pointer"]: each for each in (_mistake(it, document.value) for it in problems)}.values())
     message, _, near = mistakes[0]["message"].partition("; did you mean ")
     hint = f"did you mean {near}" if near else problems[0].hint or "see: man pxd-api"
     raise InvalidInputError(f"{mistakes[0]['pointer'] or 'The body'}: {message}.", hint=hint, errors=mistakes)
 
 
-def _mistake(problem: documents.Problem) -> dict[str, str]:
+def _mistake(problem: documents.Problem, body: dict[str, Any]) -> dict[str, str]:
+    """Return a problem as it is told; of a map's or a list's member that does not fit, at the map or the list."""
     if missing := _MISSING.fullmatch(problem.message):
         return {"pointer": f"{problem.pointer}/{missing[1]}", "message": "is missing"}
     message = problem.message
     for pattern, words in _PATTERNS.items():
         message = message.replace(f"a string matching regex {pattern!r}", words)
-    return {"pointer": problem.pointer, "message": message}
+    parts = problem.pointer.split("/")
+    while len(parts) > 2 and (parts[-1].isdigit() or isinstance(body.get(parts[1]), dict)):
+        parts.pop()
+    return {"pointer": "/".join(parts), "message": message}
 
 
 @cache

@@ -135,7 +135,7 @@ def test_queries_are_read_by_their_shape() -> None:
         (RunQuery, "timeout", "nan", "a number"),
         (RunQuery, "timeout", "inf", "a number <= 604800"),
         (RunQuery, "keep_alive", "-2", "a number >= -1"),
-        (LogsQuery, "lines", "1.5", "a whole number"),
+        *((LogsQuery, "lines", text, "a whole number") for text in ("1.5", "1e3", "1.0", "0x1")),
         (LogsQuery, "lines", "-1", "a whole number >= 0"),
         (LogsQuery, "lines", "1000001", "a whole number <= 1000000"),
         (LogsQuery, "lines", "9" * 5000, "out of range"),
@@ -176,11 +176,12 @@ def test_a_parameter_that_is_not_known_or_given_twice(
         (Execute, b'{"coed": "1"}', "/coed", "unknown key 'coed'"),
         (Execute, b'{"code": 1}', "/code", "must be a string"),
         (Execute, b'{"cells": [{"code": "1"}, {"title": "x"}]}', "/cells/1/code", "is missing"),
-        (Execute, b'{"environ": {"A": 1}}', "/environ/A", "must be a string"),
+        (Execute, b'{"environ": {"A": 1, "B": 2}}', "/environ", "must be a string"),
+        (Execute, b'{"cells": ["1"]}', "/cells", "must be an object"),
         (Execute, b'{"language": "perl"}', "/language", "must be one of python, bash"),
         (Execute, b'{"timeout": true}', "/timeout", "must be a number"),
         (Execute, rb'{"code": "\ud800"}', "", "surrogate"),
-        (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments/0", "without NUL"),
+        (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments", "without NUL"),
         (StartKernel, b'{"timeout": -1}', "/timeout", "must be a number >= 0"),
         (NewTool, b"{}", "/name", "is missing"),
         (Body, b'{"a": 1}', "/a", "unknown key"),
@@ -197,7 +198,7 @@ def test_a_mistake_in_a_body_is_told_with_its_pointer(kind: Any, raw: bytes, poi
 @pytest.mark.parametrize(
     ("kind", "raw", "said"),
     [
-        (NewTool, b"", "The body is empty"),
+        *((kind, b"", "The body is empty") for kind in (NewTool, Execute, dict[str, Any])),
         (Execute, b'{"code": }', "line 1, column 10"),
         (Execute, b'\n{"a": NaN}', "NaN is no JSON value"),
         (Execute, b'{"timeout": 1e999}', "too large"),
@@ -214,7 +215,7 @@ def test_what_is_no_json_object_is_refused_with_its_place(kind: Any, raw: bytes,
 
 
 def test_no_body_is_an_empty_one_and_null_is_absent() -> None:
-    assert read_body(Execute, b"") == read_body(Execute, b'{"code": null, "environ": null}') == Execute()
+    assert read_body(StartKernel, b"") == read_body(StartKernel, b'{"name": null, "environ": null}') == StartKernel()
 
 
 @given(st.binary(max_size=200) | documents.map(json_bytes))
