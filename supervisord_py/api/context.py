@@ -1,19 +1,31 @@
-"""What the API is given by the daemon: ports to the rooms below, and plain values. Nothing here reads a setting.
+"""What the API is given by the daemon, what it remembers while it runs, and one request on its way to an answer.
 
-The rooms below are used directly; only what the composition root itself must do (reload, restart, stop) comes through
-a protocol, so that a test can stand in for the daemon with twenty lines.
+The rooms below are used directly, by their doors; only what the composition root itself must do (reload, restart, stop)
+comes through a protocol, because nothing here may import the daemon. Nothing here reads a setting.
+
+Law: work that must not die with its client (a stop, a pin) runs as a task of `Live`; everything else ends when the
+client goes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+from collections import Counter
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
     from pathlib import Path
 
+    from aiohttp import web
+
+    from supervisord_py.api.idempotency import Copy
+    from supervisord_py.api.kernel_streams import HeldCall
+    from supervisord_py.api.metrics import Counts
     from supervisord_py.kernels.room import Kernels
     from supervisord_py.ledger.store import Ledger
     from supervisord_py.pipes.room import Pipes
@@ -23,6 +35,10 @@ if TYPE_CHECKING:
     from supervisord_py.tools.config import ToolsConfig
     from supervisord_py.tools.service import Tools
 
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_LAST_CHANCE_SECONDS = 10.0
+
 
 class RestartScope(StrEnum):
     """What a restart replaces: the control plane alone, or everything with all children stopped first."""
@@ -31,18 +47,8 @@ class RestartScope(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFacts:
-    """What only the composition root knows about this daemon. Times are Unix seconds.
-
-    Attributes:
-        version: Of the distribution.
-        daemon_id: Eight hex digits.
-        socket: Path of the control socket.
-        control_pid: The control plane's own process.
-        control_started_at: When that process started.
-        system: True when run for the whole machine (`--system`).
-    """
+class DaemonFacts(msgspec.Struct, frozen=True):
+    """What only the composition root knows. Times are Unix seconds; `system`: run for the whole machine."""
 
     version: str
     daemon_id: str
@@ -52,8 +58,7 @@ class DaemonFacts:
     system: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CutOff:
+class CutOff(msgspec.Struct, frozen=True):
     """A process life that was cut off before this start; `pid` is None where nobody could write it down."""
 
     instance: str
@@ -61,8 +66,7 @@ class CutOff:
     pid: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class SettingView:
+class SettingView(msgspec.Struct, frozen=True):
     """One effective setting: dotted key, JSON value (secrets already hidden), and where it came from."""
 
     key: str
@@ -70,8 +74,7 @@ class SettingView:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReloadReport:
+class ReloadReport(msgspec.Struct, frozen=True):
     """What a reload changed, and what it could not: sentences for people."""
 
     changed: tuple[str, ...] = ()
@@ -79,15 +82,8 @@ class ReloadReport:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Degradation:
-    """Something that works only in part at present, for `doctor` and `status`.
-
-    Attributes:
-        part: `ledger`, `log`, `config`, …
-        detail: What does not work and since when.
-        repair: The one command or step that repairs it.
-    """
+class Degradation(msgspec.Struct, frozen=True):
+    """A part (`ledger`, `log`, `config`, …) that works only partly, since when, and the command that repairs it."""
 
     part: str
     detail: str
@@ -120,32 +116,28 @@ class DaemonControl(Protocol):
         """Begin the orderly stop; the present answer still goes out."""
 
 
-@dataclass(frozen=True, slots=True)
-class TcpAccess:
+class TcpAccess(msgspec.Struct, frozen=True):
     """The optional loopback listener: its bearer token (never in repr) and the port it listens on."""
 
-    token: str = field(repr=False)
+    token: str
     port: int
 
+    def __repr__(self) -> str:
+        return f"TcpAccess(port={self.port})"
 
-@dataclass(frozen=True, slots=True)
-class ApiConfig:
-    """Plain values out of the settings.
+
+class ApiConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain values out of the settings, and the places that routes read and write.
 
     Attributes:
-        log_dir: Root of the output segments.
-        state_dir: Where ledger and logs live; `doctor` looks at its free space.
-        run_dir: Where socket and lock live.
-        cells_dir: Where complete outputs of cells lie.
-        tools_dir: Where `tools new` and `tools add` put a tool.
-        examples_dir: Tools that ship with the package (`example:NAME`).
         max_body_bytes: Largest request body; the setting is called `max_body_setting`.
         idempotency_body_bytes: Largest answer that is kept for replay.
-        idempotency_keep_seconds: How long a completed answer may be replayed.
         stream_buffer_bytes: How much is buffered for a slow reader of a stream before its source is held back.
         stream_heartbeat_seconds: Longest silence on a followed stream, so that a lost client is noticed.
         drain_seconds: What requests under way get when the control plane is replaced.
         tcp: The loopback listener, or None when there is none.
+        tcp_connections: How many connections that listener has at a time; one more is closed at once.
+        first_request_seconds: How long a connection of that listener may be there before it asks something.
     """
 
     log_dir: Path
@@ -157,15 +149,15 @@ class ApiConfig:
     max_body_bytes: int = 16 * 1024 * 1024
     max_body_setting: str = "tools.max_body_bytes"
     idempotency_body_bytes: int = 1024 * 1024
-    idempotency_keep_seconds: float = 86400.0
     stream_buffer_bytes: int = 1024 * 1024
     stream_heartbeat_seconds: float = 15.0
     drain_seconds: float = 5.0
     tcp: TcpAccess | None = None
+    tcp_connections: int = 128
+    first_request_seconds: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ApiContext:
+class ApiContext(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a route may use."""
 
     launcher: Tools
@@ -179,3 +171,89 @@ class ApiContext:
     control: DaemonControl
     config: ApiConfig
     interrupted: tuple[CutOff, ...] = ()
+
+
+class Live:
+    """What changes while the API runs.
+
+    Attributes:
+        closing: Set when followed streams must end.
+        requests: Answers by route and status, for `/api/metrics`; `counts` is what the event stream told.
+        cpu: The last two CPU samples of each instance: (monotonic time, CPU seconds).
+        channels: Open WebSockets of Jupyter's clients by session.
+        held: Calls told as server-sent events, by the id under which their client may come back.
+    """
+
+    def __init__(self, counts: Counts) -> None:
+        self.closing = asyncio.Event()
+        self.requests: Counter[tuple[str, int]] = Counter()
+        self.counts = counts
+        self.cpu: dict[str, list[tuple[float, float]]] = {}
+        self.channels: Counter[str] = Counter()
+        self.held: dict[str, HeldCall] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._left: set[asyncio.Task[Any]] = set()
+
+    def leave(self, work: asyncio.Task[Any]) -> None:
+        """Let go of work whose owner ends it: we neither wait for it nor cancel it."""
+        self._left.add(work)
+        work.add_done_callback(self._left.discard)
+        work.add_done_callback(_log_failure)
+
+    async def outlive_client(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, which goes on when the client does not wait for it."""
+        task = self._begin(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)
+            raise
+
+    def detach(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Begin `work` that nobody waits for."""
+        self._begin(work).add_done_callback(_log_failure)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait for no client any more; give work without one a last chance, then cancel it."""
+        for held in list(self.held.values()):
+            held.let_go()
+        if tasks := set(self._tasks):
+            _, late = await asyncio.wait(tasks, timeout=_LAST_CHANCE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.info("detached_work_failed", error=str(task.exception()))
+
+
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
+    """Cancel a task and wait for its end, whatever it is; a cancellation of the caller still gets through."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()
+
+
+class Call:
+    """One request with everything that its route may use. `copy` takes an answer written piece by piece, for replay."""
+
+    __slots__ = ("context", "copy", "live", "request")
+
+    def __init__(self, request: web.Request, context: ApiContext, live: Live) -> None:
+        self.request = request
+        self.context = context
+        self.live = live
+        self.copy: Copy | None = None
+
+    def path(self, name: str) -> str:
+        """Return a part of the path, decoded."""
+        return self.request.match_info[name]

@@ -11,43 +11,35 @@ import asyncio
 import hashlib
 import re
 import time
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from supervisord_py.api.json_text import json_bytes
-from supervisord_py.api.negotiation import PROBLEM
-from supervisord_py.api.problems import InternalError
+from supervisord_py.api.streams import PROBLEM, json_bytes
 from supervisord_py.errors import BadRequestError, CancelledRunError, ConflictError, InvalidInputError, PxError
 from supervisord_py.ledger import idempotency as records
 from supervisord_py.ledger.idempotency import Done, InFlight, Interrupted, Mismatch, New
 
 if TYPE_CHECKING:
-    from supervisord_py.api.call import Call
-    from supervisord_py.api.route import Route
+    from collections.abc import Awaitable, Callable
 
+    from supervisord_py.api.context import Call
 
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _NOT_KEPT = "application/x-px-not-kept"
 
-NOTHING_BEGUN = frozenset(
-    {
-        "bad_request",
-        "ambiguous_name",
-        "forbidden",
-        "unknown_unit",
-        "too_large",
-        "invalid_input",
-        "config_error",
-        "overloaded",
-        "start_failed",
-        "readiness_timeout",
-        "shutdown",
-        "keeper_lost",
-    }
-)
+NOTHING_BEGUN = frozenset({
+    "bad_request", "ambiguous_name", "forbidden", "unknown_unit", "too_large", "invalid_input", "config_error",
+    "overloaded", "start_failed", "readiness_timeout", "shutdown", "keeper_lost",
+})  # fmt: skip
 """Kinds of failure that leave no effect behind: asking again under the same key is no repetition."""
+
+
+class InternalError(PxError):
+    """A bug of ours. The log has the traceback under `request_id`."""
+
+    kind = "internal"
+    title = "Internal error"
 
 
 class UnknownOutcomeError(ConflictError):
@@ -57,26 +49,33 @@ class UnknownOutcomeError(ConflictError):
     title = "The outcome is not known"
 
 
-async def answer_once(route: Route, call: Call) -> web.StreamResponse:
-    """Answer, unless the request's key says that this was done before.
+async def answer_once(
+    call: Call, key: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
+) -> web.StreamResponse:
+    """Answer, unless the key says that this was done before. With `streams` the answer is not kept for replay.
 
     Raises:
         ConflictError: It is under way, its outcome is unknown, or its answer was not kept.
         InvalidInputError: The key belongs to another request.
         BadRequestError: The key is no key.
     """
-    key = call.request.headers.get("Idempotency-Key")
-    if key is None or (route.resumes and call.request.headers.get("Last-Event-ID")):
-        return await route.answer(call)
     if not _KEY.fullmatch(key):
         raise BadRequestError("The Idempotency-Key must be 1 to 255 visible ASCII characters.", hint="use a UUID")
-    ledger, name = call.context.ledger, f"{route.method} {call.request.path}"
-    digest = hashlib.sha256(call.request.query_string.encode() + b"\0" + await call.request.read()).hexdigest()
-    match await records.begin(ledger, key, name, digest, time.time()):
+    request = call.request
+    name = f"{request.method} {request.path}"
+    digest = hashlib.sha256(request.query_string.encode() + b"\0" + await request.read()).hexdigest()
+    match await records.begin(call.context.ledger, key, name, digest, time.time()):
         case New():
-            return await _first_time(route, call, key, name)
-        case Done() as done:
-            return _replay(done)
+            return await _first_time(call, key, name, answer, streams=streams)
+        case Done(content_type=kept) as done if kept != _NOT_KEPT:
+            headers = {"Idempotent-Replayed": "true", "Content-Type": kept}
+            return web.Response(status=done.status, body=done.body, headers=headers)
+        case Done(status=status):
+            raise ConflictError(
+                f"The first request with this Idempotency-Key was answered with {status}; streams and long "
+                "answers are not kept.",
+                hint="use a new key to do it again",
+            )
         case InFlight():
             raise ConflictError(
                 "A request with this Idempotency-Key is still under way.", hint="wait for it, then ask again"
@@ -93,19 +92,27 @@ async def answer_once(route: Route, call: Call) -> web.StreamResponse:
             )
 
 
-async def _first_time(route: Route, call: Call, key: str, name: str) -> web.StreamResponse:
+async def _first_time(
+    call: Call, key: str, name: str, answer: Callable[[], Awaitable[web.StreamResponse]], *, streams: bool
+) -> web.StreamResponse:
     ledger = call.context.ledger
-    copy = Copy(call.context.config.idempotency_body_bytes)
-    outcome: Done | None = _failure(InternalError("The first request with this Idempotency-Key failed by a bug."))
+    copy = call.copy = Copy(call.context.config.idempotency_body_bytes)
+    outcome: Done | None = _failed(InternalError("The first request with this Idempotency-Key failed by a bug."))
     try:
-        response = await route.answer(replace(call, copy=copy))
-        outcome = _kept(route, response, copy)
+        response = await answer()
+        if not copy.status and isinstance(response, web.Response) and isinstance(response.body, bytes | bytearray):
+            copy.begin(response.status, response.content_type)
+            copy.chunk(bytes(response.body))
+        if streams or copy.too_long or not copy.status:
+            outcome = Done(response.status, _NOT_KEPT, b"")
+        else:
+            outcome = Done(copy.status, copy.content_type, bytes(copy.body))
         return response
     except PxError as error:
-        outcome = None if error.kind in NOTHING_BEGUN else _failure(error)
+        outcome = None if error.kind in NOTHING_BEGUN else _failed(error)
         raise
     except (asyncio.CancelledError, ConnectionError):
-        outcome = _failure(CancelledRunError("The client of the first request with this Idempotency-Key went away."))
+        outcome = _failed(CancelledRunError("The client of the first request with this Idempotency-Key went away."))
         raise
     finally:
         if outcome is None:
@@ -114,39 +121,19 @@ async def _first_time(route: Route, call: Call, key: str, name: str) -> web.Stre
             await records.complete(ledger, key, name, outcome)
 
 
-def _failure(error: PxError) -> Done:
-    return Done(error.status, PROBLEM, json_bytes(error.problem(), default=str))
+def _failed(error: PxError) -> Done:
+    return Done(error.status, PROBLEM, json_bytes(error.problem()))
 
 
-def _kept(route: Route, response: web.StreamResponse, copy: Copy) -> Done:
-    if not copy.status and isinstance(response, web.Response) and isinstance(response.body, bytes | bytearray):
-        copy.begin(response.status, response.content_type)
-        copy.chunk(bytes(response.body))
-    if route.streams or copy.too_long or not copy.status:
-        return Done(response.status, _NOT_KEPT, b"")
-    return Done(copy.status, copy.content_type, bytes(copy.body))
-
-
-def _replay(done: Done) -> web.Response:
-    if done.content_type == _NOT_KEPT:
-        raise ConflictError(
-            f"The first request with this Idempotency-Key was answered with {done.status}; streams and long "
-            "answers are not kept.",
-            hint="use a new key to do it again",
-        )
-    headers = {"Idempotent-Replayed": "true", "Content-Type": done.content_type}
-    return web.Response(status=done.status, body=done.body, headers=headers)
-
-
-@dataclass(slots=True)
 class Copy:
     """Keeps what goes to the client, up to a limit. Given to whoever writes the answer piece by piece."""
 
-    limit: int
-    status: int = 0
-    content_type: str = ""
-    body: bytearray = field(default_factory=bytearray)
-    too_long: bool = False
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.status = 0
+        self.content_type = ""
+        self.body = bytearray()
+        self.too_long = False
 
     def begin(self, status: int, content_type: str) -> None:
         """Note the head of the answer."""
@@ -154,7 +141,7 @@ class Copy:
 
     def chunk(self, piece: bytes) -> None:
         """Note a piece of the body; nothing is kept of an answer over the limit."""
-        if len(self.body) + len(piece) > self.limit:
+        if len(self.body) + len(piece) > self._limit:
             self.too_long = True
             self.body.clear()
         if not self.too_long:

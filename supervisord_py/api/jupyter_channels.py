@@ -19,7 +19,7 @@ import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec.structs import replace
 
-from supervisord_py.api.call import cancel_and_wait
+from supervisord_py.api.context import cancel_and_wait
 from supervisord_py.api.jupyter_rest import session_by_uuid, with_message
 from supervisord_py.api.streams import until_closing
 from supervisord_py.errors import OverloadedError, PxError, UnknownUnitError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.context import Call
     from supervisord_py.kernels.channels import Channels
 
 _PARTS = ("header", "parent_header", "metadata", "content")
@@ -66,7 +66,7 @@ class _Bridge:
         self._kernels = call.context.kernels
         self._socket = socket
         self._session_id = session_id
-        self._client = call.arguments.text("session_id") or secrets.token_hex(8)
+        self._client = call.request.query.get("session_id") or secrets.token_hex(8)
         self._joined: asyncio.Future[Channels] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from supervisord_py.api.call import json_answer
-from supervisord_py.api.members import Members
-from supervisord_py.api.times import rfc3339
+from supervisord_py.api.schemas import JupyterKernel, read_body
+from supervisord_py.api.streams import json_answer, rfc3339
 from supervisord_py.errors import PxError, SurvivorsError, UnknownUnitError
 from supervisord_py.kernels.room_requests import Owner, StartRequest
 from supervisord_py.kernels.session import BackendName, SessionState
@@ -25,12 +24,10 @@ from supervisord_py.kernels.session import BackendName, SessionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.api.call import Call
-    from supervisord_py.api.route import Answer
+    from supervisord_py.api.context import Call
     from supervisord_py.kernels.session import SessionView
 
 DEFAULT_SPEC = "python3"
-_BODY = ("name", "path", "env")
 _DIRECTORY = "KERNEL_WORKING_DIR"
 _SPEC_MEMBERS = ("argv", "display_name", "language", "env", "interrupt_mode", "metadata")
 _LIVING = frozenset({SessionState.STARTING, SessionState.IDLE, SessionState.BUSY})
@@ -42,13 +39,14 @@ _STATES = {
 }
 
 
-def with_message(answer: Answer) -> Answer:
+def with_message(answer: Any) -> Any:
     """Give the problem documents of a route the member `message`."""
 
     @wraps(answer)
     async def told(call: Call) -> web.StreamResponse:
         try:
-            return await answer(call)
+            answered: web.StreamResponse = await answer(call)
+            return answered
         except PxError as error:
             error.extra.setdefault("message", error.detail)
             raise
@@ -133,13 +131,12 @@ async def list_kernels(call: Call) -> web.StreamResponse:
 @with_message
 async def begin(call: Call) -> web.StreamResponse:
     """Start a kernel in a session of its own."""
-    body = await call.body_if_any()
-    members = Members({name: body[name] for name in _BODY if name in body}, _BODY)  # front ends send what they like
-    env = members.texts("env")
+    body = read_body(JupyterKernel, await call.request.read())
+    env = body.env or {}
     request = StartRequest(
         name=f"jupyter-{secrets.token_hex(4)}",
-        cwd=_directory(env.get(_DIRECTORY), members.source("path")),
-        kernelspec=members.text("name"),
+        cwd=_directory(env.get(_DIRECTORY), body.path),
+        kernelspec=body.name,
         backend=BackendName.DIRECT,
         owner=Owner.JUPYTER_API,
         env=env,

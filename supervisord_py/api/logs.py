@@ -10,16 +10,15 @@ import asyncio
 import codecs
 import time
 from base64 import b64encode
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from supervisord_py.api.negotiation import NDJSON, RAW, SSE, choose
-from supervisord_py.api.parameters import refuse_value
-from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
-from supervisord_py.api.times import parse_since, rfc3339
+from supervisord_py.api.schemas import last_id, moment_of
+from supervisord_py.api.streams import NDJSON, RAW, SSE, choose, frame, open_stream, rfc3339, send_all
+from supervisord_py.api.units import unit_named
+from supervisord_py.errors import UnknownUnitError
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
@@ -27,24 +26,13 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.context import Call
+    from supervisord_py.api.schemas import LogsQuery
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
-_LARGEST_POSITION = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What the client asked for, after all checks. `lines` is None for no bound."""
-
-    stream: Stream | None
-    cursor: int | None
-    since: float | None
-    lines: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
+class _Stored(NamedTuple):
     """What is stored at the moment of the request: from `begin` up to `end`, or exactly `items` where lines count."""
 
     begin: int
@@ -52,89 +40,65 @@ class _Stored:
     items: tuple[Output, ...] | None
 
 
-async def unit_logs(call: Call) -> web.StreamResponse:
+async def unit_logs(call: Call, query: LogsQuery) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
-    unit = call.unit()
-    wish = _wish(call)
-    reader = LogReader.of(call.context.placement.log_dir, unit)
-    stored = await asyncio.to_thread(_look, reader, wish)
-    media = choose(call.wanted, (RAW, NDJSON, SSE))
+    since = moment_of("since", query.since, time.time())
+    cursor = last_id(call.request.headers) if query.cursor is None else query.cursor
+    only = _STREAMS.get(query.stream or "")
+    reader = _reader(call)
+    stored = await asyncio.to_thread(_look, reader, cursor, since, query.lines, only)
+    media = choose(call, RAW, NDJSON, SSE)
     response = await open_stream(call, media, {"X-Cursor": str(stored.end)})
-    frames = Frames(media, call.arguments.text("encoding") or "text")
-    async for item in _stored(call, reader, stored, wish):
-        await _write(response, frames.of(item))
-    if call.arguments.flag("follow"):
-        await _follow(call, response, reader.follow(stored.end, wish.stream), frames)
-    await _write(response, frames.rest())
+    frames = Frames(media, query.encoding)
+    async for item in _stored(call, reader, stored, only):
+        if data := frames.of(item):
+            await response.write(data)
+    if query.follow:
+        await send_all(call, response, reader.follow(stored.end, only), frames.of)
+    if rest := frames.rest():
+        await response.write(rest)
     await response.write_eof()
     return response
 
 
-def _wish(call: Call) -> _Wish:
-    arguments = call.arguments
-    wanted, since_text = arguments.text("stream"), arguments.text("since")
-    since = None
-    if since_text is not None:
-        try:
-            since = parse_since(since_text, time.time())
-        except ValueError as error:
-            raise refuse_value("since", since_text, "a time like 2026-01-31T12:00:00Z or an age like 10m") from error
-    cursor = arguments.integer("cursor")
-    resumed = call.request.headers.get("Last-Event-ID", "")
-    if cursor is None and resumed:
-        cursor = _position(resumed)
-    return _Wish(_STREAMS[wanted] if wanted else None, cursor, since, arguments.integer("lines"))
+def _reader(call: Call) -> LogReader:
+    """Return the reader of the unit named; what is no unit, or none any more, but has a log goes by its full name."""
+    given, log_dir = call.path("u"), call.context.placement.log_dir
+    try:
+        return LogReader.of(log_dir, unit_named(call).unit)
+    except UnknownUnitError:
+        with suppress(ValueError):  # it would lead elsewhere
+            if given.partition(":")[2] and (reader := LogReader.of(log_dir, given)).folder.is_dir():
+                return reader
+        raise
 
 
-def _position(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:20]) <= _LARGEST_POSITION):
-        raise refuse_value("Last-Event-ID", text, "the id of the last item")
-    return int(text)
-
-
-def _look(reader: LogReader, wish: _Wish) -> _Stored:
+def _look(
+    reader: LogReader, cursor: int | None, since: float | None, lines: int | None, only: Stream | None
+) -> _Stored:
     end = reader.end()
-    if wish.cursor is not None:
-        begin = wish.cursor
-    else:
-        begin = reader.start() if wish.since is None else reader.since(wish.since)
+    if cursor is None:
+        cursor = reader.start() if since is None else reader.since(since)
     items: tuple[Output, ...] | None = None
-    if wish.lines is not None:
-        last = reader.tail_lines(wish.lines, wish.stream) if wish.lines else []
-        items = tuple(item for item in last if item.end > begin)
-    return _Stored(begin, max(begin, end), items)
+    if lines is not None:
+        items = tuple(item for item in (reader.tail_lines(lines, only) if lines else []) if item.end > cursor)
+    return _Stored(cursor, max(cursor, end), items)
 
 
-async def _stored(call: Call, reader: LogReader, stored: _Stored, wish: _Wish) -> AsyncIterator[Output]:
+async def _stored(call: Call, reader: LogReader, stored: _Stored, only: Stream | None) -> AsyncIterator[Output]:
     """Yield what is stored, read a bounded piece at a time, and not a byte beyond its end."""
     items: tuple[Output, ...] = stored.items or ()
     cursor, at_end = Cursor(stored.begin), stored.items is not None
     while True:
         for item in items:
-            if item.position < stored.end:
-                yield _cut(item, stored.end)
+            if isinstance(item, Chunk) and item.position < stored.end < item.end:
+                yield msgspec.structs.replace(item, data=item.data[: stored.end - item.position])
+            elif item.position < stored.end:
+                yield item
         if at_end or cursor.position >= stored.end or call.live.closing.is_set():
             return
-        batch = await asyncio.to_thread(reader.read, cursor, stream=wish.stream)
+        batch = await asyncio.to_thread(reader.read, cursor, stream=only)
         items, cursor, at_end = batch.items, batch.cursor, batch.at_end
-
-
-def _cut(item: Output, end: int) -> Output:
-    if isinstance(item, Chunk) and item.end > end:
-        return msgspec.structs.replace(item, data=item.data[: end - item.position])
-    return item
-
-
-async def _follow(call: Call, response: web.StreamResponse, source: AsyncIterator[Output], frames: Frames) -> None:
-    beat_seconds = call.context.config.stream_heartbeat_seconds
-    async with aclosing(until_closing(source, call.live.closing, beat_seconds)) as items:
-        async for item in items:
-            await _write(response, frames.beat() if item is BEAT else frames.of(item))
-
-
-async def _write(response: web.StreamResponse, frame: bytes) -> None:
-    if frame:
-        await response.write(frame)
 
 
 class Frames:
@@ -150,16 +114,19 @@ class Frames:
 
     def of(self, item: Output) -> bytes:
         """Return the frame of one item; empty when there is nothing to say yet."""
-        match item, self._media:
-            case Chunk(), "application/octet-stream":
-                return item.data
-            case Gap(), "application/octet-stream":
-                return b""
-            case Chunk(), _:
-                return self._chunk(item)
-            case Gap(), _:
-                rest = self.rest()
-                return rest + self._frame({"gap_bytes": item.lost_bytes, "position": item.position}, item.end)
+        if self._media == RAW:
+            return item.data if isinstance(item, Chunk) else b""
+        if isinstance(item, Gap):
+            lost = {"gap_bytes": item.lost_bytes, "position": item.position}
+            return self.rest() + self._frame(lost, item.end)
+        if self._encoding == "base64":
+            return self._chunk(item, "base64", b64encode(item.data).decode(), item.end)
+        decoder = self._decoders.get(item.stream)
+        if decoder is None:
+            decoder = self._decoders[item.stream] = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(item.data)
+        # What the decoder holds back is not sent yet, so a client that comes back must get it again.
+        return self._chunk(item, "text", text, item.end - len(decoder.getstate()[0])) if text else b""
 
     def rest(self) -> bytes:
         """Return what a final, incomplete character leaves; afterwards nothing is held back."""
@@ -169,31 +136,17 @@ class Frames:
             self._frame({"stream": stream.name.lower(), "text": text}, None) for stream, text in ends if text
         )
 
-    def beat(self) -> bytes:
-        """Return what keeps a silent stream alive."""
-        return SSE_HEARTBEAT if self._media == SSE else b""
-
-    def _chunk(self, chunk: Chunk) -> bytes:
-        if self._encoding == "base64":
-            return self._frame(_document(chunk, "base64", b64encode(chunk.data).decode()), chunk.end)
-        decoder = self._decoders.get(chunk.stream)
-        if decoder is None:
-            decoder = self._decoders[chunk.stream] = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(chunk.data)
-        # What the decoder holds back is not sent yet, so a client that comes back must get it again.
-        return self._frame(_document(chunk, "text", text), chunk.end - len(decoder.getstate()[0])) if text else b""
+    def _chunk(self, chunk: Chunk, member: str, content: str, end: int) -> bytes:
+        document = {
+            "time": rfc3339(chunk.time),
+            "stream": chunk.stream.name.lower(),
+            member: content,
+            "position": chunk.position,
+            "instance": chunk.instance,
+        }
+        return self._frame(document, end)
 
     def _frame(self, document: dict[str, Any], cursor: int | None) -> bytes:
         if cursor is not None:
             document["next_position"] = cursor
-        return ndjson_line(document) if self._media == NDJSON else sse_frame(document, identifier=cursor)
-
-
-def _document(chunk: Chunk, member: str, content: str) -> dict[str, Any]:
-    return {
-        "time": rfc3339(chunk.time),
-        "stream": chunk.stream.name.lower(),
-        member: content,
-        "position": chunk.position,
-        "instance": chunk.instance,
-    }
+        return frame(self._media, document, identifier=cursor)

@@ -22,16 +22,6 @@ _GLOB_SIGNS = frozenset("*?[")
 _CANDIDATES_SHOWN = 20
 
 
-def name_of(unit: str) -> str:
-    """Return the part of a unit after its kind."""
-    return unit.partition(":")[2]
-
-
-def kind_of(unit: str) -> str:
-    """Return the part of a unit before the colon."""
-    return unit.partition(":")[0]
-
-
 def is_glob(pattern: str) -> bool:
     """Say whether a name is to be read as a glob, unless a unit is called exactly that."""
     return not _GLOB_SIGNS.isdisjoint(pattern)
@@ -43,10 +33,9 @@ def nearest_hint(wanted: str, known: Iterable[str]) -> str:
     Kinds do not count as likeness, or `tool:` alone would make any two tools look alike; among equals the kind decides.
     """
     kind, colon, rest = wanted.partition(":")
-    if not colon:
-        kind, rest = "", wanted
-    bare = {name_of(each) or each: each for each in sorted(known, key=lambda each: kind_of(each) == kind)}
-    close = get_close_matches(rest, list(bare), n=1, cutoff=0.5)
+    ordered = sorted(known, key=lambda each: bool(colon) and each.startswith(f"{kind}:"))
+    bare = {each.rpartition(":")[2]: each for each in ordered}
+    close = get_close_matches(rest if colon else wanted, list(bare), n=1, cutoff=0.5)
     return f"did you mean {bare[close[0]]!r}?" if close else "see: pxctl status"
 
 
@@ -90,33 +79,23 @@ def _resolve_pattern(pattern: str, units: Collection[str], second_names: Mapping
         raise BadRequestError("A unit's name is empty.", hint="name a unit, for example tool:x; see: pxctl status")
     if pattern in units:
         return [pattern]
-    named = sorted(unit for unit in units if _is_called(unit, second_names.get(unit), pattern))
-    if len(named) > 1:
-        raise _ambiguous(pattern, named)
-    found = named or _expand(pattern, units)
+    found = []
+    for unit in sorted(units):
+        kind, _, name = unit.partition(":")
+        second = second_names.get(unit)
+        if pattern == name or (second is not None and pattern in {second, f"{kind}:{second}"}):
+            found.append(unit)
+    if len(found) > 1:
+        raise _ambiguous(pattern, found)
+    if not found and is_glob(pattern):
+        found = sorted(
+            unit for unit in units if fnmatchcase(unit if ":" in pattern else unit.partition(":")[2], pattern)
+        )
     if not found:
-        raise _unknown(pattern, units)
+        what = "No unit matches" if is_glob(pattern) else "There is no unit"
+        choices = units if ":" in pattern else {unit.partition(":")[2] for unit in units}
+        raise UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
     return found
-
-
-def _is_called(unit: str, second_name: str | None, pattern: str) -> bool:
-    if name_of(unit) == pattern:
-        return True
-    return second_name is not None and pattern in {second_name, f"{kind_of(unit)}:{second_name}"}
-
-
-def _expand(pattern: str, units: Collection[str]) -> list[str]:
-    if not is_glob(pattern):
-        return []
-    if ":" in pattern:
-        return sorted(unit for unit in units if fnmatchcase(unit, pattern))
-    return sorted(unit for unit in units if fnmatchcase(name_of(unit), pattern))
-
-
-def _unknown(pattern: str, units: Collection[str]) -> UnknownUnitError:
-    what = "No unit matches" if is_glob(pattern) else "There is no unit"
-    choices = units if ":" in pattern else {name_of(unit) for unit in units}
-    return UnknownUnitError(f"{what} {pattern!r}.", hint=nearest_hint(pattern, sorted(choices)))
 
 
 def _ambiguous(pattern: str, candidates: Sequence[str]) -> AmbiguousNameError:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.api.negotiation import JSON, NDJSON, PROBLEM, PROMETHEUS, SSE
-from supervisord_py.api.route import Body, Route
+import msgspec
+
+from supervisord_py.api.streams import JSON, NDJSON, PROBLEM, RAW, SSE
 from supervisord_py.errors import PxError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from supervisord_py.api.parameters import Parameter
-    from supervisord_py.api.route import Returned
+    from supervisord_py.api.routes import Route
 
 _PATH_PARTS = {
     "t": "name of a tool, with or without `tool:`",
@@ -24,15 +25,21 @@ _PATH_PARTS = {
     "name": "name of a kernelspec, or of an event",
     "p": "name of a pipe, with or without `pipe:`",
 }
-_WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.SWITCHING_PROTOCOLS})
-_TEXT_MEDIA = frozenset({NDJSON, SSE, PROMETHEUS})
+_MEDIA = {"ndjson": NDJSON, "sse": SSE, "raw": RAW, "ipynb": "application/x-ipynb+json", "text": "text/plain"}
+_REF = "#/components/schemas/{name}"
 
 
 def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """Describe the routes."""
+    bodies = list(dict.fromkeys(route.body for route in routes if route.body is not None))
+    described, schemas = msgspec.json.schema_components(bodies, ref_template=_REF)
+    body_schemas = dict(zip(bodies, described, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, body_schemas)
+    problem = {"description": "A problem document (RFC 9457).",
+               "content": {PROBLEM: {"schema": {"$ref": _REF.format(name="Problem")}}}}  # fmt: skip
+    token = {"type": "http", "scheme": "bearer", "description": "On the loopback TCP listener only."}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -43,122 +50,79 @@ def openapi_document(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "servers": [{"url": "http://px", "description": "curl --unix-socket $SOCK http://px/…"}],
         "paths": paths,
         "components": {
-            "schemas": {"Problem": _problem_schema()},
-            "responses": {"Problem": _problem_answer()},
-            "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer", "description": "On the loopback TCP listener only."}
-            },
+            "schemas": {"Problem": _problem_schema(), **schemas},
+            "responses": {"Problem": problem},
+            "securitySchemes": {"token": token},
         },
         "security": [{}, {"token": []}],
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
+def _operation(route: Route, bodies: dict[Any, Any]) -> dict[str, Any]:
+    words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word and word != "api"]
+    parameters = [
+        _parameter("path", part, {"type": "string"}, _PATH_PARTS[part]) for part in re.findall("{(.+?)}", route.path)
+    ]
+    for field in msgspec.structs.fields(route.query):
+        schema = msgspec.json.schema(field.type)
+        schema = next((it for it in schema.get("anyOf", ()) if it != {"type": "null"}), schema)
+        parameters.append(_parameter("query", field.encode_name, schema, schema.pop("description", "")))
+    headers = {"X-Request-Id": "echoed; made where it is missing"}
+    if route.method == "POST":
+        headers["Idempotency-Key"] = "the same key, route and body are answered once and replayed after that"
+    if "sse" in route.returns:
+        headers["Last-Event-ID"] = "resume a stream after this id"
+    parameters += [_parameter("header", name, {"type": "string"}, text) for name, text in headers.items()]
     operation: dict[str, Any] = {
-        "operationId": _operation_id(route),
-        "summary": route.summary,
-        "tags": [_tag(route.path)],
-        "parameters": [*_path_parameters(route), *map(_query_parameter, route.parameters), *_headers(route)],
-        "responses": {**_successes(route.returned), "default": {"$ref": "#/components/responses/Problem"}},
+        "operationId": "_".join([route.method.lower(), *words]),
+        "summary": (route.handler.__doc__ or "").partition("\n")[0],
+        "tags": [words[0].partition("_")[0] if words else "jupyter"],
+        "parameters": parameters,
+        "responses": {**_answers(route.returns), "default": {"$ref": "#/components/responses/Problem"}},
         "x-access": route.access.value,
     }
-    if route.body is not Body.NONE:
-        schema = {"type": "object"} if route.body is Body.OBJECT else {}
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    if route.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[route.body]}}}
     return operation
 
 
-def _operation_id(route: Route) -> str:
-    words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word and word != "api"]
-    return "_".join([route.method.lower(), *words])
+def _parameter(place: str, name: str, schema: Any, description: str) -> dict[str, Any]:
+    described = {"description": description} if description else {}
+    return {"name": name, "in": place, "required": place == "path", **described, "schema": schema}
 
 
-def _tag(path: str) -> str:
-    noun = path.removeprefix("/").removeprefix("api/").partition("/")[0]
-    return noun.partition(".")[0]
-
-
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": part,
-            "in": "path",
-            "required": True,
-            "description": _PATH_PARTS[part],
-            "schema": {"type": "string"},
-        }
-        for part in route.path_parts
-    ]
-
-
-def _query_parameter(parameter: Parameter) -> dict[str, Any]:
-    schema = parameter.schema()
-    if parameter.repeated:
-        schema = {"type": "array", "items": schema}
-    return {
-        "name": parameter.name,
-        "in": "query",
-        "required": False,
-        "description": parameter.summary,
-        "schema": schema,
-    }
-
-
-def _headers(route: Route) -> list[dict[str, Any]]:
-    names = {"X-Request-Id": "echoed; made where it is missing"}
-    if route.method == "POST":
-        names["Idempotency-Key"] = "the same key, route and body are answered once and replayed after that"
-    if any(one.media == SSE for one in route.returned):
-        names["Last-Event-ID"] = "resume a stream after this id"
-    return [
-        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-        for name, text in names.items()
-    ]
-
-
-def _successes(returned: Iterable[Returned]) -> dict[str, Any]:
+def _answers(returns: str) -> dict[str, Any]:
     answers: dict[str, Any] = {}
-    for one in returned:
-        answer = answers.setdefault(str(one.status), {"description": one.description})
-        if one.status not in _WITHOUT_BODY:
-            answer.setdefault("content", {})[one.media] = {"schema": _schema(one)}
+    for one in returns.split(", "):
+        *given, word = one.split(" ")
+        status = given[0] if given else "200"
+        answer = answers.setdefault(status, {"description": HTTPStatus(int(status)).phrase})
+        if word in {"nothing", "websocket"}:
+            continue
+        media = _MEDIA.get(word, JSON)
+        schema: dict[str, Any] = {}
+        if word in _MEDIA:
+            schema = {"type": "string"} if word in {"ndjson", "sse", "text"} else {"contentMediaType": media}
+        elif word != "-":
+            schema = {"type": "object", "required": ["schema"], "properties": {"schema": {"const": word}}}
+        answer.setdefault("content", {})[media] = {"schema": schema}
     return answers
 
 
-def _schema(returned: Returned) -> dict[str, Any]:
-    if returned.media in _TEXT_MEDIA:
-        return {"type": "string"}
-    if returned.media != JSON:
-        return {"type": "string", "contentMediaType": returned.media}
-    if returned.schema is None:
-        return {}
-    return {"type": "object", "required": ["schema"], "properties": {"schema": {"const": returned.schema}}}
-
-
-def _problem_answer() -> dict[str, Any]:
-    return {
-        "description": "A problem document (RFC 9457).",
-        "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-
-
 def _problem_schema() -> dict[str, Any]:
-    text = {"type": ["string", "null"]}
-    return {
-        "type": "object",
-        "required": ["type", "title", "status", "kind", "detail", "hint", "unit", "exit_code", "request_id"],
-        "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer", "minimum": HTTPStatus.BAD_REQUEST.value, "maximum": 599},
-            "kind": {"type": "string", "examples": sorted(_kinds(PxError))},
-            "detail": {"type": "string"},
-            "hint": text,
-            "unit": text,
-            "exit_code": {"type": "integer", "description": "what pxctl exits with"},
-            "request_id": {"type": "string"},
-        },
+    text, maybe = {"type": "string"}, {"type": ["string", "null"]}
+    members: dict[str, Any] = {
+        "type": text,
+        "title": text,
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "kind": {"type": "string", "examples": sorted(_kinds(PxError))},
+        "detail": text,
+        "hint": maybe,
+        "unit": maybe,
+        "exit_code": {"type": "integer", "description": "what pxctl exits with"},
+        "request_id": text,
     }
+    return {"type": "object", "required": list(members), "properties": members}
 
 
 def _kinds(root: type[PxError]) -> set[str]:

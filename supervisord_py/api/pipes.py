@@ -4,173 +4,181 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.api.call import json_answer
-from supervisord_py.api.members import Members, refuse
-from supervisord_py.api.names import is_glob, resolve_one
-from supervisord_py.api.pipe_documents import (
-    checks_document,
-    claims_document,
-    execution_document,
-    next_document,
-    pipe_document,
-    queue_document,
-    whole_execution_document,
-)
+from supervisord_py.api.executions import execution_document, pipe_name, whole_document
+from supervisord_py.api.schemas import refuse
+from supervisord_py.api.streams import json_answer, pick, rfc3339
 from supervisord_py.pipes.room_requests import PublishedEvent, RunRequest
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from supervisord_py.api.call import Call
-    from supervisord_py.pipes.views import PipeView
+    from supervisord_py.api.context import Call
+    from supervisord_py.api.schemas import (
+        AddPipe,
+        EnablePipe,
+        FinalQuery,
+        Happening,
+        NewPipe,
+        NextQuery,
+        PipeQuery,
+        PreviewSchedule,
+        RunPipe,
+    )
+    from supervisord_py.pipes.views import Decision, PipeView
 
 DEFAULT_NEXT = 5
-MOST_NEXT = 50
-"""Of the coming times that a schedule is asked for."""
-_PREFIX = "pipe:"
-_SHOWN = 80
 _CREATED, _ACCEPTED = 201, 202
-_CONFIG, _ENABLED = "config", "enabled"
 
 
-def name_of(call: Call) -> str:
-    """Return the pipe that `{p}` names, `pipe:x` and `x` alike; a glob must mean one."""
-    name = call.path("p").removeprefix(_PREFIX)
-    return resolve_one(f"{_PREFIX}{name}", call.pipes()).removeprefix(_PREFIX) if is_glob(name) else name
+def pipe_document(view: PipeView) -> dict[str, Any]:
+    """Return one pipe: the members that CONTRACT names first."""
+    return {
+        **pick(view, "name", "enabled", "schedule", "next_run", "last_run", "last_status", "running", "queued"),
+        **pick(view, "consecutive_failures", "config_error"),
+        "unit": f"pipe:{view.name}",
+        **pick(view, "last_success", "warnings", "title", "description", "agent", "presets", "events"),
+        "last_decision": _decision(view.last_decision),
+        **pick(view, "average_duration_seconds", "slower_than_schedule", "folder", "file"),
+    }
+
+
+def _decision(decision: Decision | None) -> dict[str, Any] | None:
+    return None if decision is None else pick(decision, "at", "text")
 
 
 def _pipe_answer(view: PipeView, status: int = 200) -> web.Response:
     return json_answer({"schema": "px.pipe/1", **pipe_document(view)}, status=status)
 
 
-async def _refuse_members(call: Call) -> None:
-    """Refuse a body that says something, where the path says it all: who sends one means what is not done."""
-    for name in await call.body_if_any():
-        shown = name[:_SHOWN]
-        raise refuse(f"/{shown}", f"The body has no use for {shown!r}.", "send none, or {}")
-
-
 async def list_pipes(call: Call) -> web.StreamResponse:
     """Answer with every pipe, broken ones included."""
-    return json_answer(
-        {"schema": "px.pipes/1", "pipes": [pipe_document(view) for view in call.context.pipes.snapshot()]}
-    )
+    pipes = [pipe_document(view) for view in call.context.pipes.snapshot()]
+    return json_answer({"schema": "px.pipes/1", "pipes": pipes})
 
 
-async def show_pipe(call: Call) -> web.StreamResponse:
+async def show_pipe(call: Call, query: PipeQuery) -> web.StreamResponse:
     """Answer with one pipe, and with `rendered` the prompt that it would be run with now."""
-    pipes, name = call.context.pipes, name_of(call)
+    pipes, name = call.context.pipes, pipe_name(call)
     document: dict[str, Any] = {"schema": "px.pipe/1", **pipe_document(pipes.get(name))}
     document["body"] = getattr(pipes.definition(name), "body", None)
-    if call.arguments.flag("rendered"):
+    if query.rendered:
         document["rendered"] = await pipes.rendered(name)
     return json_answer(document)
 
 
-async def add_pipe(call: Call) -> web.StreamResponse:
+async def add_pipe(call: Call, body: AddPipe) -> web.StreamResponse:
     """Install a pipe from a path, an https address or an example: disabled, checked, whole or not at all."""
-    members = Members(await call.body(), ("source", "name"))
-    source = members.text("source")
-    if source is None:
-        raise members.missing("source")
-    return _pipe_answer(await call.context.pipes.install(source, name=members.text("name")), _CREATED)
+    return _pipe_answer(await call.context.pipes.install(body.source, name=body.name), _CREATED)
 
 
-async def new_pipe(call: Call) -> web.StreamResponse:
+async def new_pipe(call: Call, body: NewPipe) -> web.StreamResponse:
     """Write a small pipe to start from."""
-    members = Members(await call.body(), ("name",))
-    name = members.text("name")
-    if name is None:
-        raise members.missing("name")
-    return _pipe_answer(await call.context.pipes.scaffold(name), _CREATED)
+    return _pipe_answer(await call.context.pipes.scaffold(body.name), _CREATED)
 
 
 async def remove_pipe(call: Call) -> web.StreamResponse:
     """Cancel what runs of it, then delete its folder."""
-    name = name_of(call)
+    name = pipe_name(call)
     await call.context.pipes.remove(name)
     return json_answer({"schema": "px.removed/1", "unit": f"pipe:{name}", "removed": True})
 
 
-async def run_pipe(call: Call) -> web.StreamResponse:
+async def run_pipe(call: Call, query: FinalQuery, body: RunPipe) -> web.StreamResponse:
     """Queue an execution: 202 with its row, or with `wait` 200 once it is final."""
-    members = Members(await call.body_if_any(), ("context", "queue", "timeout"))
-    timeout = members.number("timeout")
-    if timeout is not None and timeout <= 0:
-        raise refuse("/timeout", "/timeout must be more than 0 seconds.", "leave it out for the pipe's own")
-    request = RunRequest(members.mapping("context"), members.flag("queue"), timeout)
-    execution = await call.context.pipes.run(name_of(call), request)
-    if call.arguments.flag("wait"):
-        done = await call.context.pipes.wait(execution.id)
-        return json_answer({"schema": "px.execution/1", **whole_execution_document(done)})
-    return json_answer({"schema": "px.execution/1", **execution_document(execution)}, status=_ACCEPTED)
+    request = RunRequest(body.context, bool(body.queue), body.timeout)
+    document = await run_document(call, pipe_name(call), request, wait=query.wait)
+    return json_answer(document, status=200 if query.wait else _ACCEPTED)
 
 
-async def enable(call: Call) -> web.StreamResponse:
+async def run_document(
+    call: Call, name: str, request: RunRequest | None = None, *, wait: bool = False
+) -> dict[str, Any]:
+    """Queue an execution; return its row, with `wait` once it is final."""
+    execution = await call.context.pipes.run(name, request)
+    if wait:
+        return whole_document(await call.context.pipes.wait(execution.id))
+    return {"schema": "px.execution/1", **execution_document(execution)}
+
+
+async def enable(call: Call, body: EnablePipe) -> web.StreamResponse:
     """Let schedule and events start it, on this machine; with `{"enabled": false}` keep them from it."""
-    body = await call.body_if_any()
-    members = Members(body, (_ENABLED,))
-    if body and _ENABLED not in members:
-        raise members.missing(_ENABLED)
-    pipes = call.context.pipes
-    change = pipes.enable if members.flag(_ENABLED) or not body else pipes.disable
-    return _pipe_answer(await change(name_of(call)))
+    change = call.context.pipes.enable if body.enabled else call.context.pipes.disable
+    return _pipe_answer(await change(pipe_name(call)))
 
 
 async def disable(call: Call) -> web.StreamResponse:
     """Keep schedule and events from starting it; what waits in line is cancelled."""
-    await _refuse_members(call)
-    return _pipe_answer(await call.context.pipes.disable(name_of(call)))
+    return _pipe_answer(await call.context.pipes.disable(pipe_name(call)))
 
 
-async def configure(call: Call) -> web.StreamResponse:
+async def configure(call: Call, body: dict[str, Any]) -> web.StreamResponse:
     """Change keys of the front matter; `null` removes one. The body of the file is never touched."""
-    document = await call.body()
-    if set(document) == {_CONFIG} and isinstance(document[_CONFIG], dict):
-        document = document[_CONFIG]
-    if not document:
+    if set(body) == {"config"} and isinstance(body["config"], dict):
+        body = body["config"]
+    if not body:
         raise refuse("", "The body names no key.", 'for example {"schedule": "every 2h"}')
-    return _pipe_answer(await call.context.pipes.configure(name_of(call), document))
+    return _pipe_answer(await call.context.pipes.configure(pipe_name(call), body))
 
 
 async def validate(call: Call) -> web.StreamResponse:
     """Answer with every check of one pipe: pass, warn or fail, where, and the cure."""
-    name = name_of(call)
-    return json_answer(checks_document(name, await call.context.pipes.validate(name)))
+    name = pipe_name(call)
+    checks = [
+        {"verdict": it.status.value, "detail": it.message, **pick(it, "name", "hint", "line")}
+        for it in await call.context.pipes.validate(name)
+    ]
+    ok = all(check["verdict"] != "fail" for check in checks)
+    return json_answer({"schema": "px.pipe-validation/1", "pipe": name, "ok": ok, "checks": checks})
 
 
-async def next_runs(call: Call) -> web.StreamResponse:
+async def next_runs(call: Call, query: NextQuery) -> web.StreamResponse:
     """Answer when it is due next, and why."""
-    count = call.arguments.integer("count")
-    return json_answer(next_document(call.context.pipes.next(name_of(call), DEFAULT_NEXT if count is None else count)))
+    report = call.context.pipes.next(pipe_name(call), query.count)
+    upcoming = [rfc3339(each) for each in report.upcoming]
+    return json_answer(
+        {
+            "schema": "px.next/1",
+            **pick(report, "name", "enabled", "schedule", "summary", "timezone", "now", "events", "sentences"),
+            "next_run": upcoming[0] if upcoming else None,
+            "upcoming": upcoming,
+            "last_decision": _decision(report.last_decision),
+        }
+    )
 
 
 async def queue(call: Call) -> web.StreamResponse:
     """Answer with all lines and slots."""
-    return json_answer(queue_document(call.context.pipes.queue()))
+    groups = [
+        {
+            **pick(each, "group", "slots"),
+            "running": [execution_document(it) for it in each.running],
+            "waiting": [execution_document(it) for it in each.waiting],
+        }
+        for each in call.context.pipes.queue().groups
+    ]
+    return json_answer({"schema": "px.queue/1", "groups": groups})
 
 
 async def cancel_pipe(call: Call) -> web.StreamResponse:
     """Cancel what runs and waits of a pipe; answer once nothing of it is left."""
-    await _refuse_members(call)
-    cancelled = await call.context.pipes.cancel_pipe(name_of(call))
-    documents = [execution_document(each) for each in cancelled]
-    return json_answer({"schema": "px.executions/1", "executions": documents, "next_cursor": None})
+    return json_answer(await cancel_document(call, pipe_name(call)))
 
 
-async def publish_event(call: Call) -> web.StreamResponse:
+async def cancel_document(call: Call, name: str) -> dict[str, Any]:
+    """Cancel what runs and waits of a pipe; return what that was."""
+    documents = [execution_document(each) for each in await call.context.pipes.cancel_pipe(name)]
+    return {"schema": "px.executions/1", "executions": documents, "next_cursor": None}
+
+
+async def publish_event(call: Call, body: Happening) -> web.StreamResponse:
     """Take an event from outside: 202 with the pipes that it starts. The same `key` starts each of them once."""
-    members = Members(await call.body_if_any(), ("key", "data"))
-    event = PublishedEvent(call.path("name"), key=members.text("key"), facts=members.mapping("data"))
-    return json_answer(claims_document(await call.context.pipes.publish_event(event)), status=_ACCEPTED)
+    event = PublishedEvent(call.path("name"), key=body.key, facts=body.data)
+    claims = await call.context.pipes.publish_event(event)
+    known = pick(claims, "claimed", "suppressed")
+    return json_answer({"schema": "px.event-claims/1", **known}, status=_ACCEPTED)
 
 
-async def preview(call: Call) -> web.StreamResponse:
+async def preview(call: Call, body: PreviewSchedule) -> web.StreamResponse:
     """Answer what a schedule means, and when it would be due, without any pipe."""
-    members = Members(await call.body(), ("schedule", "timezone", "count"))
-    text = members.text("schedule")
-    if text is None:
-        raise members.missing("schedule")
-    count = members.whole("count", 1, MOST_NEXT) or DEFAULT_NEXT
-    document = call.context.pipes.preview(text, members.text("timezone"), count)
+    document = call.context.pipes.preview(body.schedule, body.timezone, body.count or DEFAULT_NEXT)
     return json_answer({"schema": "px.schedule/1", **document})

@@ -1,292 +1,222 @@
-"""The one table of routes. What is not here does not exist; what is here is described by `/api/openapi.json`."""
+"""The one table of routes. What is not here does not exist; what is here is described by `/api/openapi.json`.
+
+A row is method and path, handler, answers, and what else holds. An answer is `[STATUS ]SCHEMA` or `[STATUS ]MEDIA` with
+200 where no status stands: `-` is JSON of no schema; `ndjson`, `sse`, `raw`, `ipynb`, `text` are media; `nothing` and
+`websocket` have no body. What a route does is the docstring of its handler.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.api import daemon, events, logs, metrics, status, tool_files, tools, units
-from supervisord_py.api.call import json_answer
-from supervisord_py.api.kernel_routes import JUPYTER_ROUTES, KERNEL_ROUTES
-from supervisord_py.api.negotiation import JSON, NDJSON, PROMETHEUS, RAW, SSE
-from supervisord_py.api.openapi import openapi_document
-from supervisord_py.api.parameters import Form, Parameter
-from supervisord_py.api.pipe_routes import PIPE_ROUTES
-from supervisord_py.api.route import Access, Answer, Body, Ends, Returned, Route
+import msgspec
+from aiohttp import web
+
+from supervisord_py.api import (
+    daemon,
+    doctor,
+    events,
+    executions,
+    jupyter_channels,
+    jupyter_rest,
+    kernels,
+    logs,
+    metrics,
+    pipes,
+    status,
+    tools,
+    why,
+)  # fmt: skip
+from supervisord_py.api import schemas as s
+from supervisord_py.api.streams import json_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from supervisord_py.api.context import Call
 
-    from aiohttp import web
 
-    from supervisord_py.api.call import Call
+class Access(StrEnum):
+    """What a route needs. Every one needs the daemon's own user, root, or on TCP the token.
 
-READ, CHANGE, LIFE, ALONE = Access.READ, Access.CHANGE, Access.LIFE, Ends.BY_ITSELF
-_DAY = 86400.0
-_FOLLOW = Parameter("follow", Form.FLAG, "1: go on with what is to come")
-_UNITS = Parameter("unit", Form.TEXT, "only these: `x`, `tool:x`, or a glob", repeated=True)
-_WAIT = Parameter("wait", Form.FLAG, "0: answer at once, the work goes on")
-_EVENTS = (
-    _FOLLOW,
-    Parameter("unit", Form.TEXT, "only what concerns this unit"),
-    Parameter("after", Form.INTEGER, "only events after this id; 0 for all that is kept", maximum=2**63 - 1),
-    Parameter("limit", Form.INTEGER, "at most so many past events", minimum=1, maximum=100_000),
-)
-_LOGS = (
-    _FOLLOW,
-    Parameter("since", Form.TEXT, "from this time (RFC 3339) or age (10m) on"),
-    Parameter("stream", Form.TEXT, "only one of both", choices=("stdout", "stderr")),
-    Parameter("lines", Form.INTEGER, "only the last so many lines", maximum=1_000_000),
-    Parameter("cursor", Form.INTEGER, "from this position on", maximum=2**63 - 1),
-    Parameter("encoding", Form.TEXT, "of the bytes in NDJSON and SSE", choices=("text", "base64")),
-)
-_RUN = (
-    Parameter("timeout", Form.NUMBER, "seconds; waiting, starting and running together", maximum=_DAY * 7),
-    Parameter("keep_alive", Form.NUMBER, "seconds to stay warm; 0 none, -1 for ever", minimum=-1, maximum=1e9),
-)
-_TIMEOUT = Parameter("timeout", Form.NUMBER, "seconds", maximum=_DAY * 7)
+    `CHANGE` is refused while the daemon stops; `LIFE` steers the stop itself and is not; `READ` never changes anything.
+    """
+
+    READ = "read"
+    CHANGE = "change"
+    LIFE = "life"
+
+
+READ, CHANGE, LIFE = Access.READ, Access.CHANGE, Access.LIFE
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One row.
+
+    Attributes:
+        path: With `{name}` parts.
+        handler: Given the call, then the query and the body where the row names a Struct for them.
+        body: None where there is none, and what is sent is not looked at; `Body` where it must say nothing.
+        outlives: The work goes on when the client goes away before the answer.
+        streams: The answer to a POST is a stream: it is not kept for replay under an Idempotency-Key.
+        resumes: A POST with Last-Event-ID does nothing again, under whatever key: it is told the rest.
+        lenient: Query parameters that the row does not know are passed over.
+    """
+
+    method: str
+    path: str
+    handler: Callable[..., Awaitable[web.StreamResponse]]
+    returns: str
+    access: Access
+    query: type[s.Query] = s.Query
+    body: Any = None
+    outlives: bool = False
+    streams: bool = False
+    resumes: bool = False
+    lenient: bool = False
 
 
 async def openapi(call: Call) -> web.StreamResponse:
-    """Answer with the description of this table."""
+    """Answer with the description of the table of routes."""
+    from supervisord_py.api.openapi import openapi_document  # only who asks for it pays for it
+
     return json_answer(openapi_document(ROUTES, call.context.control.facts().version))
 
 
-def _json(schema: str | None, description: str, status_code: int = 200) -> Returned:
-    return Returned(description, JSON, status_code, schema)
+def _row(name: str, handler: Any, returns: str, **more: Any) -> Route:
+    method, _, path = name.partition(" ")
+    default = {"access": READ if method == "GET" else CHANGE}
+    return Route(method=method, path=path, handler=handler, returns=returns, **{**default, **more})
 
 
-def _route(
-    name: str,
-    answer: Answer,
-    access: Access,
-    summary: str,
-    returned: str | Sequence[str | Returned],
-    parameters: Sequence[Parameter] = (),
-    **more: Any,
-) -> Route:
-    """Return one row; `name` is method and path, a text in `returned` the schema of a JSON answer and what it is."""
-    method, path = name.split()
-    answers = [returned] if isinstance(returned, str) else returned
-    told: list[Returned] = []
-    for each in answers:
-        schema, _, what = each.partition(" ") if isinstance(each, str) else ("", "", "")
-        told.append(_json(schema, what) if isinstance(each, str) else each)
-    return Route(method, path, answer, access, summary, tuple(told), tuple(parameters), **more)
+def _work(name: str, handler: Any, returns: str, **more: Any) -> Route:
+    return _row(name, handler, returns, outlives=True, **more)
 
 
-ROUTES: tuple[Route, ...] = (
-    # -- the daemon
-    _route(
-        "GET /api/health", status.health, CHANGE, "Does the daemon serve? 503 while it stops.", "px.health/1 it serves"
-    ),
-    _route("GET /api/status", status.status, READ, "The daemon and every unit.", "px.status/1 status", [_UNITS]),
-    _route(
-        "GET /api/events",
-        events.events,
-        READ,
-        "What happened, and with follow what happens.",
-        [Returned("one event a line", NDJSON), Returned("events with ids", SSE)],
-        _EVENTS,
-    ),
-    _route(
-        "GET /api/metrics", metrics.metrics, READ, "Prometheus metrics.", [Returned("text format 0.0.4", PROMETHEUS)]
-    ),
-    _route("GET /api/openapi.json", openapi, READ, "This description.", [_json(None, "OpenAPI 3.1")]),
-    _route(
-        "GET /api/doctor", daemon.doctor, READ, "Checks, each with the command that repairs it.", "px.doctor/1 checks"
-    ),
-    _route(
-        "GET /api/config", daemon.show_config, READ, "Effective settings with their origin.", "px.config/1 settings"
-    ),
-    _route("GET /api/daemon", daemon.show_daemon, READ, "Keeper, control plane, rungs.", "px.daemon/1 the daemon"),
-    _route(
-        "POST /api/daemon/reload",
-        daemon.reload,
-        CHANGE,
-        "Read settings and tools again.",
-        "px.reload/1 what changed",
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/daemon/restart",
-        daemon.restart,
-        CHANGE,
-        "Replace the control plane and keep the children; with all=1 begin anew.",
-        [_json("px.daemon-wish/1", "accepted", 202)],
-        [Parameter("all", Form.FLAG, "1: stop the children as well")],
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/daemon/stop",
-        daemon.stop,
-        LIFE,
-        "Stop every child in order, then the daemon.",
-        [_json("px.daemon-wish/1", "accepted", 202)],
-        ends=ALONE,
-    ),
-    # -- units
-    _route(
-        "GET /api/units",
-        status.list_units,
-        READ,
-        "What names and globs mean.",
-        "px.units/1 units",
-        [Parameter("name", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True)],
-    ),
-    *(
-        _route(
-            f"POST /api/units/{verb}",
-            answer,
-            CHANGE,
-            f"{verb.capitalize()} several units; 200 with an answer or a problem for each of them.",
-            f"px.{verb}-units/1 what became of each",
-            [Parameter("unit", Form.TEXT, "`x`, `tool:x`, or a glob", repeated=True), _TIMEOUT, _WAIT],
-            ends=ALONE,
-        )
-        for verb, answer in (("start", units.start), ("stop", units.stop), ("restart", units.restart))
-    ),
-    _route(
-        "GET /api/units/{u}/logs",
-        logs.unit_logs,
-        READ,
-        "Output; follows across rotation and restarts.",
-        [
-            Returned("bytes as they came; X-Cursor is where to go on", RAW),
-            Returned("one piece a line", NDJSON),
-            Returned("pieces with positions as ids", SSE),
-        ],
-        _LOGS,
-    ),
-    _route(
-        "GET /api/units/{u}/wait",
-        units.wait,
-        READ,
-        "Answer once the unit is ready, stopped or done; 504 when the time is over.",
-        "px.wait/1 outcome",
-        [Parameter("for", Form.TEXT, "the goal", choices=("ready", "stopped", "done")), _TIMEOUT],
-    ),
-    _route(
-        "GET /api/units/{u}/why",
-        units.why,
-        READ,
-        "The causal chain that led to the unit's state.",
-        "px.why/1 explanation",
-    ),
-    # -- tools
-    _route("GET /api/launcher/state", tools.launcher_state, READ, "The warm set, by tool.", [_json(None, "by tool")]),
-    _route("GET /api/tools", tools.list_tools, READ, "The catalog.", "px.tools/1 tools"),
-    _route(
-        "GET /api/tools/{t}",
-        tools.show_tool,
-        READ,
-        "One tool with manifest, input schema and limits.",
-        "px.tool/1 tool",
-    ),
-    _route(
-        "POST /api/tools/{t}/run",
-        tools.run,
-        CHANGE,
-        "Run a tool once; the answer is the tool's own.",
-        [_json(None, "the tool's answer, whatever its type")],
-        _RUN,
-        body=Body.ANY,
-    ),
-    _route(
-        "POST /api/tools/{t}/stream",
-        tools.stream,
-        CHANGE,
-        "Run a tool once; items are passed on as they come.",
-        [Returned("the tool's events", SSE), Returned("the tool's lines", NDJSON)],
-        _RUN,
-        body=Body.ANY,
-        streams=True,
-    ),
-    _route(
-        "GET /api/tools/{t}/lease",
-        tools.lease,
-        CHANGE,
-        "Hold a warm instance while the connection stays open.",
-        [Returned("one line: address, port, pid", NDJSON)],
-        [_TIMEOUT],
-    ),
-    _route(
-        "POST /api/tools/{t}/start",
-        tools.start,
-        CHANGE,
-        "Warm a tool up.",
-        ["px.start/1 ready", _json("px.start/1", "begun (wait=0)", 202)],
-        [_TIMEOUT, _WAIT],
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/tools/{t}/stop",
-        tools.stop,
-        CHANGE,
-        "Stop a tool; 409 names what is left of it.",
-        ["px.stop/1 nothing is left", _json("px.stop/1", "begun (wait=0)", 202)],
-        [_TIMEOUT, _WAIT],
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/tools/new",
-        tool_files.new,
-        CHANGE,
-        "Write a working tool to start from.",
-        [_json("px.tool/1", "the tool", 201)],
-        body=Body.OBJECT,
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/tools/add",
-        tool_files.add,
-        CHANGE,
-        "Copy a tool into the tools directory.",
-        [_json("px.tool/1", "the tool", 201)],
-        body=Body.OBJECT,
-        ends=ALONE,
-    ),
-    _route(
-        "DELETE /api/tools/{t}",
-        tool_files.remove,
-        CHANGE,
-        "Delete a tool's folder; one that runs only with force=1.",
-        "px.removed/1 it is gone",
-        [Parameter("force", Form.FLAG, "1: stop it first; also outside the tools directory")],
-        ends=ALONE,
-    ),
-    _route(
-        "POST /api/tools/{t}/validate",
-        tool_files.validate,
-        CHANGE,
-        "Run the twelve checks.",
-        "px.validation/1 the report",
-    ),
-    _route(
-        "POST /api/tools/{t}/debug",
-        tool_files.debug,
-        CHANGE,
-        "Walk the failure table.",
-        "px.debug/1 the cases, with evidence",
-    ),
-    _route(
-        "POST /api/tools/{t}/sync",
-        tool_files.sync,
-        CHANGE,
-        "Build the tool's .venv.",
-        [Returned("lines of progress; the last one has `done`, or is a problem document", NDJSON)],
-        streams=True,
-    ),
-    _route(
-        "PUT /api/tools/{t}/pin",
-        tools.pin,
-        CHANGE,
-        "Exempt from LRU eviction; with forever=1 from age as well.",
-        "px.pin/1 pinned",
-        [Parameter("forever", Form.FLAG, "1: exempt from age as well")],
-        ends=ALONE,
-    ),
-    _route("DELETE /api/tools/{t}/pin", tools.unpin, CHANGE, "Take a pin away.", "px.pin/1 no pin", ends=ALONE),
-    *KERNEL_ROUTES,
-    *JUPYTER_ROUTES,
-    *PIPE_ROUTES,
+def _jupyter(name: str, handler: Any, returns: str, **more: Any) -> Route:
+    """Return a row of Jupyter's API: whoever made the request, what it begins goes on without the client."""
+    method, _, path = name.partition(" ")
+    outlives = method != "GET"
+    return _row(f"{method} /jupyter/api{path}", handler, returns, outlives=outlives, lenient=True, **more)
+
+
+DAEMON = (
+    _row("GET /api/health", daemon.health, "px.health/1", access=CHANGE),
+    _row("GET /api/status", status.status, "px.status/1", query=s.UnitsQuery),
+    _row("GET /api/events", events.events, "ndjson, sse", query=s.EventsQuery),
+    _row("GET /api/metrics", metrics.metrics, "text"),
+    _row("GET /api/openapi.json", openapi, "-"),
+    _row("GET /api/doctor", doctor.doctor, "px.doctor/1"),
+    _row("GET /api/config", daemon.show_config, "px.config/1"),
+    _row("GET /api/daemon", daemon.show_daemon, "px.daemon/1"),
+    _work("POST /api/daemon/reload", daemon.reload, "px.reload/1"),
+    _work("POST /api/daemon/restart", daemon.restart, "202 px.daemon-wish/1", query=s.AllQuery),
+    _work("POST /api/daemon/stop", daemon.stop, "202 px.daemon-wish/1", access=LIFE),
 )
+
+UNITS = (
+    _row("GET /api/units", status.list_units, "px.units/1", query=s.NamesQuery),
+    _work("POST /api/units/start", status.change, "px.start-units/1", query=s.BatchQuery),
+    _work("POST /api/units/stop", status.change, "px.stop-units/1", query=s.BatchQuery),
+    _work("POST /api/units/restart", status.change, "px.restart-units/1", query=s.BatchQuery),
+    _row("GET /api/units/{u}/logs", logs.unit_logs, "raw, ndjson, sse", query=s.LogsQuery),
+    _row("GET /api/units/{u}/wait", status.wait, "px.wait/1", query=s.UntilQuery),
+    _row("GET /api/units/{u}/why", why.why, "px.why/1"),
+)
+
+TOOLS = (
+    _row("GET /api/launcher/state", tools.launcher_state, "-"),
+    _row("GET /api/tools", tools.list_tools, "px.tools/1"),
+    _row("GET /api/tools/{t}", tools.show_tool, "px.tool/1"),
+    _row("POST /api/tools/{t}/run", tools.run, "-", query=s.RunQuery),
+    _row("POST /api/tools/{t}/stream", tools.stream, "sse, ndjson", query=s.RunQuery, streams=True),
+    _row("GET /api/tools/{t}/lease", tools.lease, "ndjson", query=s.TimeoutQuery, access=CHANGE),
+    _work("POST /api/tools/{t}/start", tools.start, "px.start/1, 202 px.start/1", query=s.WorkQuery),
+    _work("POST /api/tools/{t}/stop", tools.stop, "px.stop/1, 202 px.stop/1", query=s.WorkQuery),
+    _work("POST /api/tools/new", tools.new, "201 px.tool/1", body=s.NewTool),
+    _work("POST /api/tools/add", tools.add, "201 px.tool/1", body=s.AddTool),
+    _work("DELETE /api/tools/{t}", tools.remove, "px.removed/1", query=s.ForceQuery),
+    _row("POST /api/tools/{t}/validate", tools.validate, "px.validation/1"),
+    _row("POST /api/tools/{t}/debug", tools.debug, "px.debug/1"),
+    _row("POST /api/tools/{t}/sync", tools.sync, "ndjson", streams=True),
+    _work("PUT /api/tools/{t}/pin", tools.pin, "px.pin/1", query=s.PinQuery),
+    _work("DELETE /api/tools/{t}/pin", tools.unpin, "px.pin/1"),
+)
+
+KERNELS = (
+    _row("GET /api/kernels", kernels.list_kernels, "px.kernels/1"),
+    _work(
+        "POST /api/kernels",
+        kernels.begin,
+        "px.kernel/1, 201 px.kernel/1, ndjson, sse, 204 nothing",
+        body=s.StartKernel,
+        resumes=True,
+    ),
+    _row("GET /api/kernels/{k}", kernels.show_kernel, "px.kernel/1", query=s.SessionQuery),
+    _work("DELETE /api/kernels/{k}", kernels.stop, "px.stop/1, 202 px.stop/1", query=s.SessionWorkQuery),
+    _work("POST /api/kernels/{k}/stop", kernels.stop, "px.stop/1, 202 px.stop/1", query=s.SessionWorkQuery),
+    _work("POST /api/kernels/{k}/start", kernels.start, "px.start/1, 202 px.start/1", query=s.SessionWorkQuery),
+    _work("POST /api/kernels/{k}/restart", kernels.restart, "px.kernel/1", query=s.SessionQuery),
+    _work("POST /api/kernels/{k}/interrupt", kernels.interrupt, "px.interrupt/1", query=s.InterruptQuery),
+    _row("POST /api/kernels/{k}/use", kernels.use, "px.kernel/1", query=s.SessionQuery),
+    _row(
+        "POST /api/kernels/{k}/execute",
+        kernels.execute,
+        "px.exec/1, ndjson, sse, 204 nothing",
+        body=s.Execute,
+        resumes=True,
+    ),
+    _row("GET /api/kernels/{k}/cells", kernels.list_cells, "px.cells/1", query=s.SessionQuery),
+    _row("GET /api/kernels/{k}/cells/{id}/output", kernels.cell_output, "raw", query=s.CellPageQuery),
+    _row("GET /api/kernels/{k}/artifacts/{id}", kernels.artifact, "raw", query=s.SessionQuery),
+    _row("GET /api/kernels/{k}/notebook", kernels.notebook, "ipynb", query=s.SessionQuery),
+    _row("GET /api/capabilities", kernels.capabilities, "px.capabilities/1", query=s.SessionQuery),
+    _row("GET /api/kernelspecs", jupyter_rest.list_specs, "-"),
+)
+
+JUPYTER = (
+    _jupyter("GET ", jupyter_rest.version, "-"),
+    _jupyter("GET /kernelspecs", jupyter_rest.list_specs, "-"),
+    _jupyter("GET /kernelspecs/{name}", jupyter_rest.show_spec, "-"),
+    _jupyter("GET /kernels", jupyter_rest.list_kernels, "-"),
+    _jupyter("POST /kernels", jupyter_rest.begin, "201 -"),
+    _jupyter("GET /kernels/{uuid}", jupyter_rest.show_kernel, "-"),
+    _jupyter("DELETE /kernels/{uuid}", jupyter_rest.end, "204 nothing"),
+    _jupyter("POST /kernels/{uuid}/interrupt", jupyter_rest.interrupt, "204 nothing"),
+    _jupyter("POST /kernels/{uuid}/restart", jupyter_rest.restart, "-"),
+    _jupyter("GET /kernels/{uuid}/channels", jupyter_channels.channels, "101 websocket", access=CHANGE),
+)
+
+PIPES = (
+    _row("GET /api/pipes", pipes.list_pipes, "px.pipes/1"),
+    _work("POST /api/pipes", pipes.add_pipe, "201 px.pipe/1", body=s.AddPipe),
+    _work("POST /api/pipes/new", pipes.new_pipe, "201 px.pipe/1", body=s.NewPipe),
+    _row("GET /api/pipes/queue", pipes.queue, "px.queue/1"),
+    _row("POST /api/pipes/schedule/preview", pipes.preview, "px.schedule/1", body=s.PreviewSchedule, access=READ),
+    _row("GET /api/pipes/{p}", pipes.show_pipe, "px.pipe/1", query=s.PipeQuery),
+    _work("DELETE /api/pipes/{p}", pipes.remove_pipe, "px.removed/1"),
+    _row(
+        "POST /api/pipes/{p}/run",
+        pipes.run_pipe,
+        "202 px.execution/1, px.execution/1",
+        query=s.FinalQuery,
+        body=s.RunPipe,
+    ),
+    _work("POST /api/pipes/{p}/enable", pipes.enable, "px.pipe/1", body=s.EnablePipe),
+    _work("POST /api/pipes/{p}/disable", pipes.disable, "px.pipe/1", body=s.Body),
+    _work("POST /api/pipes/{p}/config", pipes.configure, "px.pipe/1", body=dict[str, Any]),
+    _work("POST /api/pipes/{p}/cancel", pipes.cancel_pipe, "px.executions/1", body=s.Body),
+    _row("POST /api/pipes/{p}/validate", pipes.validate, "px.pipe-validation/1", access=READ),
+    _row("GET /api/pipes/{p}/next", pipes.next_runs, "px.next/1", query=s.NextQuery),
+    _row("GET /api/executions", executions.list_all, "px.executions/1", query=s.AllExecutionsQuery),
+    _row("GET /api/pipes/{p}/executions", executions.list_executions, "px.executions/1", query=s.ExecutionsQuery),
+    _row("GET /api/pipes/{p}/executions/{id}", executions.show_execution, "px.execution/1", query=s.FinalQuery),
+    _row("GET /api/executions/{id}", executions.show_execution, "px.execution/1", query=s.FinalQuery),
+    _work("POST /api/pipes/{p}/executions/{id}/cancel", executions.cancel, "px.execution/1"),
+    _work("POST /api/pipes/{p}/executions/{id}/retry", executions.retry, "202 px.execution/1"),
+    _row("GET /api/pipes/{p}/executions/{id}/output", executions.output, "raw", query=s.OutputQuery),
+    _row("GET /api/pipes/{p}/executions/{id}/tail", executions.tail, "sse, ndjson", query=s.TailQuery),
+    _work("POST /api/events/{name}", pipes.publish_event, "202 px.event-claims/1", body=s.Happening),
+)
+
+ROUTES: tuple[Route, ...] = (*DAEMON, *UNITS, *TOOLS, *KERNELS, *JUPYTER, *PIPES)

@@ -1,250 +1,150 @@
-"""The status document (CONTRACT §3): everything held and everything that could be, derived when asked."""
+"""`/api/status` and `/api/units…`: how all is, and several units started, stopped or waited for."""
 
 from __future__ import annotations
 
-import contextlib
-import time
+import asyncio
+from contextlib import aclosing, closing
 from typing import TYPE_CHECKING, Any
 
-import psutil
+import msgspec
 
-from supervisord_py.api.call import json_answer
-from supervisord_py.api.pipe_documents import health_document
-from supervisord_py.api.pipe_units import PipeState, pipe_unit_document
-from supervisord_py.api.times import rfc3339
-from supervisord_py.errors import PxError
-from supervisord_py.kernels.session import SessionView
+from supervisord_py.api import kernels, pipes, tools
+from supervisord_py.api.daemon import daemon_document
+from supervisord_py.api.streams import json_answer, pick, until_closing
+from supervisord_py.api.units import PipeUnit, all_units, cold, measured, unit_named, units_named
+from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     from aiohttp import web
 
-    from supervisord_py.api.call import Call
-    from supervisord_py.process.model import TreeStat
-    from supervisord_py.tools.catalog import Entry
-    from supervisord_py.tools.service import ToolState
+    from supervisord_py.api.context import Call
+    from supervisord_py.api.schemas import BatchQuery, NamesQuery, UnitsQuery, UntilQuery
+    from supervisord_py.api.units import UnitView
+
+_DEFAULT_WAIT_SECONDS = 60.0
+_READY = frozenset({"ready", "idle", "busy"})
+_UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
+_OFF = frozenset({"cold", "stopped"})
 
 
-async def health(call: Call) -> web.StreamResponse:
-    """Answer that the API serves, and what works only in part."""
-    facts = call.context.control.facts()
-    degraded = [{"part": one["part"], "detail": one["detail"]} for one in degraded_parts(call)]
-    pipes = call.context.pipes.health()
-    if pipes.scheduler_error is not None:
-        degraded.append({"part": "scheduler", "detail": f"was restarted: {pipes.scheduler_error}"})
-    return json_answer(
-        {
-            "schema": "px.health/1",
-            "ok": True,
-            "version": facts.version,
-            "daemon_id": facts.daemon_id,
-            "degraded": degraded,
-            "pipes": health_document(pipes),
-        }
-    )
-
-
-async def status(call: Call) -> web.StreamResponse:
+async def status(call: Call, query: UnitsQuery) -> web.StreamResponse:
     """Answer with the daemon and the units asked for; when none was named, all but kernels that are only remembered."""
-    wanted = call.named_units("unit")
-    units = await unit_documents(call, wanted)
+    units = await measured(call, units_named(call, query.unit))
     return json_answer({"schema": "px.status/1", "daemon": daemon_document(call), "units": units})
 
 
-async def list_units(call: Call) -> web.StreamResponse:
+async def list_units(call: Call, query: NamesQuery) -> web.StreamResponse:
     """Answer with the units that names and globs mean."""
-    wanted = call.named_units("name")
-    states = call.unit_states()
-    units = [
-        {
-            "unit": unit,
-            "kind": unit.partition(":")[0],
-            "name": unit.partition(":")[2],
-            "state": str(states[unit].state) if unit in states else "cold",
-        }
-        for unit in wanted
-    ]
+    units = [pick(view, "unit", "kind", "name", "state") for view in units_named(call, query.name)]
     return json_answer({"schema": "px.units/1", "units": units})
 
 
-def daemon_document(call: Call) -> dict[str, Any]:
-    """Return the `daemon` object: keeper, control plane, and the rungs of the ladders in use."""
-    facts, caps = call.context.control.facts(), call.context.placement.caps
-    return {
-        "version": facts.version,
-        "daemon_id": facts.daemon_id,
-        "socket": facts.socket,
-        "system": facts.system,
-        "stopping": call.context.control.stopping,
-        "keeper": {
-            "pid": caps.keeper_pid,
-            "started_at": rfc3339(caps.keeper_started_at),
-            "rss_bytes": resident_bytes(caps.keeper_pid),
-        },
-        "control": {
-            "pid": facts.control_pid,
-            "started_at": rfc3339(facts.control_started_at),
-            "restarts": caps.control_restarts,
-            "rss_bytes": resident_bytes(facts.control_pid),
-        },
-        "kill_rung": caps.kill_rung,
-        "memory_rung": caps.memory_rung,
-        "interrupted": [
-            {"instance": one.instance, "unit": one.unit, "pid": one.pid} for one in call.context.interrupted
-        ],
-        "degraded": degraded_parts(call),
-    }
+async def change(call: Call, query: BatchQuery) -> web.StreamResponse:
+    """Start, stop or restart every unit that the names mean; `results` has one member a unit.
+
+    It is done to all of them at the same time; one that fails has its problem where the others have their answer.
+    """
+    verb = call.request.path.rpartition("/")[2]
+    if not query.unit:
+        raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
+    units = units_named(call, query.unit)
+    answers = await asyncio.gather(*(_act(call, query, verb, unit) for unit in units), return_exceptions=True)
+    results: list[dict[str, Any]] = []
+    for unit, answer in zip(units, answers, strict=True):
+        if isinstance(answer, BaseException) and not isinstance(answer, PxError):
+            raise answer
+        problem = answer.problem() if isinstance(answer, PxError) else None
+        results.append({"unit": unit.unit, "answer": None if problem else answer, "problem": problem})
+    return json_answer({"schema": f"px.{verb}-units/1", "results": results})
 
 
-def degraded_parts(call: Call) -> list[dict[str, str]]:
-    """Return what works only in part: `{part, detail, repair}` each."""
-    told = [
-        {"part": one.part, "detail": one.detail, "repair": one.repair} for one in call.context.control.degradations()
-    ]
-    refused = [
-        {
-            "part": f"output of {unit}",
-            "detail": f"the disk refuses it, and its agent waits: {why}",
-            "repair": "df -h, then free some space",
-        }
-        for unit, why in call.context.pipes.refused_output().items()
-    ]
-    return told + refused
+async def _act(call: Call, query: BatchQuery, verb: str, view: UnitView) -> dict[str, Any]:
+    """Start, stop or restart one unit. A stop within a restart is always waited for."""
+    if view.kind == "pipe":
+        if verb == "start":
+            return await pipes.run_document(call, view.name, wait=query.wait is True)
+        if verb == "stop":
+            return await within(call, query.timeout, view.unit, pipes.cancel_document(call, view.name))
+        raise BadRequestError(
+            "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
+            hint=f"pxctl stop {view.unit} && pxctl start {view.unit}; the last one again: pxctl pipe retry ID",
+            unit=view.unit,
+        )
+    if verb == "restart":
+        if view.kind == "kernel" and query.wait is not False:  # calls in line are kept
+            return await within(call, query.timeout, view.unit, kernels.restart_document(call, view.name))
+        waiting = msgspec.structs.replace(query, wait=True)
+        await _act(call, waiting, "stop", view)
+        return await _act(call, query, "start", view)
+    room: Any = kernels if view.kind == "kernel" else tools
+    act = room.start_document if verb == "start" else room.stop_document
+    document: dict[str, Any] = (await act(call, [view.name], query))[0]
+    return document
 
 
-def resident_bytes(pid: int) -> int | None:
-    """Return the resident memory of one process; None when it cannot be read."""
-    with contextlib.suppress(psutil.Error):
-        return int(psutil.Process(pid).memory_info().rss)
-    return None
+async def within(call: Call, seconds: float | None, unit: str, work: Any) -> dict[str, Any]:
+    """Wait for work that goes on when the time is over.
+
+    Raises:
+        TimedOutError: It is.
+    """
+    task: asyncio.Task[dict[str, Any]] = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    if not done:
+        call.live.leave(task)
+        raise TimedOutError(f"{unit} is not done in time; it goes on.", hint=f"pxctl why {unit}", unit=unit)
+    return task.result()
 
 
-async def unit_documents(call: Call, wanted: Collection[str]) -> list[dict[str, Any]]:
-    """Return the objects of the wanted units, in their order."""
-    entries, tools = call.entries(), call.states()
-    others: dict[str, SessionView | PipeState] = {**call.sessions(), **call.pipes()}
-    known_instances = [*(one.instance for one in tools.values()), *(one.instance for one in others.values())]
-    instances = [one for one in known_instances if one is not None]
-    stats = await measure(call, instances)
-    now = time.monotonic()
-    call.live.cpu.keep_only(instances)
-    documents = []
-    for unit in wanted:
-        known = others.get(unit) or tools.get(unit)
-        match others.get(unit):
-            case SessionView() as session:
-                document = _kernel_document(session)
-            case PipeState() as pipe:
-                document = pipe_unit_document(pipe)
-            case None:
-                document = _unit_document(unit, tools.get(unit), entries.get(unit))
-        instance = None if known is None else known.instance
-        if instance is not None and instance in stats:
-            measured = stats[instance]
-            document["rss_bytes"] = measured.rss_bytes
-            document["processes"] = measured.processes
-            document["cpu_percent"] = call.live.cpu.percent(instance, measured.cpu_seconds, now)
-        documents.append(document)
-    return documents
+async def wait(call: Call, query: UntilQuery) -> web.StreamResponse:
+    """Answer once the unit is as wanted, or once it cannot become so any more.
 
-
-async def measure(call: Call, instances: list[str]) -> Mapping[str, TreeStat]:
-    """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
-    if not instances:
-        return {}
+    `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
+    error of the request. 504 when the time is over.
+    """
+    unit, timeout = unit_named(call).unit, query.timeout
     try:
-        return await call.context.placement.stat(instances)
-    except PxError:
-        return {}
+        async with asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout):
+            view, ok = await _until(call, unit, query.goal)
+    except TimeoutError as error:
+        state = (all_units(call.context).get(unit) or cold(unit)).state
+        raise TimedOutError(
+            f"{unit} is {state}, not {query.goal}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
+        ) from error
+    return json_answer({"schema": "px.wait/1", **pick(view, "unit", "state", "reason"), "ok": ok})
 
 
-def _unit_document(unit: str, state: ToolState | None, entry: Entry | None) -> dict[str, Any]:
-    kind, _, name = unit.partition(":")
-    started = None if state is None else state.started_at
-    document: dict[str, Any] = {
-        "unit": unit,
-        "kind": kind,
-        "name": name,
-        "state": "cold" if state is None else str(state.state),
-        "reason": None if state is None or state.reason is None else str(state.reason),
-        "pid": None if state is None else state.pid,
-        "started_at": rfc3339(started),
-        "uptime_seconds": None if started is None else round(max(0.0, time.time() - started), 3),
-        "rss_bytes": None,
-        "cpu_percent": None,
-        "last_used": None if state is None else rfc3339(state.last_used),
-        "in_flight": 0 if state is None else state.in_flight,
-        "pinned": False if state is None else bool(state.pinned),
-        "start_method": None if state is None else state.start_method,
-        "restarts": 0 if state is None else state.restarts,
-        "next_run": None,
-        "config_error": config_error(entry),
-    }
-    extra = {
-        "port": None if state is None else state.port,
-        "instance": None if state is None else state.instance,
-        "waiting": 0 if state is None else state.waiting,
-        "processes": None,
-        "cold_start_ms": None if state is None else state.cold_start_ms,
-        "failure": None if state is None else state.failure,
-        "survivors": [] if state is None else list(state.survivors),
-        "warnings": _warnings(state, entry),
-        "config_problem": None if entry is None or entry.error is None else entry.error.problem(),
-    }
-    return {**document, **extra}
+async def _until(call: Call, unit: str, goal: str) -> tuple[UnitView, bool]:
+    """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
+    beat_seconds = call.context.config.stream_heartbeat_seconds
+    with closing(call.context.events.subscribe(unit=unit)) as subscription:
+        began = False
+        async with aclosing(until_closing(aiter(subscription), call.live.closing, beat_seconds)) as news:
+            while True:
+                view = all_units(call.context).get(unit) or cold(unit)
+                verdict = reached(goal, view, began=began)
+                if verdict is not None:
+                    return view, verdict
+                began = began or view.state in _UNDER_WAY
+                if await anext(news, None) is None:
+                    raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
 
 
-def _kernel_document(view: SessionView) -> dict[str, Any]:
-    """Return the object of a kernel: the members of every unit, and its own."""
-    started = view.started_at
-    document: dict[str, Any] = {
-        "unit": view.unit,
-        "kind": "kernel",
-        "name": view.id,
-        "state": view.state.value,
-        "reason": None if view.reason is None else view.reason.value,
-        "pid": view.pid,
-        "started_at": rfc3339(started),
-        "uptime_seconds": None if started is None else round(max(0.0, time.time() - started), 3),
-        "rss_bytes": view.rss_bytes,
-        "cpu_percent": None,
-        "last_used": rfc3339(view.last_used),
-        "in_flight": int(view.running is not None),
-        "pinned": False,
-        "start_method": view.start_method,
-        "restarts": view.restarts,
-        "next_run": None,
-        "config_error": None,
-    }
-    return {**document, **_kernels_own(view)}
+def reached(goal: str, view: UnitView, *, began: bool) -> bool | None:
+    """Say whether a goal is reached, or out of reach (False), or may still come (None).
 
-
-def _kernels_own(view: SessionView) -> dict[str, Any]:
-    return {
-        "port": None,
-        "instance": view.instance,
-        "waiting": view.queued,
-        "processes": None,
-        "cold_start_ms": view.cold_start_ms,
-        "failure": view.failure,
-        "survivors": [],
-        "warnings": list(view.notices),
-        "config_problem": None,
-        "session": view.key.name,
-        "cwd": view.key.cwd,
-        "interpreter": view.key.interpreter,
-        "backend": view.key.backend.value,
-        "running": view.running,
-    }
-
-
-def _warnings(state: ToolState | None, entry: Entry | None) -> list[str]:
-    if state is not None:
-        return list(state.warnings)
-    return [] if entry is None else list(entry.warnings)
-
-
-def config_error(entry: Entry | None) -> str | None:
-    """Return what is wrong with a tool's files, with file, line and JSON pointer; None when nothing is."""
-    return None if entry is None or entry.error is None else entry.error.detail
+    A cold unit, or a kernel that is stopped, may still be started by someone else, unless it was seen starting before:
+    then its start has failed. A pipe is done with the good end of its last execution.
+    """
+    word = view.state
+    if isinstance(view, PipeUnit):
+        if goal == "ready":
+            return word in {"running", "queued", "idle"}
+        if word in {"running", "queued"}:
+            return None
+        return goal == "stopped" or view.last_status in {None, "completed"}
+    if goal == "stopped":
+        return True if word in _OFF | {"failed"} else None
+    if word in (_READY if goal == "ready" else {"ready", "idle"} | _OFF):
+        return True
+    return False if word == "failed" or (goal == "ready" and began and word in _OFF) else None

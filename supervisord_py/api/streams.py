@@ -1,4 +1,4 @@
-"""Answers that go on: frames of SSE and NDJSON, and waiting for the next thing to send without outliving anyone.
+"""What goes out: JSON, frames of SSE and NDJSON, times, and answers that go on without outliving anyone.
 
 A slow reader stalls only its own task: what it misses meanwhile is dropped where it was buffered (the event stream's
 subscription, the output segments), and a gap marker takes its place. A stream ends when the client goes, when its
@@ -8,46 +8,90 @@ source ends, or when the daemon closes.
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
+import json
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import msgspec
 from aiohttp import web
 
-from supervisord_py.api.call import cancel_and_wait
-from supervisord_py.api.json_text import json_bytes, json_text
-from supervisord_py.api.negotiation import SSE
+from supervisord_py.api.context import cancel_and_wait
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.context import Call
 
 T = TypeVar("T")
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+NDJSON = "application/x-ndjson"
+SSE = "text/event-stream"
+RAW = "application/octet-stream"
 SSE_HEARTBEAT = b": still here\n\n"
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+_TIMES = frozenset({
+    "started_at", "queued_at", "finished_at", "ended_at", "ready_at", "not_before", "context_start", "context_end",
+    "last_used", "last_run", "last_success", "next_run", "at",
+})  # fmt: skip
+"""Members that are Unix seconds within and RFC 3339 outside."""
 
 
-class Silence(Enum):
-    """Nothing came for a heartbeat's time."""
-
-    BEAT = "beat"
-
-
-BEAT: Final = Silence.BEAT
+def rfc3339(moment: float | None) -> str | None:
+    """Write Unix seconds as RFC 3339 UTC with milliseconds; None stays None."""
+    if moment is None:
+        return None
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def ndjson_line(document: Any) -> bytes:
-    """Return one line of NDJSON."""
-    return json_bytes(document) + b"\n"
+def pick(value: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes of an object as the members of a document: times as RFC 3339, the rest as it is."""
+    return {name: rfc3339(getattr(value, name)) if name in _TIMES else getattr(value, name) for name in names}
 
 
-def sse_frame(document: Any, *, identifier: int | str | None = None, event: str | None = None) -> bytes:
-    """Return one event of a text/event-stream; JSON holds no raw line break, so one `data:` line is enough."""
-    lines = [] if identifier is None else [f"id: {identifier}"]
-    if event is not None:
-        lines.append(f"event: {event}")
-    lines.append("data: " + json_text(document))
-    return ("\n".join(lines) + "\n\n").encode()
+def json_bytes(document: Any) -> bytes:
+    """Write a document as compact JSON in UTF-8: Structs, dataclasses and enums too; what is no number is null.
+
+    Half of a surrogate pair (an undecodable file name in a traceback) is no UTF-8: it leaves as its JSON escape.
+    """
+    try:
+        return _ENCODER.encode(document)
+    except (UnicodeEncodeError, OverflowError, ValueError):  # half a pair, or a whole number over 64 bits
+        plain = json.loads(json.dumps(msgspec.to_builtins(document, enc_hook=str)), parse_constant=lambda _: None)
+        return json.dumps(plain, allow_nan=False, separators=(",", ":")).encode()
+
+
+def json_answer(document: Any, *, status: int = 200) -> web.Response:
+    """Return a JSON answer."""
+    return web.Response(status=status, body=json_bytes(document), content_type=JSON)
+
+
+def raw_answer(page: Any, **more: Any) -> web.Response:
+    """Return a page of output (`data`, `offset`, `total_bytes`, `complete`) as bytes that no browser interprets."""
+    facts = {"X-Offset": page.offset, "X-Total-Bytes": page.total_bytes, "X-Complete": page.complete, **more}
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    return web.Response(
+        body=page.data, content_type=RAW, headers={**headers, **{name: str(it).lower() for name, it in facts.items()}}
+    )
+
+
+def choose(call: Call, *offered: str) -> str:
+    """Return the first of `offered` that `Accept` names, in the order of the header; without one the first of all."""
+    named = [part.partition(";")[0].strip().lower() for part in call.request.headers.get("Accept", "").split(",")]
+    return next((media for media in named if media in offered), offered[0])
+
+
+def frame(media: str, document: Any, *, identifier: int | str | None = None, event: str | None = None) -> bytes:
+    """Return one line of NDJSON, or one event of SSE: JSON holds no raw line break, so one `data:` line is enough."""
+    if media != SSE:
+        return json_bytes(document) + b"\n"
+    head = ("" if identifier is None else f"id: {identifier}\n") + ("" if event is None else f"event: {event}\n")
+    return head.encode() + b"data: " + json_bytes(document) + b"\n\n"
 
 
 async def open_stream(call: Call, media: str, headers: Mapping[str, str] | None = None) -> web.StreamResponse:
@@ -61,6 +105,35 @@ async def open_stream(call: Call, media: str, headers: Mapping[str, str] | None 
         response.charset = "utf-8"
     await response.prepare(call.request)
     return response
+
+
+class Silence(Enum):
+    """Nothing came for a heartbeat's time."""
+
+    BEAT = "beat"
+
+
+BEAT: Final = Silence.BEAT
+
+
+async def send_all(
+    call: Call,
+    response: web.StreamResponse,
+    source: AsyncIterator[T],
+    frame_of: Callable[[T], bytes],
+    closing: asyncio.Event | None = None,
+) -> None:
+    """Send what a source yields until it ends or `closing` (else the daemon's) is set; on SSE, signs of life between.
+
+    `frame_of` may return b"" for what is not to be sent.
+    """
+    config = call.context.config
+    beat = SSE_HEARTBEAT if response.content_type == SSE else b""
+    stream = until_closing(source, closing or call.live.closing, config.stream_heartbeat_seconds)
+    async with aclosing(stream) as items:
+        async for item in items:
+            if data := beat if item is BEAT else frame_of(item):
+                await response.write(data)
 
 
 async def until_closing(
@@ -92,9 +165,9 @@ async def until_closing(
             await source.aclose()
 
 
-async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Return when the first of several waits is over; the others are given up."""
-    tasks = [asyncio.create_task(wait) for wait in waits]
+async def first_of(waits: Sequence[asyncio.Event]) -> None:
+    """Return when one of several events is set."""
+    tasks = [asyncio.create_task(event.wait()) for event in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -111,3 +184,41 @@ async def _next(source: AsyncIterator[T]) -> T:
         return await anext(source)
     except StopAsyncIteration as end:
         raise _SourceEndedError from end
+
+
+class Decoder:
+    """Makes events of pieces of output: text where the bytes are UTF-8, base64 where they are not.
+
+    A character that was cut in two between two pieces is kept until the rest of it comes. With `in_order`, what was
+    kept of one stream is told before anything of another, as the bytes that it is.
+    """
+
+    def __init__(self, *, in_order: bool = False) -> None:
+        self._in_order = in_order
+        self._held: dict[str, tuple[int, bytes]] = {}
+
+    def take(self, stream: str, offset: int, data: bytes) -> list[dict[str, Any]]:
+        """Return the events of a piece, `{event, stream, offset, end, text | base64}`; none while there is nothing."""
+        if not data:
+            return []
+        begin, before = self._held.pop(stream, (offset, b""))
+        events, data = self.rest() if self._in_order else [], before + data
+        try:
+            text, used = codecs.utf_8_decode(data, "strict", False)  # its own signature
+        except UnicodeDecodeError:
+            return [*events, _binary(stream, begin, data)]
+        if used < len(data):
+            self._held[stream] = (begin + used, data[used:])
+        if text:
+            events.append({"event": "output", "stream": stream, "offset": begin, "end": begin + used, "text": text})
+        return events
+
+    def rest(self) -> list[dict[str, Any]]:
+        """Return what is still held: the beginnings of characters that never ended."""
+        held, self._held = self._held, {}
+        return [_binary(stream, offset, data) for stream, (offset, data) in held.items()]
+
+
+def _binary(stream: str, offset: int, data: bytes) -> dict[str, Any]:
+    coded = base64.b64encode(data).decode("ascii")
+    return {"event": "output", "stream": stream, "offset": offset, "end": offset + len(data), "base64": coded}

@@ -1,122 +1,125 @@
-"""`/api/tools…`: the catalog, runs, and the warm set."""
+"""`/api/tools…`: the catalog, runs, the warm set, and a tool's files. Whatever may block runs in a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+import os
+import shutil
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from supervisord_py.api.call import json_answer
 from supervisord_py.api.names import resolve, resolve_one
-from supervisord_py.api.negotiation import NDJSON
-from supervisord_py.api.status import config_error, unit_documents
-from supervisord_py.api.streams import first_of, ndjson_line, open_stream
-from supervisord_py.api.times import rfc3339
-from supervisord_py.errors import BadRequestError, TimedOutError, UnknownUnitError
+from supervisord_py.api.streams import NDJSON, first_of, frame, json_answer, open_stream, pick
+from supervisord_py.api.units import all_units, work_document
+from supervisord_py.errors import BadRequestError, ConflictError, PxError, TimedOutError, UnknownUnitError
+from supervisord_py.process import program
 from supervisord_py.process.model import Reason
+from supervisord_py.tools.debug import diagnose
+from supervisord_py.tools.install import EXAMPLE, RemovalScope, Template, add_tool, new_tool, remove_tool
 from supervisord_py.tools.proxy import forward
+from supervisord_py.tools.sync import Builder
+from supervisord_py.tools.validate import validate_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Sequence
 
     from aiohttp import web
 
-    from supervisord_py.api.call import Call
+    from supervisord_py.api.context import ApiContext, Call
+    from supervisord_py.api.schemas import (
+        AddTool,
+        BatchQuery,
+        ForceQuery,
+        NewTool,
+        PinQuery,
+        RunQuery,
+        TimeoutQuery,
+        WorkQuery,
+    )
     from supervisord_py.tools.catalog import Entry
     from supervisord_py.tools.service import ToolState
 
-_ACCEPTED = 202
-
-
-def tool_units(call: Call) -> list[str]:
-    """Return the units of kind tool."""
-    return [unit for unit in call.units() if unit.startswith("tool:")]
+_CREATED = 201
 
 
 def tool_name(call: Call) -> str:
     """Return the one tool that `{t}` means; a plain name costs one look, not one at every tool."""
     with suppress(UnknownUnitError):
         return call.context.catalog.entry(call.path("t").removeprefix("tool:")).name
-    return resolve_one(call.path("t"), tool_units(call)).removeprefix("tool:")
+    return resolve_one(call.path("t"), _tools(call)).removeprefix("tool:")
 
 
-def tool_names(call: Call) -> list[str]:
-    """Return the tools that `{t}` means; a glob may mean several."""
-    return [unit.removeprefix("tool:") for unit in resolve([call.path("t")], tool_units(call))]
+def _tools(call: Call) -> list[str]:
+    return [unit for unit in all_units(call.context) if unit.startswith("tool:")]
+
+
+def _state(context: ApiContext, name: str) -> ToolState | None:
+    return next(iter(context.launcher.snapshot(name)), None)
 
 
 async def list_tools(call: Call) -> web.StreamResponse:
     """Answer with the catalog, broken tools included."""
-    states = call.states()
-    tools = [tool_document(entry, states.get(f"tool:{entry.name}")) for entry in call.context.catalog.entries()]
+    states = {state.name: state for state in call.context.launcher.snapshot(None)}
+    tools = [_tool_document(entry, states.get(entry.name)) for entry in call.context.catalog.entries()]
     return json_answer({"schema": "px.tools/1", "tools": tools})
 
 
 async def show_tool(call: Call) -> web.StreamResponse:
     """Answer with one tool and all that its files say."""
-    return json_answer({"schema": "px.tool/1", **full_tool_document(call, tool_name(call))})
+    return json_answer(_whole_document(call, tool_name(call)))
 
 
-def full_tool_document(call: Call, name: str) -> dict[str, Any]:
+def _whole_document(call: Call, name: str) -> dict[str, Any]:
     """Return one tool with manifest, input schema and limits."""
-    entry, state = call.entries().get(f"tool:{name}"), call.states().get(f"tool:{name}")
+    state, document = _state(call.context, name), {"schema": "px.tool/1"}
+    entry = next((entry for entry in call.context.catalog.entries() if entry.name == name), None)
     if entry is None:
-        return {"name": name, "state": "cold" if state is None else str(state.state)}
-    return {**tool_document(entry, state), **_declaration(entry)}
-
-
-def tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
-    """Return one row of the catalog."""
+        return {**document, "name": name, "state": "cold" if state is None else str(state.state)}
+    document = {**document, **_tool_document(entry, state)}
     spec = entry.spec
+    if spec is None:
+        return {**document, "manifest": None, "input_schema": None, "output_schema": None, "limits": None}
+    limits = {
+        **pick(spec, "max_memory_mb", "memory_limit", "max_runtime_seconds", "concurrency"),
+        **pick(spec.limits, "open_files", "processes", "cpu_seconds", "address_space_mb"),
+    }
+    return {
+        **document,
+        **pick(spec, "manifest", "input_schema", "output_schema"),
+        "limits": limits,
+        **pick(spec, "warm_keep_seconds", "start_timeout_seconds", "stop_timeout_seconds", "listen"),
+        "streams": True if spec.pixie is None else spec.pixie.streams,
+    }
+
+
+def _tool_document(entry: Entry, state: ToolState | None) -> dict[str, Any]:
+    """Return one row of the catalog."""
+    spec, error = entry.spec, entry.error
     return {
         "name": entry.name,
         "unit": f"tool:{entry.name}",
         "title": entry.name if spec is None else spec.title,
         "version": None if spec is None else spec.version,
         "description": None if spec is None else spec.description,
-        "dialect": None if spec is None else spec.dialect.value,
+        "dialect": None if spec is None else spec.dialect,
         "state": "cold" if state is None else str(state.state),
         "pinned": (spec is not None and spec.pinned) if state is None else bool(state.pinned),
         "folder": str(entry.folder),
-        "config_error": config_error(entry),
-        "config_problem": None if entry.error is None else entry.error.problem(),
-        "warnings": list(entry.warnings if state is None else state.warnings),
+        "config_error": None if error is None else error.detail,
+        "config_problem": None if error is None else error.problem(),
+        "warnings": entry.warnings if state is None else state.warnings,
     }
 
 
-def _declaration(entry: Entry) -> dict[str, Any]:
-    spec = entry.spec
-    if spec is None:
-        return {"manifest": None, "input_schema": None, "output_schema": None, "limits": None}
-    return {
-        "manifest": spec.manifest,
-        "input_schema": spec.input_schema,
-        "output_schema": spec.output_schema,
-        "limits": {
-            "max_memory_mb": spec.max_memory_mb,
-            "memory_limit": spec.memory_limit.value,
-            "max_runtime_seconds": spec.max_runtime_seconds,
-            "open_files": spec.limits.open_files,
-            "processes": spec.limits.processes,
-            "cpu_seconds": spec.limits.cpu_seconds,
-            "address_space_mb": spec.limits.address_space_mb,
-            "concurrency": spec.concurrency,
-        },
-        "warm_keep_seconds": spec.warm_keep_seconds,
-        "start_timeout_seconds": spec.start_timeout_seconds,
-        "stop_timeout_seconds": spec.stop_timeout_seconds,
-        "listen": spec.listen.value,
-        "streams": True if spec.pixie is None else spec.pixie.streams,
-    }
-
-
-async def run(call: Call) -> web.StreamResponse:
+async def run(call: Call, _: RunQuery) -> web.StreamResponse:
     """Run a tool once; the answer is the tool's own."""
     return await _forward(call, streaming=False)
 
 
-async def stream(call: Call) -> web.StreamResponse:
+async def stream(call: Call, _: RunQuery) -> web.StreamResponse:
     """Run a tool once; its items are passed on as they come."""
     return await _forward(call, streaming=True)
 
@@ -131,92 +134,84 @@ async def _forward(call: Call, *, streaming: bool) -> web.StreamResponse:
         raise
 
 
-async def lease(call: Call) -> web.StreamResponse:
+async def lease(call: Call, query: TimeoutQuery) -> web.StreamResponse:
     """Hold a warm instance for as long as the connection stays open; the first line says where it is.
 
     The answer ends when the instance does.
     """
     name = tool_name(call)
-    timeout = call.arguments.number("timeout")
-    async with call.context.launcher.lease(name, timeout_seconds=timeout) as held:
+    async with call.context.launcher.lease(name, timeout_seconds=query.timeout) as held:
         response = await open_stream(call, NDJSON)
-        document = {
-            "schema": "px.lease/1",
-            "unit": f"tool:{name}",
-            "address": held.address,
-            "port": held.port,
-            "pid": held.pid,
-            "instance": held.instance,
-            "cold_start_ms": held.cold_start_ms,
-        }
-        await response.write(ndjson_line(document))
-        await first_of(held.over.wait(), call.live.closing.wait())
+        known = pick(held, "address", "port", "pid", "instance", "cold_start_ms")
+        await response.write(frame(NDJSON, {"schema": "px.lease/1", "unit": f"tool:{name}", **known}))
+        await first_of([held.over, call.live.closing])
         await response.write_eof()
     return response
 
 
-async def start(call: Call) -> web.StreamResponse:
-    """Warm a tool up; answer once it is ready, or with `wait=0` at once."""
-    names = tool_names(call)
-    for name in names:
-        call.context.catalog.get(name)
-    timeout = call.arguments.number("timeout")
-    warming = [call.context.launcher.warm(name, timeout_seconds=timeout) for name in names]
-    return await _answer_with_units(call, "px.start/1", names, _all_or_first_failure(warming))
+async def start(call: Call, query: WorkQuery) -> web.StreamResponse:
+    """Warm a tool up; answer once it is ready, or with `wait=0` at once. A glob may mean several."""
+    document, status = await start_document(call, _names(call), query)
+    return json_answer(document, status=status)
 
 
-async def stop(call: Call) -> web.StreamResponse:
+async def stop(call: Call, query: WorkQuery) -> web.StreamResponse:
     """Stop a tool; answer once nothing of it is left.
 
     Raises:
         SurvivorsError: Something is left; it is named.
     """
-    names = tool_names(call)
+    document, status = await stop_document(call, _names(call), query)
+    return json_answer(document, status=status)
+
+
+def _names(call: Call) -> list[str]:
+    return [unit.removeprefix("tool:") for unit in resolve([call.path("t")], _tools(call))]
+
+
+def _units(names: Sequence[str]) -> list[str]:
+    return [f"tool:{name}" for name in names]
+
+
+async def start_document(call: Call, names: Sequence[str], query: WorkQuery | BatchQuery) -> tuple[dict[str, Any], int]:
+    """Warm tools up; return the answer and its status."""
+    for name in names:
+        call.context.catalog.get(name)
+    warming = [call.context.launcher.warm(name, timeout_seconds=query.timeout) for name in names]
+    return await work_document(call, "px.start/1", _units(names), _all_or_first_failure(warming), query)
+
+
+async def stop_document(call: Call, names: Sequence[str], query: WorkQuery | BatchQuery) -> tuple[dict[str, Any], int]:
+    """Stop tools; return the answer and its status."""
     stops = [call.context.launcher.stop(name, Reason.STOPPED) for name in names]
-    work = _within(call.arguments.number("timeout"), names, _all_or_first_failure(stops))
-    return await _answer_with_units(call, "px.stop/1", names, work, survivors=[])
 
+    async def work() -> None:
+        try:
+            async with asyncio.timeout(query.timeout):
+                await _all_or_first_failure(stops)
+        except TimeoutError as error:
+            raise TimedOutError(
+                f"The stop of {', '.join(_units(names))} took longer than {query.timeout:g} s; it goes on.",
+                hint="pxctl status",
+            ) from error
 
-async def _answer_with_units(
-    call: Call, schema: str, names: Sequence[str], work: Coroutine[Any, Any, None], **members: Any
-) -> web.StreamResponse:
-    """Let the work go on by itself when the client goes away or does not want to wait."""
-    status = 200
-    if call.arguments.flag("wait", absent=True):
-        await call.live.outlive_client(work)
-    else:
-        call.live.detach(work)
-        status = _ACCEPTED
-    units = await unit_documents(call, [f"tool:{name}" for name in names])
-    return json_answer({"schema": schema, "units": units, **members}, status=status)
-
-
-async def _within(seconds: float | None, names: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
-    """Wait for a stop that goes on when the time is over."""
-    try:
-        async with asyncio.timeout(seconds):
-            await work
-    except TimeoutError as error:
-        named = ", ".join(f"tool:{name}" for name in names)
-        raise TimedOutError(
-            f"The stop of {named} took longer than {seconds:g} s; it goes on.", hint="pxctl status"
-        ) from error
+    document, status = await work_document(call, "px.stop/1", _units(names), work(), query)
+    return {**document, "survivors": []}, status
 
 
 async def _all_or_first_failure(work: Sequence[Coroutine[Any, Any, Any]]) -> None:
     """Let every one come to its end, whatever becomes of the others; then raise the first failure."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
+    for result in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
-async def pin(call: Call) -> web.StreamResponse:
+async def pin(call: Call, query: PinQuery) -> web.StreamResponse:
     """Exempt a tool from LRU eviction, and with `forever` from age as well."""
-    name, forever = tool_name(call), call.arguments.flag("forever")
+    name = tool_name(call)
     call.context.catalog.get(name)
-    await call.context.launcher.pin(name, forever=forever)
-    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": forever})
+    await call.context.launcher.pin(name, forever=query.forever)
+    return json_answer({"schema": "px.pin/1", "unit": f"tool:{name}", "pinned": True, "forever": query.forever})
 
 
 async def unpin(call: Call) -> web.StreamResponse:
@@ -228,23 +223,114 @@ async def unpin(call: Call) -> web.StreamResponse:
 
 async def launcher_state(call: Call) -> web.StreamResponse:
     """Answer with the warm set: every tool that has a process."""
+    members = (
+        "pid", "port", "last_used", "pinned", "in_flight", "state", "started_at", "waiting", "start_method",
+        "restarts", "instance", "cold_start_ms",
+    )  # fmt: skip
     warm = [state for state in call.context.launcher.snapshot(None) if state.pid is not None]
-    return json_answer({state.name: warm_document(state) for state in warm})
+    return json_answer({state.name: pick(state, *members) for state in warm})
 
 
-def warm_document(state: ToolState) -> dict[str, Any]:
-    """Return one member of the warm set."""
-    return {
-        "pid": state.pid,
-        "port": state.port,
-        "last_used": rfc3339(state.last_used),
-        "pinned": bool(state.pinned),
-        "in_flight": state.in_flight,
-        "state": str(state.state),
-        "started_at": rfc3339(state.started_at),
-        "waiting": state.waiting,
-        "start_method": state.start_method,
-        "restarts": state.restarts,
-        "instance": state.instance,
-        "cold_start_ms": state.cold_start_ms,
-    }
+# -- its files --------------------------------------------------------------------------------------------------------
+
+
+async def new(call: Call, body: NewTool) -> web.StreamResponse:
+    """Write a working tool to start from."""
+    template = body.template or Template.STDLIB
+    folder = await asyncio.to_thread(new_tool, call.context.config.tools_dir, body.name, template)
+    call.context.catalog.refresh()
+    return json_answer(_whole_document(call, folder.name), status=_CREATED)
+
+
+async def add(call: Call, body: AddTool) -> web.StreamResponse:
+    """Copy a tool, or an example of the package, into the tools directory; compile what comes along uncompiled."""
+    if not body.source.startswith((EXAMPLE, "/", "~")):
+        raise BadRequestError(
+            f"The source {body.source[:200]!r} is neither an absolute path nor {EXAMPLE}NAME.",
+            hint="the daemon has another working directory: send the absolute path",
+        )
+    config, defaults = call.context.config, call.context.tools.defaults
+    added = await asyncio.to_thread(
+        add_tool,
+        body.source,
+        config.tools_dir,
+        examples_dir=config.examples_dir,
+        name=body.name,
+        defaults=defaults,
+    )
+    if added.needs_compile:
+        await _builder(call).compile_bytecode(added.spec)
+    call.context.catalog.refresh()
+    document = {**_whole_document(call, added.spec.name), "needs_sync": added.needs_sync}
+    return json_answer(document, status=_CREATED)
+
+
+async def remove(call: Call, query: ForceQuery) -> web.StreamResponse:
+    """Delete a tool's folder. One that runs is refused unless `force` stops it first.
+
+    Raises:
+        ConflictError: It runs, or its folder lies outside the tools directory.
+    """
+    name, context = tool_name(call), call.context
+    context.catalog.entry(name)
+    state = _state(context, name)
+    if state is not None and state.pid is not None:
+        if not query.force:
+            raise ConflictError(
+                f"tool:{name} is {state.state}; a tool that runs is not removed.",
+                hint=f"pxctl stop {name} first, or pxctl tools remove --force {name}",
+                unit=f"tool:{name}",
+            )
+        await context.launcher.stop(name, Reason.STOPPED)
+    scope = RemovalScope.ANYWHERE if query.force else RemovalScope.OWN
+    folder = await asyncio.to_thread(remove_tool, context.catalog, name, context.config.tools_dir, scope)
+    await context.launcher.refresh()
+    return json_answer({"schema": "px.removed/1", "unit": f"tool:{name}", "name": name, "folder": str(folder)})
+
+
+async def sync(call: Call) -> web.StreamResponse:
+    """Build the tool's `.venv`; lines of progress, and last a line with `done`, or the problem document.
+
+    What fails before the first line is an error with its own status. A client that goes away ends the build.
+    """
+    name = tool_name(call)
+    limit = call.context.tools.sync_timeout_seconds
+    last: dict[str, Any] = {"schema": "px.sync/1", "done": True, "unit": f"tool:{name}"}
+    async with aclosing(_builder(call).sync(call.context.catalog.get(name))) as progress:
+        first = await anext(progress, None)
+        response = await open_stream(call, NDJSON)
+        try:
+            async with asyncio.timeout(limit):
+                await _report(response, first, progress)
+            await call.context.launcher.refresh()
+        except TimeoutError:
+            detail = f"The build of tool:{name} took longer than {limit:g} s."
+            last = TimedOutError(detail, unit=f"tool:{name}").problem()
+        except PxError as error:
+            last = error.problem()
+        await response.write(frame(NDJSON, last))
+        await response.write_eof()
+    return response
+
+
+async def _report(response: web.StreamResponse, first: str | None, progress: AsyncGenerator[str, None]) -> None:
+    if first is not None:
+        await response.write(frame(NDJSON, {"progress": first}))
+    async for line in progress:
+        await response.write(frame(NDJSON, {"progress": line}))
+
+
+def _builder(call: Call) -> Builder:
+    run_program = partial(program.run, call.context.placement)
+    return Builder(run_program, os.environ, call.context.tools.defaults, shutil.which("uv"))
+
+
+async def validate(call: Call) -> web.StreamResponse:
+    """Run the twelve checks on a tool, on an instance of its own beside the warm one."""
+    folder = call.context.catalog.entry(tool_name(call)).folder
+    return json_answer(await validate_tool(call.context.launcher, folder, datetime.now(UTC)))
+
+
+async def debug(call: Call) -> web.StreamResponse:
+    """Walk the failure table (CONTRACT §8): which case it is, by what evidence, and the next step."""
+    return json_answer(await diagnose(call.context.launcher, call.context.ledger, tool_name(call)))

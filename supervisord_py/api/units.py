@@ -1,202 +1,259 @@
-"""`/api/units/…`: starting, stopping and restarting several units, waiting for a state, why a unit is as it is."""
+"""Tools, kernels and pipes as units: one view of each, derived when asked, for status, wait, why and metrics."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from contextlib import aclosing, closing
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+import msgspec
+import psutil
 
-from supervisord_py.api import kernels, pipes, tools
-from supervisord_py.api.call import Call, json_answer
-from supervisord_py.api.names import kind_of, name_of
-from supervisord_py.api.parameters import Arguments
-from supervisord_py.api.pipe_units import PipeState
-from supervisord_py.api.streams import until_closing
-from supervisord_py.api.why import explain
-from supervisord_py.errors import BadRequestError, PxError, ShuttingDownError, TimedOutError
+from supervisord_py.api.names import resolve, resolve_one
+from supervisord_py.api.streams import pick, rfc3339
+from supervisord_py.errors import PxError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Collection, Coroutine, Mapping, Sequence
 
-    from supervisord_py.api.call import UnitState
+    from supervisord_py.api.context import ApiContext, Call
+    from supervisord_py.api.schemas import BatchQuery, WorkQuery
+    from supervisord_py.kernels.session import SessionView
+    from supervisord_py.pipes.views import PipeView
+    from supervisord_py.process.model import TreeStat
+    from supervisord_py.tools.catalog import Entry
+    from supervisord_py.tools.service import ToolState
 
-_DEFAULT_WAIT_SECONDS = 60.0
-_READY = frozenset({"ready", "idle", "busy"})
-_UNDER_WAY = frozenset({"starting", "stopping"}) | _READY
-_OFF = frozenset({"cold", "stopped"})
-_ENDED = frozenset({"failed"}) | _OFF
-
-
-@dataclass(frozen=True, slots=True)
-class _OneUnit(Call):
-    """One unit's part of a request for several: the routes of its kind find its name in the path."""
-
-    name: str = ""
-
-    def path(self, name: str) -> str:
-        """Return the unit's name, whatever its kind calls it."""
-        del name
-        return self.name
+_SHORTEST_SAMPLE = 0.5
+"""Seconds: a younger CPU sample is not replaced, or two clients at once would rob each other of a meaningful span."""
+_KEEP_SAMPLES = 3600.0
 
 
-async def start(call: Call) -> web.StreamResponse:
-    """Start every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, "px.start-units/1", _start)
+class UnitView(msgspec.Struct, kw_only=True):
+    """One unit as `status` shows it: the members of CONTRACT §3, then our own. Times are RFC 3339."""
+
+    unit: str
+    kind: str
+    name: str
+    state: str = "cold"
+    reason: str | None = None
+    pid: int | None = None
+    started_at: str | None = None
+    uptime_seconds: float | None = None
+    rss_bytes: int | None = None
+    cpu_percent: float | None = None
+    last_used: str | None = None
+    in_flight: int = 0
+    pinned: bool = False
+    start_method: str | None = None
+    restarts: int = 0
+    next_run: str | None = None
+    config_error: str | None = None
+    port: int | None = None
+    instance: str | None = None
+    waiting: int = 0
+    processes: int | None = None
+    cold_start_ms: int | None = None
+    failure: Mapping[str, Any] | None = None
+    survivors: Sequence[Any] = ()
+    warnings: Sequence[str] = ()
+    config_problem: Mapping[str, Any] | None = None
 
 
-async def stop(call: Call) -> web.StreamResponse:
-    """Stop every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, "px.stop-units/1", _stop)
+class KernelUnit(UnitView, kw_only=True):
+    """A session of kernels; `session` is its name, which others may have."""
+
+    session: str
+    cwd: str
+    interpreter: str
+    backend: str
+    running: str | None
 
 
-async def restart(call: Call) -> web.StreamResponse:
-    """Restart every unit that the names mean; `results` has one member a unit."""
-    return await _each(call, "px.restart-units/1", _restart)
+class PipeUnit(UnitView, kw_only=True):
+    """A pipe. Its state is one of `running queued idle disabled failed`; failed is one that cannot run."""
+
+    enabled: bool
+    schedule: str | None
+    running: int | None
+    last_status: str | None
+    consecutive_failures: int
 
 
-async def _each(call: Call, schema: str, act: Callable[[_OneUnit, str], Awaitable[Any]]) -> web.StreamResponse:
-    """Do it to all of them at the same time; one that fails has its problem where the others have their answer."""
-    if not call.arguments.texts("unit"):
-        raise BadRequestError("No unit is named.", hint="give ?unit=NAME, again for each unit")
-    units = call.named_units("unit")
-    parts = [_OneUnit(call.request, call.context, call.live, call.arguments, name=name_of(unit)) for unit in units]
-    answers = await asyncio.gather(*map(act, parts, map(kind_of, units)), return_exceptions=True)
-    return json_answer({"schema": schema, "results": list(map(_result, units, answers))})
+def all_units(context: ApiContext) -> dict[str, UnitView]:
+    """Return every unit that can be named: tools, those held though their folder is gone, kernels, pipes; sorted."""
+    entries: dict[str, Entry] = {}
+    for entry in context.catalog.entries():
+        entries.setdefault(entry.name, entry)  # of two folders with one name the first counts, as in a start
+    states = {state.name: state for state in context.launcher.snapshot(None)}
+    found = [_tool_unit(name, states.get(name), entries.get(name)) for name in {**entries, **states}]
+    found += [_kernel_unit(view) for view in context.kernels.snapshot()]
+    found += [pipe_unit(view) for view in context.pipes.snapshot()]
+    return {view.unit: view for view in sorted(found, key=lambda view: view.unit)}
 
 
-def _result(unit: str, answer: web.StreamResponse | BaseException) -> dict[str, Any]:
-    if isinstance(answer, web.Response):
-        return {"unit": unit, "answer": json.loads(answer.text or "null"), "problem": None}
-    if isinstance(answer, PxError):
-        return {"unit": unit, "answer": None, "problem": answer.problem()}
-    assert isinstance(answer, BaseException)
-    raise answer
+def _uptime(started: float | None) -> float | None:
+    return None if started is None else round(max(0.0, time.time() - started), 3)
 
 
-async def _start(call: _OneUnit, kind: str) -> web.StreamResponse:
-    match kind:
-        case "tool":
-            return await tools.start(call)
-        case "kernel":
-            return await kernels.start(call)
-        case _:
-            return await pipes.run_pipe(call)
+def _tool_unit(name: str, state: ToolState | None, entry: Entry | None) -> UnitView:
+    error = None if entry is None else entry.error
+    view = UnitView(unit=f"tool:{name}", kind="tool", name=name, warnings=() if entry is None else entry.warnings)
+    if error is not None:
+        view.config_error, view.config_problem = error.detail, error.problem()
+    if state is not None:
+        view.state, view.reason = str(state.state), None if state.reason is None else str(state.reason)
+        view.pid, view.port, view.instance = state.pid, state.port, state.instance
+        view.started_at, view.uptime_seconds = rfc3339(state.started_at), _uptime(state.started_at)
+        view.last_used, view.in_flight, view.waiting = rfc3339(state.last_used), state.in_flight, state.waiting
+        view.pinned, view.start_method, view.restarts = bool(state.pinned), state.start_method, state.restarts
+        view.cold_start_ms, view.failure = state.cold_start_ms, state.failure
+        view.survivors, view.warnings = state.survivors, state.warnings
+    return view
 
 
-async def _stop(call: _OneUnit, kind: str) -> web.StreamResponse:
-    match kind:
-        case "tool":
-            return await tools.stop(call)
-        case "kernel":
-            return await kernels.stop(call)
-        case _:
-            return await _within(call, f"pipe:{call.name}", pipes.cancel_pipe(call))
+def _kernel_unit(view: SessionView) -> KernelUnit:
+    known = pick(view, "unit", "pid", "started_at", "rss_bytes", "last_used", "start_method", "restarts", "instance")
+    return KernelUnit(
+        **known,
+        **pick(view, "cold_start_ms", "failure", "running"),
+        **pick(view.key, "cwd", "interpreter"),
+        kind="kernel",
+        name=view.id,
+        state=view.state.value,
+        reason=None if view.reason is None else view.reason.value,
+        uptime_seconds=_uptime(view.started_at),
+        in_flight=int(view.running is not None),
+        waiting=view.queued,
+        warnings=view.notices,
+        session=view.key.name,
+        backend=view.key.backend.value,
+    )
 
 
-async def _restart(call: _OneUnit, kind: str) -> web.StreamResponse:
-    """Replace what runs. The stop is always waited for; a kernel's calls in line are kept where the start is, too."""
-    if kind == "pipe":
-        unit = f"pipe:{call.name}"
-        raise BadRequestError(
-            "a pipe is not restarted: each execution is a run of its own, from its beginning to its end",
-            hint=f"pxctl stop {unit} && pxctl start {unit}; the last one again: pxctl pipe retry ID",
-            unit=unit,
-        )
-    if kind == "kernel" and call.arguments.flag("wait", absent=True):
-        return await _within(call, f"kernel:{call.name}", kernels.restart(call))
-    values = {name: given for name, given in call.arguments.values.items() if name != "wait"}
-    await _stop(replace(call, arguments=Arguments(values)), kind)
-    return await _start(call, kind)
+def pipe_unit(view: PipeView) -> PipeUnit:
+    """Return a pipe as a unit."""
+    hint = f"pxctl pipe validate {view.name}"
+    failure = view.config_error and {"kind": "config_error", "detail": view.config_error, "hint": hint}
+    if view.running is not None:
+        state = "running"
+    elif view.queued:
+        state = "queued"
+    elif view.config_error is not None:
+        state = "failed"
+    else:
+        state = "idle" if view.enabled else "disabled"
+    return PipeUnit(
+        **pick(view, "name", "pid", "started_at", "next_run", "config_error", "instance", "warnings", "enabled"),
+        **pick(view, "schedule", "running", "consecutive_failures"),
+        unit=f"pipe:{view.name}",
+        kind="pipe",
+        state=state,
+        uptime_seconds=_uptime(view.started_at),
+        last_used=rfc3339(view.last_run),
+        in_flight=int(view.running is not None),
+        waiting=view.queued,
+        failure=failure or None,
+        config_problem=failure or None,
+        last_status=None if view.last_status is None else view.last_status.value,
+    )
 
 
-async def _within(call: Call, unit: str, work: Awaitable[web.StreamResponse]) -> web.StreamResponse:
-    """Wait for work that goes on when the time is over."""
-    task = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait({task}, timeout=call.arguments.number("timeout"))
-    if not done:
-        call.live.leave(task)
-        raise TimedOutError(f"{unit} is not done in time; it goes on.", hint=f"pxctl why {unit}", unit=unit)
-    return task.result()
+# -- names and measures -----------------------------------------------------------------------------------------------
 
 
-class Goal(StrEnum):
-    """What may be waited for."""
+def second_names(units: Collection[UnitView]) -> dict[str, str]:
+    """Return the sessions' names by unit; a remembered one gives its name up to a living one."""
+    sessions = [unit for unit in units if isinstance(unit, KernelUnit)]
+    living = {each.session for each in sessions if each.state != "stopped"}
+    return {each.unit: each.session for each in sessions if each.state != "stopped" or each.session not in living}
 
-    READY = "ready"
-    STOPPED = "stopped"
-    DONE = "done"
 
+def unit_named(call: Call, name: str | None = None) -> UnitView:
+    """Return the single unit that a name, else `{u}` of the path, means.
 
-async def wait(call: Call) -> web.StreamResponse:
-    """Answer once the unit is as wanted, or once it cannot become so any more.
-
-    `ok` is false when the wait ended otherwise: a start that failed while `ready` was waited for. A lost bet, not an
-    error of the request. 504 when the time is over.
+    Raises:
+        UnknownUnitError: None.
+        AmbiguousNameError: Several.
     """
-    unit = call.unit()
-    goal = Goal(call.arguments.text("for") or Goal.READY)
-    timeout = call.arguments.number("timeout")
+    units = all_units(call.context)
+    return units[resolve_one(call.path("u") if name is None else name, units, second_names(units.values()))]
+
+
+def units_named(call: Call, patterns: Sequence[str]) -> list[UnitView]:
+    """Return the units that patterns mean; without any, all but kernels that are only remembered."""
+    units = all_units(call.context)
+    if patterns:
+        return [units[unit] for unit in resolve(patterns, units, second_names(units.values()))]
+    return [unit for unit in units.values() if unit.kind != "kernel" or unit.state != "stopped"]
+
+
+async def measured(call: Call, views: Sequence[UnitView]) -> Sequence[UnitView]:
+    """Add what their trees use now: memory, processes, and CPU since the last time that anybody asked."""
+    instances = [view.instance for view in views if view.instance is not None]
+    stats = await measure(call.context, instances)
+    now, samples = time.monotonic(), call.live.cpu
+    for old in [key for key, known in samples.items() if now - known[-1][0] > _KEEP_SAMPLES]:
+        del samples[old]
+    for view in views:
+        if view.instance is not None and (stat := stats.get(view.instance)) is not None:
+            view.rss_bytes, view.processes = stat.rss_bytes, stat.processes
+            view.cpu_percent = cpu_percent(samples, view.instance, stat.cpu_seconds, now)
+    return views
+
+
+async def measure(context: ApiContext, instances: list[str]) -> Mapping[str, TreeStat]:
+    """Measure the trees; without the keeper there is nothing to measure, and status must still answer."""
+    if not instances:
+        return {}
     try:
-        async with asyncio.timeout(_DEFAULT_WAIT_SECONDS if timeout is None else timeout):
-            state, ok = await _until(call, unit, goal)
-    except TimeoutError as error:
-        state = call.unit_states().get(unit)
-        raise TimedOutError(
-            f"{unit} is {word_of(state)}, not {goal}, when the time was over.", hint=f"pxctl why {unit}", unit=unit
-        ) from error
-    reason = None if state is None or state.reason is None else str(state.reason)
-    return json_answer({"schema": "px.wait/1", "unit": unit, "state": word_of(state), "reason": reason, "ok": ok})
+        return await context.placement.stat(instances)
+    except PxError:
+        return {}
 
 
-async def why(call: Call) -> web.StreamResponse:
-    """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
-    return json_answer(await explain(call, call.unit()))
+def cpu_percent(samples: dict[str, list[tuple[float, float]]], instance: str, spent: float, now: float) -> float | None:
+    """Take a sample of an instance's CPU seconds; return percent of one CPU since the last usable one, None at first.
 
-
-async def _until(call: Call, unit: str, goal: Goal) -> tuple[UnitState | None, bool]:
-    """Subscribe first, then read the state, then wait: nothing can happen unseen in between."""
-    beat_seconds = call.context.config.stream_heartbeat_seconds
-    with closing(call.context.events.subscribe(unit=unit)) as subscription:
-        began = False
-        async with aclosing(until_closing(aiter(subscription), call.live.closing, beat_seconds)) as news:
-            while True:
-                state = call.unit_states().get(unit)
-                if isinstance(state, PipeState):
-                    verdict = state.reached(goal.value)
-                else:
-                    verdict = reached(goal, word_of(state), began=began)
-                if verdict is not None:
-                    return state, verdict
-                began = began or word_of(state) in _UNDER_WAY
-                if await anext(news, None) is None:
-                    raise ShuttingDownError("The daemon is stopping; the wait ends.", unit=unit)
-
-
-def reached(goal: Goal, word: str, *, began: bool) -> bool | None:
-    """Say whether a goal is reached, or out of reach (False), or may still come (None).
-
-    A cold unit, or a kernel that is stopped, may still be started by someone else, unless it was seen starting before:
-    then its start has failed.
+    Args:
+        samples: The last two usable ones of each instance: (monotonic time, CPU seconds).
     """
-    match goal:
-        case Goal.READY:
-            if word in _READY:
-                return True
-            return False if word == "failed" or (began and word in _OFF) else None
-        case Goal.STOPPED:
-            return True if word in _ENDED else None
-        case Goal.DONE:
-            if word in {"ready", "idle"} | _OFF:
-                return True
-            return False if word == "failed" else None
-    assert_never(goal)
+    known = samples.setdefault(instance, [])
+    if not known or now - known[-1][0] >= _SHORTEST_SAMPLE:
+        known.append((now, spent))
+        del known[:-2]
+    base = known[0]
+    if len(known) < 2 or now <= base[0]:
+        return None
+    return round(max(0.0, spent - base[1]) / (now - base[0]) * 100, 1)
 
 
-def word_of(state: UnitState | None) -> str:
-    """Return a state's word; what the launcher never saw is cold."""
-    return "cold" if state is None else str(state.state)
+async def work_document(
+    call: Call, schema: str, units: Sequence[str], work: Coroutine[Any, Any, Any], query: WorkQuery | BatchQuery
+) -> tuple[dict[str, Any], int]:
+    """Work on units, which goes on by itself when the client goes away or does not want to wait.
+
+    Returns:
+        The answer, with how the units are then, and its status.
+    """
+    waits = query.wait is not False
+    if waits:
+        await call.live.outlive_client(work)
+    else:
+        call.live.detach(work)
+    known = all_units(call.context)
+    views = await measured(call, [known.get(unit) or cold(unit) for unit in units])
+    return {"schema": schema, "units": views}, 200 if waits else 202
+
+
+def cold(unit: str) -> UnitView:
+    """Return the view of a unit that nobody knows any more."""
+    kind, _, name = unit.partition(":")
+    return UnitView(unit=unit, kind=kind, name=name)
+
+
+def resident_bytes(pid: int) -> int | None:
+    """Return the resident memory of one process; None when it cannot be read."""
+    with contextlib.suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss)
+    return None

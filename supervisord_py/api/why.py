@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from supervisord_py.api.pipe_units import PipeState
-from supervisord_py.api.reasons import meaning_of
-from supervisord_py.api.status import config_error
-from supervisord_py.api.times import rfc3339
+from supervisord_py.api.streams import json_answer, pick
+from supervisord_py.api.units import PipeUnit, unit_named
 from supervisord_py.ledger import events, instances
 from supervisord_py.process.logs import LogReader, Stream
 from supervisord_py.process.model import Reason
@@ -16,166 +14,203 @@ from supervisord_py.process.model import Reason
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from supervisord_py.api.call import Call, UnitState
+    from aiohttp import web
+
+    from supervisord_py.api.context import Call
+    from supervisord_py.api.units import UnitView
     from supervisord_py.ledger.events import Event
     from supervisord_py.ledger.instances import InstanceRow
 
 _UP = frozenset({"starting", "ready", "idle", "busy", "running", "queued"})
-_ENDS = frozenset({"died", "stopped"})
 _LOOK_BACK = 200
 _TAIL_BYTES = 16 * 1024
 
+_LOGS = "pxctl logs {unit} --stderr"
+_START = "pxctl start {unit}"
+_KERNEL_START = "pxctl kernel start {name}"
+_DEBUG = "pxctl tools debug {name}"
 
-async def explain(call: Call, unit: str) -> dict[str, Any]:
-    """Return the px.why/1 document of a unit."""
-    ledger = call.context.ledger
-    state = call.unit_states().get(unit)
+MEANINGS = {
+    Reason.EXIT: ("it exited by itself", _LOGS),
+    Reason.SIGNAL: ("a signal that this daemon did not send ended it", _LOGS),
+    Reason.STOPPED: ("someone asked to stop it", _START),
+    Reason.EVICTED_LRU: ("others were used more recently and the warm set was full", "pxctl pin {name}"),
+    Reason.EVICTED_TTL: ("nobody used it for its warm_keep_seconds", "pxctl pin --forever {name}"),
+    Reason.MEMORY_LIMIT: ("it used more memory than max_memory_mb", "raise max_memory_mb in tool.json"),
+    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower max_memory_mb of what runs beside it"),
+    Reason.RUNTIME_LIMIT: ("a run took longer than max_runtime_seconds", "raise max_runtime_seconds in tool.json"),
+    Reason.CPU_LIMIT: ("it used more CPU time than limits.cpu_seconds", "raise limits.cpu_seconds"),
+    Reason.WATCHDOG: ("it stopped giving signs of life", _LOGS),
+    Reason.READINESS_TIMEOUT: ("it never became ready within start_timeout_seconds", _DEBUG),
+    Reason.EARLY_EXIT: ("it ended before it was ready", _DEBUG),
+    Reason.SPAWN_FAILED: ("it could not be started at all", _DEBUG),
+    Reason.SHUTDOWN: ("the daemon stopped", _START),
+    Reason.INTERRUPTED: ("the keeper or the machine went down under it", _START),
+    Reason.CANCELLED: ("who had asked for it went away", _START),
+    Reason.TIMEOUT: ("the caller's own deadline passed", "give it longer: --timeout"),
+    Reason.REPLACED: ("its files changed, and a new instance took its place", "nothing to do"),
+    Reason.SCHEMA_DRIFT: ("its /schema differs from tool.json (a warning only)", "pxctl tools validate {name}"),
+}
+"""What each reason of the closed list (CONTRACT §7) means to a person, and the next step."""
+
+KERNEL_MEANINGS = {
+    Reason.EXIT: ("its process ended by itself, or a cell called exit()", _LOGS),
+    Reason.STOPPED: ("someone asked to stop it", _KERNEL_START),
+    Reason.EVICTED_LRU: (
+        "others were used more recently and there were kernels.max_sessions of them",
+        "raise kernels.max_sessions",
+    ),
+    Reason.EVICTED_TTL: ("nobody used it for kernels.idle_seconds", "raise kernels.idle_seconds"),
+    Reason.MEMORY_LIMIT: (
+        "it used more memory than kernels.hard_memory_mb, or more than kernels.soft_memory_mb at the end of a cell",
+        "raise kernels.soft_memory_mb or kernels.hard_memory_mb",
+    ),
+    Reason.OOM_KILL: ("the kernel killed it because memory ran out", "lower kernels.hard_memory_mb"),
+    Reason.CPU_LIMIT: ("it used more CPU time than its limit", "look for setrlimit in its cells"),
+    Reason.READINESS_TIMEOUT: ("it did not answer in time after its start", _LOGS),
+    Reason.EARLY_EXIT: ("it ended before it answered", _LOGS),
+    Reason.SPAWN_FAILED: ("it could not be started at all", "pxctl kernel start --explain {name}"),
+    Reason.SHUTDOWN: ("the daemon stopped", _KERNEL_START),
+    Reason.INTERRUPTED: ("the keeper or the machine went down under it", _KERNEL_START),
+    Reason.CANCELLED: ("a cancelled cell would not end otherwise", _KERNEL_START),
+    Reason.TIMEOUT: ("a cell that was over its time would not end otherwise", "give it longer: --timeout"),
+    Reason.REPLACED: ("it was reset or restarted, and a new instance took its place", "nothing to do"),
+}
+"""Where a kernel's end means something else than a tool's."""
+
+
+def meaning_of(reason: str, unit: str) -> tuple[str, str]:
+    """Return what a reason means for a unit, and the next step."""
+    kind, _, name = unit.partition(":")
+    known = Reason(reason)
+    sentence, step = (KERNEL_MEANINGS.get(known) if kind == "kernel" else None) or MEANINGS[known]
+    return sentence, step.format(unit=unit, name=name)
+
+
+async def why(call: Call) -> web.StreamResponse:
+    """Answer with the causal chain that led to the unit's state, the end of its stderr, and the next step."""
+    view, ledger = unit_named(call), call.context.ledger
     await ledger.flush()
-    rows = await events.EventJournal(ledger).latest(unit, _LOOK_BACK)
-    pivot = _pivot(state, rows)
+    rows = await events.EventJournal(ledger).latest(view.unit, _LOOK_BACK)
+    pivot = _pivot(view, rows)
     chain = await events.chain(ledger, pivot.id) if pivot is not None else []
-    latest = await instances.latest(ledger, unit, limit=1)
+    latest = await instances.latest(ledger, view.unit, limit=1)
     instance = latest[0] if latest else None
-    reason = _reason(state, pivot, instance)
-    broken = config_error(call.entries().get(unit))
-    if isinstance(state, PipeState):
-        summary, step = state.summary, state.next_step
+    reason = _reason(view, pivot, instance)
+    if isinstance(view, PipeUnit):
+        summary, step = _of_pipe(call, view)
     else:
-        summary = _summary(unit, state, reason, broken, instance) + _life_before(unit, state, chain)
-        step = _next_step(unit, state, reason, broken, pivot)
-    return {
-        "schema": "px.why/1",
-        "unit": unit,
-        "state": "cold" if state is None else str(state.state),
-        "reason": reason,
-        "summary": summary,
-        "chain": [event_document(row) for row in chain],
-        "instance": None if instance is None else instance_document(instance),
-        "stderr_tail": await _stderr_tail(call, unit, instance),
-        "next_step": step,
-    }
+        summary = _summary(view, reason, instance) + _life_before(view, chain)
+        step = _next_step(view, reason, pivot)
+    return json_answer(
+        {
+            "schema": "px.why/1",
+            **pick(view, "unit", "state"),
+            "reason": reason,
+            "summary": summary,
+            "chain": [row.document() for row in chain],
+            "instance": None if instance is None else _instance_document(instance),
+            "stderr_tail": await _stderr_tail(call, view.unit, instance),
+            "next_step": step,
+        }
+    )
 
 
-def _pivot(state: UnitState | None, rows: Sequence[Event]) -> Event | None:
+def _pivot(view: UnitView, rows: Sequence[Event]) -> Event | None:
     """Choose the newest event of the life that goes on; of a unit that is not up, the newest that carries a reason.
 
     A pipe's life is its last execution, however much was said of the pipe since (enabled, changed, told of).
     """
-    if isinstance(state, PipeState):
-        return _of_last_execution(state.view.running, rows)
-    if _is_up(state) and state is not None:
-        return next((row for row in reversed(rows) if row.instance == state.instance), None)
-    told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
+    if isinstance(view, PipeUnit):
+        told = [row for row in rows if "execution" in row.facts and view.running in {None, row.facts["execution"]}]
+    elif view.state in _UP:
+        return next((row for row in reversed(rows) if row.instance == view.instance), None)
+    else:
+        told = [row for row in rows if row.reason is not None and row.reason != Reason.SCHEMA_DRIFT]
     return next(reversed(told or list(rows)), None)
 
 
-def _of_last_execution(running: int | None, rows: Sequence[Event]) -> Event | None:
-    """Choose the newest event of the execution that runs, else of the last one; without any the newest of the pipe."""
-    told = [row for row in rows if "execution" in row.facts and running in {None, row.facts["execution"]}]
-    return next(reversed(told or list(rows)), None)
-
-
-def _reason(state: UnitState | None, pivot: Event | None, instance: InstanceRow | None) -> str | None:
-    if state is not None and state.reason is not None:
-        return str(state.reason)
-    if _is_up(state):
-        return None
-    if instance is not None and instance.reason is not None and not isinstance(state, PipeState):
+def _reason(view: UnitView, pivot: Event | None, instance: InstanceRow | None) -> str | None:
+    if view.reason is not None or view.state in _UP:
+        return view.reason
+    if instance is not None and instance.reason is not None and not isinstance(view, PipeUnit):
         return str(instance.reason)
     return None if pivot is None else pivot.reason
 
 
-def _summary(
-    unit: str, state: UnitState | None, reason: str | None, broken: str | None, instance: InstanceRow | None
-) -> str:
-    word = "cold" if state is None else str(state.state)
-    if broken is not None:
-        return f"{unit} cannot be started: {broken}"
-    if state is not None and state.failure is not None:
-        return f"{unit} is {word}: {state.failure['detail']}"
+def _of_pipe(call: Call, unit: PipeUnit) -> tuple[str, str]:
+    """Return how a pipe is, in a sentence, and the command that goes on from there."""
+    view, name = call.context.pipes.get(unit.name), unit.name
+    if view.config_error is not None:
+        return f"{unit.unit} cannot run: {view.config_error}", f"pxctl pipe validate {name}"
+    if view.running is not None:
+        return f"{unit.unit} is running: execution {view.running}.", f"pxctl pipe tail -f {view.running}"
+    decided = "" if view.last_decision is None else f" Last decision: {view.last_decision.text}."
+    often = f", {view.consecutive_failures} failures in a row" if view.consecutive_failures > 1 else ""
+    ended = "it never ran" if unit.last_status is None else f"its last execution {unit.last_status}{often}"
+    if view.queued:
+        step = "pxctl pipe queue"
+    elif unit.last_status in {"failed", "timed_out"}:
+        step = f"pxctl pipe output {name} --stderr"
+    else:
+        step = f"pxctl pipe next {name}" if view.enabled else f"pxctl pipe enable {name}"
+    return f"{unit.unit} is {unit.state}: {ended.replace('_', ' ')}.{decided}", step
+
+
+def _summary(view: UnitView, reason: str | None, instance: InstanceRow | None) -> str:
+    if view.config_error is not None:
+        return f"{view.unit} cannot be started: {view.config_error}"
+    if view.failure is not None:
+        return f"{view.unit} is {view.state}: {view.failure['detail']}"
     if reason is None or reason not in set(Reason):
         fate = "it was never started" if instance is None else "nothing is wrong with it"
-        return f"{unit} is {word}: {fate}."
-    return f"{unit} is {word}: {meaning_of(Reason(reason), unit).sentence}{_evidence(instance)}."
+        return f"{view.unit} is {view.state}: {fate}."
+    evidence = ""
+    if instance is not None and instance.ended_at is not None and instance.signal is not None:
+        evidence = f" (signal {instance.signal})"
+    elif instance is not None and instance.ended_at is not None and instance.code is not None:
+        evidence = f" (exit code {instance.code})"
+    return f"{view.unit} is {view.state}: {meaning_of(reason, view.unit)[0]}{evidence}."
 
 
-def _life_before(unit: str, state: UnitState | None, chain: Sequence[Event]) -> str:
+def _life_before(view: UnitView, chain: Sequence[Event]) -> str:
     """Say how the life before the present one ended, where the present one began because of it."""
-    if not _is_up(state) or state is None:
+    if view.state not in _UP:
         return ""
-    ends = [row for row in chain if row.unit == unit and row.event in _ENDS and row.instance != state.instance]
-    if not ends or ends[-1].reason not in set(Reason):
+    ends = [
+        row for row in chain
+        if row.unit == view.unit and row.event in {"died", "stopped"} and row.instance != view.instance
+    ]  # fmt: skip
+    reason = ends[-1].reason if ends else None
+    if reason is None or reason not in set(Reason):
         return ""
     number = ends[-1].facts.get("signal")
     told = "" if number is None else f" (signal {number})"
-    return f" The life before this one ended: {meaning_of(Reason(ends[-1].reason), unit).sentence}{told}."
+    return f" The life before this one ended: {meaning_of(reason, view.unit)[0]}{told}."
 
 
-def _evidence(instance: InstanceRow | None) -> str:
-    if instance is None or instance.ended_at is None:
-        return ""
-    if instance.signal is not None:
-        return f" (signal {instance.signal})"
-    return "" if instance.code is None else f" (exit code {instance.code})"
-
-
-def _next_step(unit: str, state: UnitState | None, reason: str | None, broken: str | None, pivot: Event | None) -> str:
-    if broken is not None:
-        return f"pxctl tools validate {unit.partition(':')[2]}"
-    failure = None if state is None else state.failure
-    hint = failure.get("hint") if failure is not None else None if pivot is None else pivot.facts.get("hint")
+def _next_step(view: UnitView, reason: str | None, pivot: Event | None) -> str:
+    if view.config_error is not None:
+        return f"pxctl tools validate {view.name}"
+    hint = view.failure.get("hint") if view.failure is not None else None if pivot is None else pivot.facts.get("hint")
     if isinstance(hint, str) and hint:
         return hint
     if reason is not None and reason in set(Reason):
-        return meaning_of(Reason(reason), unit).step_for(unit)
-    return f"pxctl logs {unit} -f" if _is_up(state) else f"pxctl start {unit}"
-
-
-def _is_up(state: UnitState | None) -> bool:
-    return state is not None and str(state.state) in _UP
+        return meaning_of(reason, view.unit)[1]
+    return f"pxctl logs {view.unit} -f" if view.state in _UP else f"pxctl start {view.unit}"
 
 
 async def _stderr_tail(call: Call, unit: str, instance: InstanceRow | None) -> str:
     if instance is None or instance.log_position is None:
         return ""
-    reader = LogReader.of(call.context.placement.log_dir, unit)
+    reader, begin, log_end = LogReader.of(call.context.placement.log_dir, unit), instance.log_position, instance.log_end
 
-    def tail(begin: int, log_end: int | None) -> bytes:
-        end = reader.end() if log_end is None else log_end
-        return reader.tail_bytes(begin, end, Stream.STDERR, limit=_TAIL_BYTES)
+    def tail() -> bytes:
+        return reader.tail_bytes(begin, reader.end() if log_end is None else log_end, Stream.STDERR, limit=_TAIL_BYTES)
 
-    raw = await asyncio.to_thread(tail, instance.log_position, instance.log_end)
-    return raw.decode("utf-8", errors="replace")
+    return (await asyncio.to_thread(tail)).decode("utf-8", errors="replace")
 
 
-def event_document(row: Event) -> dict[str, Any]:
-    """Return an event of the ledger as JSON."""
-    return {
-        "id": row.id,
-        "time": rfc3339(row.time),
-        "unit": row.unit,
-        "event": row.event,
-        "reason": row.reason,
-        "instance": row.instance,
-        "cause": row.cause,
-        **row.facts,
-    }
-
-
-def instance_document(row: InstanceRow) -> dict[str, Any]:
-    """Return one process life as JSON."""
-    return {
-        "instance": row.key,
-        "pid": row.pid,
-        "started_at": rfc3339(row.started_at),
-        "ready_at": rfc3339(row.ready_at),
-        "ended_at": rfc3339(row.ended_at),
-        "reason": row.reason,
-        "code": row.code,
-        "signal": row.signal,
-        "verdict": row.verdict,
-        "max_rss_bytes": row.max_rss_bytes,
-        "cpu_seconds": row.cpu_seconds,
-        "start_method": row.start_method,
-        "port": row.port,
-    }
+def _instance_document(row: InstanceRow) -> dict[str, object]:
+    known = pick(row, "pid", "started_at", "ready_at", "ended_at", "reason", "code", "signal", "verdict")
+    return {"instance": row.key, **known, **pick(row, "max_rss_bytes", "cpu_seconds", "start_method", "port")}

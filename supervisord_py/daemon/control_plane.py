@@ -21,8 +21,8 @@ import msgspec
 import structlog
 
 from supervisord_py import __version__
+from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiContext, DaemonFacts, Degradation, ReloadReport, RestartScope, SettingView
-from supervisord_py.api.server import build_app, build_runner
 from supervisord_py.daemon import interrupted, rooms
 from supervisord_py.daemon.boot import daemon_id
 from supervisord_py.daemon.logging import set_level

@@ -37,10 +37,10 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def _of(kind: type[T], section: Any, prefix: str = "", **others: Any) -> T:
     """Return a room's value: fields that are called as a setting, behind a prefix, are that setting."""
-    names = [each.name for each in fields(kind) if each.name not in others]  # type: ignore[arg-type]
-    return kind(
-        **others, **{name: getattr(section, prefix + name) for name in names if hasattr(section, prefix + name)}
-    )
+    of_struct = getattr(kind, "__struct_fields__", None)
+    names = of_struct or [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    given = {name: getattr(section, prefix + name) for name in names if hasattr(section, prefix + name)}
+    return kind(**{**given, **others})
 
 
 def tool_folders(settings: Settings, paths: Paths) -> tuple[Path, ...]:
@@ -131,18 +131,9 @@ def pipes_config(
 
 def api_config(settings: Settings, paths: Paths, tcp: TcpAccess | None) -> ApiConfig:
     """Return what the API is told."""
-    return ApiConfig(
-        log_dir=paths.log_dir,
-        state_dir=paths.state_dir,
-        run_dir=paths.run_dir,
-        cells_dir=paths.cells_dir,
-        tools_dir=paths.tools_dir,
-        examples_dir=EXAMPLES / "tools",
-        max_body_bytes=settings.tools.max_body_bytes,
-        stream_heartbeat_seconds=settings.api.stream_heartbeat_seconds,
-        drain_seconds=settings.api.drain_seconds,
-        tcp=tcp,
-    )
+    places = {name: getattr(paths, name) for name in ("log_dir", "state_dir", "run_dir", "cells_dir", "tools_dir")}
+    most = settings.tools.max_body_bytes
+    return _of(ApiConfig, settings.api, **places, examples_dir=EXAMPLES / "tools", max_body_bytes=most, tcp=tcp)
 
 
 _KEEP_SECONDS = 90 * 86_400.0

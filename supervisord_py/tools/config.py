@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from supervisord_py.config.settings import TOOLS_ENV
 
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDefaults:
+class ToolDefaults(msgspec.Struct, frozen=True):
     """What a tool gets where its own `tool.json` or `pxd.json` says nothing.
 
     Attributes:
@@ -36,8 +36,7 @@ class ToolDefaults:
     env_allow: tuple[str, ...] = TOOLS_ENV
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
+class PoolLimits(msgspec.Struct, frozen=True):
     """Bounds of the warm pool. `memory_budget_mb` is None for none; `queue_timeout_seconds` bounds a place in line."""
 
     warm_keep_max: int = 5
@@ -46,8 +45,7 @@ class PoolLimits:
     queue_timeout_seconds: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolsConfig:
+class ToolsConfig(msgspec.Struct, frozen=True):
     """Everything the room is told by the settings.
 
     Attributes:

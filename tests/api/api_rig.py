@@ -17,6 +17,7 @@ from aiohttp import web
 
 from api.kernel_fakes import FakeKernels
 from api.pipe_fakes import FakePipes
+from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import (
     ApiConfig,
     ApiContext,
@@ -26,7 +27,6 @@ from supervisord_py.api.context import (
     RestartScope,
     SettingView,
 )
-from supervisord_py.api.server import build_app, build_runner
 from supervisord_py.keeper.protocol import INDEX_RECORD
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger

@@ -14,8 +14,8 @@ from aiohttp import web
 from api.api_rig import DEADLINE, FakeControl, FakeLauncher
 from api.pipe_fakes import FakePipes
 from kernels.room_house import RoomHouse, room_house
+from supervisord_py.api.app import build_app, build_runner
 from supervisord_py.api.context import ApiConfig, ApiContext, TcpAccess
-from supervisord_py.api.server import build_app, build_runner
 from supervisord_py.tools.catalog import Catalog
 from supervisord_py.tools.config import ToolsConfig
 

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig, serving
-from supervisord_py.api import server
+from supervisord_py.api import app
 from supervisord_py.api.context import CutOff, Degradation
 from supervisord_py.api.openapi import openapi_document
 from supervisord_py.api.routes import ROUTES
-from supervisord_py.api.units import Goal, reached
+from supervisord_py.api.status import reached
+from supervisord_py.api.units import UnitView
 from supervisord_py.errors import ConfigError
 from supervisord_py.ledger import instances
 from supervisord_py.ledger.instances import INSTANCES, InstanceRow
 from supervisord_py.pipes.execution import Status
 from supervisord_py.process.model import Reason
-
-
-async def test_the_daemon_object(rig: Rig) -> None:
-    status, document, _ = await rig.get("/api/daemon")
-    assert (status, document["schema"], document["version"]) == (200, "px.daemon/1", "1.2.3")
-    assert document == {"schema": "px.daemon/1", **(await rig.get("/api/status"))[1]["daemon"]} | {
-        "keeper": document["keeper"],
-        "control": document["control"],
-    }
 
 
 async def test_settings_with_their_origin(rig: Rig) -> None:
@@ -96,23 +88,23 @@ async def test_doctor_repeats_what_the_rooms_say_of_themselves(rig: Rig, monkeyp
 @pytest.mark.parametrize(
     ("goal", "word", "began", "verdict"),
     [
-        (Goal.READY, "ready", False, True),
-        (Goal.READY, "busy", False, True),
-        (Goal.READY, "starting", True, None),
-        (Goal.READY, "cold", False, None),
-        (Goal.READY, "cold", True, False),
-        (Goal.READY, "failed", False, False),
-        (Goal.STOPPED, "cold", False, True),
-        (Goal.STOPPED, "failed", False, True),
-        (Goal.STOPPED, "stopping", False, None),
-        (Goal.DONE, "busy", False, None),
-        (Goal.DONE, "ready", False, True),
-        (Goal.DONE, "cold", False, True),
-        (Goal.DONE, "failed", False, False),
+        ("ready", "ready", False, True),
+        ("ready", "busy", False, True),
+        ("ready", "starting", True, None),
+        ("ready", "cold", False, None),
+        ("ready", "cold", True, False),
+        ("ready", "failed", False, False),
+        ("stopped", "cold", False, True),
+        ("stopped", "failed", False, True),
+        ("stopped", "stopping", False, None),
+        ("done", "busy", False, None),
+        ("done", "ready", False, True),
+        ("done", "cold", False, True),
+        ("done", "failed", False, False),
     ],
 )
-def test_when_a_goal_is_reached(goal: Goal, word: str, *, began: bool, verdict: bool | None) -> None:
-    assert reached(goal, word, began=began) is verdict
+def test_when_a_goal_is_reached(goal: str, word: str, *, began: bool, verdict: bool | None) -> None:
+    assert reached(goal, UnitView(unit="tool:x", kind="tool", name="x", state=word), began=began) is verdict
 
 
 async def test_waiting_ends_with_the_event_that_changed_the_state(rig: Rig) -> None:
@@ -157,7 +149,7 @@ async def test_a_wait_ends_when_the_daemon_does(rig: Rig) -> None:
     async with asyncio.timeout(DEADLINE):
         while len(rig.context.events._subscriptions) < 2:
             await asyncio.sleep(0.01)
-    rig.runner.app[server.LIVE].closing.set()
+    rig.runner.app[app.LIVE].closing.set()
     status, problem, _ = await waiting
     assert (status, problem["kind"]) == (503, "shutdown")
 
@@ -299,7 +291,7 @@ async def test_why_a_kernel_that_was_started_anew_tells_how_the_one_before_ended
 
 
 async def test_what_was_cut_off_is_told_by_daemon_and_doctor(rig: Rig, short_tmp: Path) -> None:
-    context = replace(rig.context, interrupted=(CutOff("i.1", "tool:x", 7),))
+    context = msgspec.structs.replace(rig.context, interrupted=(CutOff("i.1", "tool:x", 7),))
     async with serving(context, short_tmp / "other.sock") as (_, client):
         async with client.get("/api/daemon") as answer:
             assert (await answer.json())["interrupted"] == [{"instance": "i.1", "unit": "tool:x", "pid": 7}]
@@ -330,7 +322,7 @@ async def test_every_route_is_described(rig: Rig) -> None:
     status, document, _ = await rig.get("/api/openapi.json")
     assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "1.2.3")
     described = {f"{method.upper()} {path}" for path, item in document["paths"].items() for method in item}
-    assert described == {route.name for route in ROUTES}
+    assert described == {f"{route.method} {route.path}" for route in ROUTES}
 
 
 def test_the_description_is_sound() -> None:
@@ -352,7 +344,6 @@ def test_the_description_is_sound() -> None:
         names = [(parameter["in"], parameter["name"]) for parameter in operation["parameters"]]
         assert len(set(names)) == len(names)
         for parameter in operation["parameters"]:
-            assert parameter["description"]
             Draft202012Validator.check_schema(parameter["schema"])
     for path, item in document["paths"].items():
         wanted = set(re.findall(r"{(\w+)}", path))

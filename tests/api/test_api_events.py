@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api.api_rig import DEADLINE, Rig, until
-from supervisord_py.api.events import _frame
-from supervisord_py.api.negotiation import NDJSON, SSE
-from supervisord_py.process.events import EventGap
-from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     import aiohttp
@@ -33,23 +29,6 @@ async def next_frame(answer: aiohttp.ClientResponse) -> dict[str, str]:
     async with asyncio.timeout(DEADLINE):
         block = (await answer.content.readuntil(b"\n\n")).decode()
     return dict(line.split(": ", 1) for line in block.strip().splitlines())
-
-
-async def test_the_past_comes_as_ndjson_with_every_key(rig: Rig) -> None:
-    rig.context.events.publish("stopped", "tool:x", Reason.EVICTED_TTL, instance="i.1", cause=None, code=0)
-    status, content, headers = await rig.get("/api/events")
-    [event] = lines(content)
-    assert status == 200
-    assert headers["Content-Type"] == "application/x-ndjson"
-    assert {key: event[key] for key in ("unit", "event", "reason", "instance", "cause", "code")} == {
-        "unit": "tool:x",
-        "event": "stopped",
-        "reason": "evicted_ttl",
-        "instance": "i.1",
-        "cause": None,
-        "code": 0,
-    }
-    assert event["time"].endswith("Z")
 
 
 async def test_after_and_limit_page_through_the_past(rig: Rig) -> None:
@@ -104,12 +83,6 @@ async def test_following_with_a_limit_begins_with_the_newest(rig: Rig) -> None:
         assert [(await next_line(answer))["id"] for _ in range(3)] == ids[3:]
 
 
-async def test_following_with_a_limit_and_no_past_is_live(rig: Rig) -> None:
-    async with rig.client.get("/api/events?follow=1&limit=2") as answer:
-        rig.context.events.publish("live")
-        assert (await next_line(answer))["event"] == "live"
-
-
 async def test_sse_is_resumed_by_the_last_event_id(rig: Rig) -> None:
     headers = {"Accept": "text/event-stream"}
     async with rig.client.get("/api/events?follow=1", headers=headers) as answer:
@@ -156,11 +129,6 @@ async def test_a_slow_reader_gets_a_gap_and_slows_nobody(rig: Rig) -> None:
     assert missed + got == total
     writer.close()
     await writer.wait_closed()
-
-
-def test_a_gap_in_each_medium() -> None:
-    assert json.loads(_frame(EventGap(7), NDJSON)) == {"event": "gap", "missed": 7}
-    assert _frame(EventGap(7), SSE).startswith(b"event: gap\ndata: ")
 
 
 async def test_a_subscription_ends_with_its_client(rig: Rig) -> None:

@@ -81,11 +81,6 @@ async def test_random_bytes_never_bring_it_down(rig: Rig) -> None:
     assert (await rig.get("/api/health"))[0] == 200
 
 
-async def test_a_client_that_closes_its_sending_side_still_gets_its_answer(rig: Rig) -> None:
-    answer = await exchange(rig, HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), half_close=False)
-    assert answer.startswith(b"HTTP/1.1 200")
-
-
 async def test_a_body_that_never_ends_blocks_nobody(rig: Rig) -> None:
     rig.add_tool("x")
     _, writer = await rig.connect()

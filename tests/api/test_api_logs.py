@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from api.api_rig import DEADLINE, STDERR, Output, Rig, until
 from supervisord_py.api.logs import Frames
-from supervisord_py.api.negotiation import NDJSON, RAW, SSE
+from supervisord_py.api.streams import NDJSON, RAW, SSE
 from supervisord_py.process.logs import Chunk, Gap, Stream
 
 if TYPE_CHECKING:
@@ -200,9 +200,15 @@ def test_half_a_character_before_a_gap_is_not_lost_in_silence() -> None:
     assert json.loads(gap)["gap_bytes"] == 5
 
 
+async def test_what_has_a_log_is_read_by_its_full_name_though_it_is_no_unit(rig: Rig) -> None:
+    Output(Path(rig.placement.log_dir), "kernel:gateway").write(b"serving\n")
+    assert (await rig.get("/api/units/kernel:gateway/logs"))[:2] == (200, b"serving\n")
+    for wrong in ("gateway", "kernel:", "kernel:other", "kernel:..%2f..%2fstate", "kernel:.."):
+        status, problem, _ = await rig.get(f"/api/units/{wrong}/logs")
+        assert (status, problem["kind"]) == (404, "unknown_unit"), wrong
+
+
 def test_what_each_medium_makes_of_a_gap_and_of_silence() -> None:
     assert Frames(RAW).of(Gap(0, 5, 0)) == b""
-    assert Frames(RAW).beat() == Frames(NDJSON).beat() == b""
-    assert Frames(SSE).beat().startswith(b":")
     assert Frames(SSE).of(chunk(b"x", 7)).startswith(b"id: 8\ndata: ")
     assert Frames(RAW).of(chunk(b"\xff")) == b"\xff"

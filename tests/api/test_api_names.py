@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.api.names import is_glob, kind_of, name_of, nearest_hint, resolve, resolve_one
+from supervisord_py.api.names import nearest_hint, resolve, resolve_one
 from supervisord_py.errors import AmbiguousNameError, BadRequestError, UnknownUnitError
 
 UNITS = ["tool:lorenz", "tool:text-stats", "tool:text-plot", "kernel:lorenz", "pipe:nightly"]
@@ -16,12 +16,18 @@ names = st.from_regex(r"[a-z0-9][a-z0-9-]{0,8}", fullmatch=True)
 units = st.sets(st.builds("{}:{}".format, st.sampled_from(["tool", "kernel", "pipe"]), names), max_size=12)
 
 
-def test_a_full_name_is_itself() -> None:
-    assert resolve(["tool:lorenz"], UNITS) == ("tool:lorenz",)
-
-
-def test_a_bare_name_finds_its_only_unit() -> None:
-    assert resolve(["nightly"], UNITS) == ("pipe:nightly",)
+@pytest.mark.parametrize(
+    ("typed", "units", "meant"),
+    [
+        (["tool:lorenz"], UNITS, ("tool:lorenz",)),
+        (["nightly"], UNITS, ("pipe:nightly",)),
+        (["text-*", "tool:*", "nightly"], UNITS, ("tool:text-plot", "tool:text-stats", "tool:lorenz", "pipe:nightly")),
+        (["lor*"], UNITS, ("kernel:lorenz", "tool:lorenz")),
+        (["x[1]", "tool:x[1]"], ["tool:x[1]", "tool:x1"], ("tool:x[1]",)),
+    ],
+)
+def test_what_is_meant_comes_once_and_globs_sorted(typed: list[str], units: list[str], meant: tuple[str, ...]) -> None:
+    assert resolve(typed, units) == meant
 
 
 def test_a_bare_name_of_several_kinds_is_ambiguous_and_lists_them() -> None:
@@ -32,17 +38,10 @@ def test_a_bare_name_of_several_kinds_is_ambiguous_and_lists_them() -> None:
     assert "kernel:lorenz" in (caught.value.hint or "")
 
 
-def test_globs_are_expanded_sorted_and_each_unit_comes_once() -> None:
-    assert resolve(["text-*", "tool:*", "nightly"], UNITS) == (
-        "tool:text-plot",
-        "tool:text-stats",
-        "tool:lorenz",
-        "pipe:nightly",
-    )
-
-
-def test_a_bare_glob_may_span_kinds() -> None:
-    assert resolve(["lor*"], UNITS) == ("kernel:lorenz", "tool:lorenz")
+def test_one_unit_is_wanted_where_a_glob_fits_two() -> None:
+    with pytest.raises(AmbiguousNameError):
+        resolve_one("text-*", UNITS)
+    assert resolve_one("nig*", UNITS) == "pipe:nightly"
 
 
 @pytest.mark.parametrize(
@@ -56,49 +55,20 @@ def test_a_bare_glob_may_span_kinds() -> None:
         ("tol:lorenz", "did you mean 'tool:lorenz'?"),
         ("kernel:lorens", "did you mean 'kernel:lorenz'?"),
         ("kernel:nightli", "did you mean 'pipe:nightly'?"),
+        ("zzz*", "see: pxctl status"),
     ],
 )
-def test_an_unknown_name_comes_with_the_nearest(wanted: str, hint: str) -> None:
+def test_an_unknown_name_comes_with_the_nearest_and_a_shared_kind_is_no_likeness(wanted: str, hint: str) -> None:
     with pytest.raises(UnknownUnitError) as caught:
-        resolve([wanted], UNITS)
+        resolve([wanted], [*UNITS, "tool:ed"])
     assert caught.value.hint == hint
     assert wanted in caught.value.detail
-
-
-def test_a_shared_kind_is_no_likeness() -> None:
-    with pytest.raises(UnknownUnitError) as caught:
-        resolve(["tool:nope"], [*UNITS, "tool:ed"])
-    assert caught.value.hint == "see: pxctl status"
-
-
-def test_a_glob_that_fits_nothing_is_unknown() -> None:
-    with pytest.raises(UnknownUnitError, match="matches"):
-        resolve(["zzz*"], UNITS)
+    assert nearest_hint(wanted, []) == "see: pxctl status"
 
 
 def test_an_empty_name_is_refused() -> None:
     with pytest.raises(BadRequestError):
         resolve([""], UNITS)
-
-
-def test_one_unit_is_wanted_where_a_glob_fits_two() -> None:
-    with pytest.raises(AmbiguousNameError):
-        resolve_one("text-*", UNITS)
-    assert resolve_one("nig*", UNITS) == "pipe:nightly"
-
-
-def test_an_exact_name_wins_over_its_reading_as_a_glob() -> None:
-    assert resolve(["x[1]", "tool:x[1]"], ["tool:x[1]", "tool:x1"]) == ("tool:x[1]",)
-
-
-def test_pieces_of_a_unit() -> None:
-    assert (kind_of("tool:x"), name_of("tool:x")) == ("tool", "x")
-    assert is_glob("a*")
-    assert not is_glob("tool:a")
-
-
-def test_the_nearest_of_nothing_points_to_status() -> None:
-    assert nearest_hint("x", []) == "see: pxctl status"
 
 
 @given(units)
@@ -109,7 +79,7 @@ def test_every_unit_is_found_by_its_full_name(known: set[str]) -> None:
 
 @given(units, names)
 def test_a_bare_name_gives_one_unit_or_says_why_not(known: set[str], name: str) -> None:
-    fitting = sorted(unit for unit in known if name_of(unit) == name)
+    fitting = sorted(unit for unit in known if unit.partition(":")[2] == name)
     match fitting:
         case []:
             with pytest.raises(UnknownUnitError):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from api.api_rig import Rig
-from supervisord_py.api.metrics import UnitCounts
-from supervisord_py.api.status import resident_bytes
+from supervisord_py.api.metrics import Counts
+from supervisord_py.api.units import resident_bytes
 from supervisord_py.errors import KeeperLostError
 from supervisord_py.ledger.events import Event
-from supervisord_py.process.events import EventGap
 from supervisord_py.process.model import Reason, TreeStat
 
 
@@ -160,11 +159,9 @@ async def test_starts_and_endings_are_counted_from_the_events(rig: Rig) -> None:
     assert 'pxd_cold_start_seconds_bucket{le="0.1"} 0.0' in pages[-1]
 
 
-def test_gaps_are_counted_and_other_events_are_not() -> None:
-    counts = UnitCounts()
-    counts.count(EventGap(5))
-    counts.count(Event(1, 0.0, "tool:x", "pinned"))
-    counts.count(Event(2, 0.0, "tool:x", "ready"))
-    counts.count(Event(3, 0.0, "tool:x", "start_failed", "early_exit"))
-    assert (counts.events_missed, counts.starts, dict(counts.endings)) == (5, 1, {})
-    assert counts.start_failures == {"early_exit": 1}
+def test_only_what_begins_and_ends_lives_is_counted() -> None:
+    counts = Counts()
+    for number, (word, reason) in enumerate([("pinned", None), ("ready", None), ("start_failed", "early_exit")]):
+        counts.count(Event(number, 0.0, "tool:x", word, reason))
+    tools = counts.lives["tool"]
+    assert (tools.starts, dict(tools.endings), dict(tools.start_failures)) == (1, {}, {"early_exit": 1})

@@ -1,20 +1,37 @@
-"""The small pure modules: times, media types, query parameters, CPU samples, counters."""
+"""What goes in and out as values: times, JSON, media types, queries, bodies, CPU samples, counters."""
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisord_py.api.cpu import CpuSamples
 from supervisord_py.api.metrics import BOUNDS, Histogram
-from supervisord_py.api.negotiation import NDJSON, SSE, choose
-from supervisord_py.api.parameters import Form, Parameter, read_arguments
-from supervisord_py.api.times import parse_age, parse_since, rfc3339
-from supervisord_py.errors import BadRequestError
+from supervisord_py.api.schemas import (
+    Body,
+    CellPageQuery,
+    Execute,
+    ExecutionsQuery,
+    LogsQuery,
+    NewTool,
+    Query,
+    RunQuery,
+    StartKernel,
+    moment_of,
+    parse_age,
+    read_body,
+    read_query,
+)
+from supervisord_py.api.streams import NDJSON, SSE, choose, json_bytes, rfc3339
+from supervisord_py.api.units import cpu_percent
+from supervisord_py.errors import BadRequestError, InvalidInputError
 
 NOW = 1_800_000_000.0
 
@@ -24,37 +41,30 @@ def test_a_time_survives_the_way_out_and_in(moment: float) -> None:
     text = rfc3339(moment)
     assert text is not None
     assert text.endswith("Z")
-    assert abs(parse_since(text, NOW) - moment) <= 0.001
-
-
-def test_no_time_stays_none() -> None:
-    assert rfc3339(None) is None
-    assert rfc3339(0) == "1970-01-01T00:00:00.000Z"
+    assert abs((moment_of("since", text, NOW) or 0.0) - moment) <= 0.001
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172800), ("1w", 604800), ("0.5h", 1800)],
+    ("text", "moment"),
+    [
+        *((text, NOW - age) for text, age in {
+            "90": 90, "90s": 90, "10m": 600, "1h30m": 5400, "2d": 172800, "1w": 604800, "0.5h": 1800,
+        }.items()),
+        ("2026-01-31T12:00:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
+        ("2026-01-31T14:00:00+02:00", datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()),
+    ],
+)  # fmt: skip
+def test_moments(text: str, moment: float) -> None:
+    assert moment_of("since", text, NOW) == moment
+
+
+@pytest.mark.parametrize(
+    "text", ["", "m", "-5", "10 m", "10x", "٣m", "9" * 400, "99999999999d", "1m30", "yesterday", "2026-13-01T00:00:00Z"]
 )
-def test_ages(text: str, seconds: float) -> None:
-    assert parse_age(text) == seconds
-    assert parse_since(text, NOW) == NOW - seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "-5", "10 m", "10x", "٣m", "9" * 400, "99999999999d", "1m30"])
-def test_what_is_no_age(text: str) -> None:
+def test_what_is_no_moment_says_what_would_be(text: str) -> None:
     assert parse_age(text) is None
-
-
-@pytest.mark.parametrize("text", ["yesterday", "2026-13-01T00:00:00Z", ""])
-def test_what_is_no_time_says_what_would_be(text: str) -> None:
-    with pytest.raises(ValueError, match="RFC 3339"):
-        parse_since(text, NOW)
-
-
-def test_a_time_without_a_zone_is_utc_and_one_with_a_zone_is_converted() -> None:
-    assert parse_since("2026-01-31T12:00:00", NOW) == datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
-    assert parse_since("2026-01-31T14:00:00+02:00", NOW) == datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp()
+    with pytest.raises(BadRequestError, match="RFC 3339"):
+        moment_of("since", text, NOW)
 
 
 @pytest.mark.parametrize(
@@ -70,145 +80,175 @@ def test_a_time_without_a_zone_is_utc_and_one_with_a_zone_is_converted() -> None
     ],
 )
 def test_the_wanted_media_type(accept: str | None, chosen: str) -> None:
-    assert choose(accept, (NDJSON, SSE)) == chosen
+    headers = {} if accept is None else {"Accept": accept}
+    call = cast("Any", SimpleNamespace(request=SimpleNamespace(headers=headers)))
+    assert choose(call, NDJSON, SSE) == chosen
 
 
-DECLARED = (
-    Parameter("follow", Form.FLAG, "go on"),
-    Parameter("timeout", Form.NUMBER, "seconds", minimum=-1, maximum=100),
-    Parameter("lines", Form.INTEGER, "count", maximum=1000),
-    Parameter("stream", Form.TEXT, "which", choices=("stdout", "stderr")),
-    Parameter("unit", Form.TEXT, "whose", repeated=True),
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
 )
 
 
-def test_parameters_are_read_by_their_form() -> None:
-    given_pairs = [
-        ("follow", "1"),
-        ("timeout", "1.5"),
-        ("lines", "10"),
-        ("stream", "stdout"),
-        ("unit", "a"),
-        ("unit", "b"),
-    ]
-    arguments = read_arguments(DECLARED, given_pairs)
-    assert arguments.flag("follow")
-    assert arguments.number("timeout") == 1.5
-    assert arguments.integer("lines") == 10
-    assert arguments.text("stream") == "stdout"
-    assert arguments.texts("unit") == ("a", "b")
-
-
-def test_what_was_not_given_is_none_or_off() -> None:
-    arguments = read_arguments(DECLARED, [])
-    assert not arguments.flag("follow")
-    assert arguments.number("timeout") is None
-    assert arguments.integer("lines") is None
-    assert arguments.text("stream") is None
-    assert arguments.texts("unit") == ()
-
-
-@pytest.mark.parametrize("text", ["0", "false", "No", "off"])
-def test_flags_that_are_off(text: str) -> None:
-    assert not read_arguments(DECLARED, [("follow", text)]).flag("follow")
+@given(documents)
+def test_json_comes_back_as_it_went(document: Any) -> None:
+    assert json.loads(json_bytes(document)) == document
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("document", "written"),
     [
-        ("follow", "perhaps"),
-        ("timeout", "soon"),
-        ("timeout", "nan"),
-        ("timeout", "inf"),
-        ("timeout", "-2"),
-        ("timeout", "101"),
-        ("lines", "1.5"),
-        ("lines", "-1"),
-        ("lines", "1001"),
-        ("lines", "9" * 5000),
-        ("lines", "²"),
-        ("stream", "stdin"),
+        ({"a": [math.nan, math.inf]}, b'{"a":[null,null]}'),
+        ("\ud800", rb'"\ud800"'),
+        (["\udc00", math.nan, 2**70], rb'["\udc00",null,1180591620717411303424]'),
+        ({"ä": "\u2028"}, '{"ä":"\u2028"}'.encode()),
     ],
 )
-def test_an_impossible_value_is_refused_by_the_parameters_name(name: str, value: str) -> None:
+def test_json_is_never_in_the_way_of_what_it_tells(document: Any, written: bytes) -> None:
+    assert json_bytes(document) == written
+
+
+# -- queries and bodies -----------------------------------------------------------------------------------------------
+
+
+def test_queries_are_read_by_their_shape() -> None:
+    pairs = [("follow", "1"), ("lines", "10"), ("stream", "stdout")]
+    assert read_query(LogsQuery, pairs) == LogsQuery(follow=True, lines=10, stream="stdout")
+    assert read_query(LogsQuery, [("follow", "False")]) == LogsQuery()
+    assert [
+        each.value for each in read_query(ExecutionsQuery, [("status", "queued"), ("status", "failed")]).status
+    ] == [
+        "queued",
+        "failed",
+    ]
+    assert read_query(RunQuery, [("keep_alive", "-1"), ("timeout", "1.5")]) == RunQuery(keep_alive=-1, timeout=1.5)
+    assert read_query(CellPageQuery, [("offset", str(2**63 - 1))]).offset == 2**63 - 1
+    assert read_query(Query, [("cache", "off")], lenient=True) == Query()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "wanted"),
+    [
+        (LogsQuery, "follow", "perhaps", "true or false"),
+        (RunQuery, "timeout", "soon", "a number"),
+        (RunQuery, "timeout", "nan", "a number"),
+        (RunQuery, "timeout", "inf", "a number <= 604800"),
+        (RunQuery, "keep_alive", "-2", "a number >= -1"),
+        *((LogsQuery, "lines", text, "a whole number") for text in ("1.5", "1e3", "1.0", "0x1")),
+        (LogsQuery, "lines", "-1", "a whole number >= 0"),
+        (LogsQuery, "lines", "1000001", "a whole number <= 1000000"),
+        (LogsQuery, "lines", "9" * 5000, "out of range"),
+        (LogsQuery, "lines", "²", "a whole number"),
+        (LogsQuery, "stream", "stdin", "one of stdout, stderr"),
+        (ExecutionsQuery, "status", "lost", "one of queued, running"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_the_parameters_name(
+    kind: type[Query], name: str, value: str, wanted: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
-        read_arguments(DECLARED, [(name, value)])
+        read_query(kind, [(name, value)])
     assert caught.value.extra["parameter"] == name
+    assert wanted in caught.value.detail
 
 
-def test_an_unknown_parameter_comes_with_the_nearest() -> None:
+@pytest.mark.parametrize(
+    ("kind", "pairs", "hint"),
+    [
+        (LogsQuery, [("folow", "1")], "did you mean 'follow'?"),
+        (LogsQuery, [("zzzz", "1")], "known: follow, since, stream, lines, cursor, encoding"),
+        (Query, [("zzzz", "1")], "this route takes no query parameters"),
+        (LogsQuery, [("follow", "1"), ("follow", "0")], "give it once"),
+    ],
+)
+def test_a_parameter_that_is_not_known_or_given_twice(
+    kind: type[Query], pairs: list[tuple[str, str]], hint: str
+) -> None:
     with pytest.raises(BadRequestError) as caught:
-        read_arguments(DECLARED, [("folow", "1")])
-    assert caught.value.hint == "did you mean 'follow'?"
+        read_query(kind, pairs)
+    assert caught.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "pointer", "said"),
+    [
+        (Execute, b'{"coed": "1"}', "/coed", "unknown key 'coed'"),
+        (Execute, b'{"code": 1}', "/code", "must be a string"),
+        (Execute, b'{"cells": [{"code": "1"}, {"title": "x"}]}', "/cells/1/code", "is missing"),
+        (Execute, b'{"environ": {"A": 1, "B": 2}}', "/environ", "must be a string"),
+        (Execute, b'{"cells": ["1"]}', "/cells", "must be an object"),
+        (Execute, b'{"language": "perl"}', "/language", "must be one of python, bash"),
+        (Execute, b'{"timeout": true}', "/timeout", "must be a number"),
+        (Execute, rb'{"code": "\ud800"}', "", "surrogate"),
+        (StartKernel, rb'{"arguments": ["a\u0000b"]}', "/arguments", "without NUL"),
+        (StartKernel, b'{"timeout": -1}', "/timeout", "must be a number >= 0"),
+        (NewTool, b"{}", "/name", "is missing"),
+        (Body, b'{"a": 1}', "/a", "unknown key"),
+    ],
+)
+def test_a_mistake_in_a_body_is_told_with_its_pointer(kind: Any, raw: bytes, pointer: str, said: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        read_body(kind, raw)
+    [mistake] = caught.value.extra["errors"]
+    assert mistake["pointer"] == pointer
+    assert said in mistake["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "said"),
+    [
+        *((kind, b"", "The body is empty") for kind in (NewTool, Execute, dict[str, Any])),
+        (Execute, b'{"code": }', "line 1, column 10"),
+        (Execute, b'\n{"a": NaN}', "NaN is no JSON value"),
+        (Execute, b'{"timeout": 1e999}', "too large"),
+        (Execute, b"\xff", "not UTF-8"),
+        (Execute, b"[" * 100_000, "nested deeper"),
+        (Execute, b"[1]", "must be a JSON object"),
+        (dict, b"1", "must be a JSON object"),
+    ],
+)
+def test_what_is_no_json_object_is_refused_with_its_place(kind: Any, raw: bytes, said: str) -> None:
     with pytest.raises(BadRequestError) as caught:
-        read_arguments(DECLARED, [("zzzz", "1")])
-    assert caught.value.hint == "known: follow, timeout, lines, stream, unit"
-    with pytest.raises(BadRequestError) as caught:
-        read_arguments((), [("zzzz", "1")])
-    assert caught.value.hint == "this route takes no query parameters"
+        read_body(kind, raw)
+    assert said in caught.value.detail
 
 
-def test_a_parameter_given_twice_is_refused() -> None:
-    with pytest.raises(BadRequestError, match="more than once"):
-        read_arguments(DECLARED, [("follow", "1"), ("follow", "0")])
+def test_no_body_is_an_empty_one_and_null_is_absent() -> None:
+    assert read_body(StartKernel, b"") == read_body(StartKernel, b'{"name": null, "environ": null}') == StartKernel()
 
 
-@pytest.mark.parametrize("parameter", DECLARED)
-def test_every_parameter_has_a_schema(parameter: Parameter) -> None:
-    assert parameter.schema()["type"] in {"string", "number", "integer"}
+@given(st.binary(max_size=200) | documents.map(json_bytes))
+def test_no_bytes_break_the_reader(raw: bytes) -> None:
+    for kind in (Execute, StartKernel, dict):
+        try:
+            read = read_body(kind, raw)
+        except (BadRequestError, InvalidInputError):
+            continue
+        assert isinstance(read, dict | msgspec.Struct)
 
 
-def test_cpu_percent_needs_two_samples_and_is_of_one_cpu() -> None:
-    samples = CpuSamples()
-    assert samples.percent("a", 1.0, now=10.0) is None
-    assert samples.percent("a", 2.0, now=12.0) == 50.0
-    assert samples.percent("a", 6.0, now=14.0) == 200.0
+# -- measures ---------------------------------------------------------------------------------------------------------
 
 
-def test_two_clients_at_once_share_a_sample() -> None:
-    samples = CpuSamples()
-    samples.percent("a", 1.0, now=10.0)
-    assert samples.percent("a", 2.0, now=12.0) == 50.0
-    assert samples.percent("a", 2.0, now=12.01) == 49.8
+def test_cpu_percent_is_of_one_cpu_between_two_samples() -> None:
+    known: dict[str, list[tuple[float, float]]] = {}
+    samples = [(1.0, 10.0), (2.0, 12.0), (2.0, 12.01), (6.0, 14.0), (1.0, 16.0)]
+    told = [cpu_percent(known, "a", spent, now) for spent, now in samples]
+    assert told == [None, 50.0, 49.8, 200.0, 0.0], "two at once share a sample; less than before is no negative load"
+    assert cpu_percent(known, "b", 1.0, 10.0) is None
+    assert cpu_percent(known, "b", 2.0, 10.0) is None, "a clock that stands still says nothing"
 
 
-def test_cpu_time_that_shrinks_with_the_tree_is_no_negative_load() -> None:
-    samples = CpuSamples()
-    samples.percent("a", 5.0, now=10.0)
-    assert samples.percent("a", 1.0, now=12.0) == 0.0
-
-
-def test_a_clock_that_stands_still_says_nothing() -> None:
-    samples = CpuSamples()
-    assert samples.percent("a", 1.0, now=10.0) is None
-    assert samples.percent("a", 2.0, now=10.0) is None
-
-
-def test_instances_that_are_gone_are_forgotten() -> None:
-    samples = CpuSamples()
-    samples.percent("a", 1.0, now=10.0)
-    samples.percent("b", 1.0, now=10.0)
-    samples.keep_only({"b"})
-    assert samples.percent("a", 2.0, now=12.0) is None
-    assert samples.percent("b", 2.0, now=12.0) == 50.0
-
-
-@given(st.lists(st.floats(min_value=0, max_value=100)))
+@given(st.lists(st.floats(min_value=0, max_value=100_000)))
 def test_the_histogram_counts_everything_once(observed: list[float]) -> None:
     histogram = Histogram()
-    for seconds in observed:
-        histogram.observe(seconds)
+    for milliseconds in observed:
+        histogram.observe(milliseconds)
+    histogram.observe(None)
     counts = [count for _, count in histogram.cumulative()]
     assert counts == sorted(counts)
     assert counts[-1] == len(observed)
-    assert math.isclose(histogram.seconds, sum(observed), abs_tol=1e-6)
+    assert math.isclose(histogram.seconds, sum(observed) / 1000, abs_tol=1e-6)
     for bound, count in zip(BOUNDS, counts, strict=False):
-        assert count == sum(seconds <= bound for seconds in observed)
-
-
-def test_the_bounds_of_a_whole_number_are_told_as_they_are() -> None:
-    offset = Parameter("offset", Form.INTEGER, "of the first byte", maximum=2**63 - 1)
-    with pytest.raises(BadRequestError) as refused:
-        read_arguments([offset], [("offset", "-1")])
-    assert refused.value.hint == f"give a whole number from 0 to {2**63 - 1}"
-    assert read_arguments([offset], [("offset", str(2**63 - 1))]).integer("offset") == 2**63 - 1
+        assert count == sum(milliseconds / 1000 <= bound for milliseconds in observed)

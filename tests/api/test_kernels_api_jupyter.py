@@ -201,7 +201,7 @@ async def test_a_cell_runs_through_the_websocket(api: KernelsApi, protocols: tup
 
 
 def _open_sockets(api: KernelsApi) -> list[int]:
-    from supervisord_py.api.server import LIVE
+    from supervisord_py.api.app import LIVE
 
     return list(api.runner.app[LIVE].channels.values())
 

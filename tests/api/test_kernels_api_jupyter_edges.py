@@ -12,7 +12,7 @@ import pytest
 
 from api.api_rig import DEADLINE, until
 from api.kernel_fakes import FakeHandle
-from supervisord_py.api import kernel_checks
+from supervisord_py.api import doctor
 from supervisord_py.errors import OverloadedError
 from supervisord_py.kernels.exposure import Expose, Offer, report
 from supervisord_py.kernels.room_requests import Owner
@@ -235,8 +235,8 @@ async def test_doctor_warns_of_a_limit_of_processes_that_counts_nothing_for_root
     config = rig.kernels.config
     limited = replace(config, limits=replace(config.limits, processes=processes))
     monkeypatch.setattr(type(rig.kernels), "config", property(lambda _: limited))
-    monkeypatch.setattr(kernel_checks, "os", SimpleNamespace(geteuid=lambda: uid))
-    found = {check.name: check for check in await kernel_checks.check_kernels(rig.context.kernels)}
+    monkeypatch.setattr(doctor, "os", SimpleNamespace(geteuid=lambda: uid))
+    found = {check.name: check for check in await doctor.check_kernels(rig.context.kernels)}
     assert ("kernels:processes" in found) is told
     if told:
         assert "uid 0" in found["kernels:processes"].detail

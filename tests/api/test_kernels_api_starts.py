@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from api.api_rig import DEADLINE, api_rig, until
+from api.api_rig import api_rig, until
 from api.kernel_fakes import key_of
 from supervisord_py.errors import StartFailedError
 from supervisord_py.kernels.cell import KernelStarting, Notice, Queued
@@ -45,35 +45,10 @@ async def test_a_start_tells_what_is_built_and_ends_with_the_session(rig: Rig) -
     assert kernel["schema"] == "px.kernel/1"
 
 
-async def test_the_same_comes_as_events_and_a_kernel_that_runs_has_nothing_to_tell(rig: Rig) -> None:
-    rig.kernels.put("default")
-    _, body, headers = await rig.ask("POST", PATH, {}, headers={"Accept": "text/event-stream"})
-    identifier, name, content = body.decode().strip().split("\n")
-    assert identifier.endswith(":done")
-    assert headers["Content-Type"].startswith("text/event-stream")
-    assert (name, json.loads(content.removeprefix("data: "))["result"]["id"]) == ("event: done", SESSION)
-
-
 async def test_a_start_that_fails_before_anything_happened_has_its_own_status(rig: Rig) -> None:
     rig.kernels.failure = StartFailedError("no python", hint="do this")
     status, problem, headers = await rig.ask("POST", PATH, {}, headers=NDJSON)
     assert (status, problem["kind"], headers["Content-Type"][:24]) == (503, "start_failed", "application/problem+json")
-
-
-async def test_a_build_that_fails_is_the_last_line_and_breaks_off(rig: Rig) -> None:
-    kernels = rig.kernels
-    kernels.told, kernels.failure, kernels.gate = BUILT[:1], StartFailedError("cannot build"), asyncio.Event()
-    received = bytearray()
-
-    async def ask() -> None:
-        async with rig.client.post(PATH, json={}, headers=NDJSON) as answer:
-            async for piece in answer.content.iter_any():
-                received.extend(piece)
-                kernels.gate.set()
-
-    with pytest.raises(aiohttp.ClientPayloadError):
-        await asyncio.wait_for(ask(), DEADLINE)
-    assert [line.get("event", line.get("kind")) for line in lines(received)] == ["notice", "start_failed"]
 
 
 async def test_a_start_goes_on_without_its_client(rig: Rig) -> None:

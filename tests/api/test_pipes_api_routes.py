@@ -9,7 +9,7 @@ import pytest
 from api.pipe_fakes import execution
 from supervisord_py.errors import ConflictError
 from supervisord_py.pipes.execution import ErrorType, Plan, Status
-from supervisord_py.pipes.room_requests import ExecutionFilter, OutputStream, PublishedEvent, RunRequest
+from supervisord_py.pipes.room_requests import ExecutionFilter, PublishedEvent, RunRequest
 from supervisord_py.process.model import TreeStat
 
 if TYPE_CHECKING:
@@ -24,17 +24,6 @@ ROW = set(
 PIPE = set(
     "name enabled schedule next_run last_run last_status running queued consecutive_failures config_error".split()  # noqa: SIM905
 )
-
-
-async def test_the_list_has_every_pipe_with_what_the_contract_names(rig: Rig) -> None:
-    rig.pipes.put(last_status=Status.FAILED, next_run=1_800_000_000.0)
-    rig.pipes.put("broken", config_error="pipe.md:3: no")
-    status, document, _ = await rig.get("/api/pipes")
-    assert (status, document["schema"]) == (200, "px.pipes/1")
-    first, second = document["pipes"]
-    assert set(first) >= PIPE
-    assert (first["last_status"], first["next_run"]) == ("failed", "2027-01-15T08:00:00.000Z")
-    assert second["config_error"] == "pipe.md:3: no"
 
 
 async def test_one_pipe_and_its_prompt(rig: Rig) -> None:
@@ -225,35 +214,6 @@ async def test_one_execution_is_whole(rig: Rig) -> None:
     assert (await rig.get("/api/executions/7?wait=1"))[1]["status"] == "completed"
     for path in ("/api/pipes/other/executions/7", "/api/executions/x", "/api/executions/99999999999999999999"):
         assert (await rig.get(path))[0] == 404
-
-
-async def test_an_execution_is_cancelled_and_tried_again(rig: Rig) -> None:
-    rig.pipes.rows[7] = execution()
-    status, document, _ = await rig.ask("POST", "/api/pipes/digest/executions/7/cancel")
-    assert (status, document["status"]) == (200, "cancelled")
-    status, document, _ = await rig.ask("POST", "/api/pipes/digest/executions/7/retry")
-    assert (status, document["retry_of"], document["trigger"]) == (202, 7, "retry")
-    status, document, _ = await rig.ask("POST", "/api/pipes/digest/cancel")
-    assert (status, len(document["executions"])) == (200, 2)
-
-
-async def test_output_comes_in_pages_of_raw_bytes(rig: Rig) -> None:
-    rig.pipes.rows[7] = execution()
-    rig.pipes.pages["stderr"] = b"\xff complaints"
-    path = "/api/pipes/digest/executions/7/output?stream=stderr"
-    status, body, headers = await rig.get(f"{path}&offset=2&limit=4")
-    assert (status, body, headers["X-Offset"], headers["X-Total-Bytes"]) == (200, b"comp", "2", "12")
-    assert (headers["X-Complete"], headers["Content-Type"]) == ("false", "application/octet-stream")
-    _, body, headers = await rig.get(f"{path}&offset=6")
-    assert (body, headers["X-Complete"]) == (b"laints", "true")
-    _, body, _ = await rig.get("/api/pipes/digest/executions/7/output")
-    assert body == b""
-    assert rig.pipes.asked[-1] == ("output", 7, OutputStream.STDOUT, 0, None)
-    assert headers["X-Truncated"] == "false"
-    rig.pipes.lost = 88
-    _, body, headers = await rig.get(f"{path}&offset=6")
-    assert (body, headers["X-Total-Bytes"], headers["X-Complete"]) == (b"laints", "100", "false")
-    assert headers["X-Truncated"] == "true"
 
 
 async def test_pipes_are_units_of_status_wait_and_health(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.api_rig import until
 from api.pipe_fakes import execution
-from supervisord_py.api.pipe_documents import Decoder
+from supervisord_py.api.executions import Decoder
 from supervisord_py.pipes.execution import Status
 from supervisord_py.pipes.room_requests import OutputStream
 from supervisord_py.pipes.views import FollowOutput, FollowStatus
@@ -120,9 +120,9 @@ def test_every_byte_is_told_once_and_in_order(pieces: list[bytes]) -> None:
 
     decoder, offset, told = Decoder(), 0, []
     for piece in pieces:
-        told.append(decoder.event(FollowOutput(OUT, offset, piece)))
+        told += decoder.take(OUT.value, offset, piece)
         offset += len(piece)
-    documents = [it for it in [*told, *decoder.rest()] if it is not None]
+    documents = [*told, *decoder.rest()]
     raw = [it["text"].encode() if "text" in it else base64.b64decode(it["base64"]) for it in documents]
     assert b"".join(raw) == b"".join(pieces)
     at = 0

@@ -13,7 +13,7 @@ import pytest
 from pipe_rig import PATIENCE, eventually, pipe_house
 from process.real_keeper import alive
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
-from supervisord_py.api.pipe_units import PipeState, pipe_unit_document
+from supervisord_py.api.units import pipe_unit
 from supervisord_py.errors import BadRequestError, ConfigError, PxError, ShuttingDownError
 from supervisord_py.pipes import presets as preset_file
 from supervisord_py.pipes.config import OutputLimits
@@ -194,7 +194,7 @@ async def test_h1_sessions_are_kept_apart_from_pipes(short_tmp: Path) -> None:
         house.shell("h1", "sleep 1000")
         number = await begun(house, "h1")
         assert [it.unit for it in await house.placement.list("pipe:")] == ["pipe:h1"]
-        assert pipe_unit_document(PipeState(house.room.get("h1")))["kind"] == "pipe"
+        assert pipe_unit(house.room.get("h1")).kind == "pipe"
         await house.restart()
         assert [(it.id, it.error_type) for it in await house.rows()] == [(number, ErrorType.SHUTDOWN)]
         assert [it.key for it in await house.placement.list()] == [chat.key]

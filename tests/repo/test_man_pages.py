@@ -121,14 +121,16 @@ def test_every_option_of_the_daemon_is_documented() -> None:
 
 
 def test_every_route_is_documented_with_its_parameters() -> None:
+    from msgspec.structs import fields
+
     from supervisord_py.api.routes import ROUTES
 
     text = plain_text("man7/pxd-api.7")
     for route in ROUTES:
         line = re.search(rf"^{route.method} {re.escape(route.path)}(\?.*)?$", text, re.MULTILINE)
         assert line, f"{route.method} {route.path} is not in pxd-api.7"
-        for parameter in route.parameters:
-            assert f"{parameter.name}=" in line[0], f"{route.path}: {parameter.name}"
+        for parameter in fields(route.query):
+            assert f"{parameter.encode_name}=" in line[0], f"{route.path}: {parameter.encode_name}"
 
 
 def test_every_kind_of_error_is_documented_with_its_status() -> None:

@@ -1,0 +1,122 @@
+"""Who is asking? Peer credentials on the Unix socket; bearer token, Host and Origin on the loopback listener.
+
+SO_PEERCRED (unix(7)) gives `struct ucred` {pid, uid, gid} as of connect(2). LOCAL_PEERCRED (macOS unix(4)) gives
+`struct xucred` {u_int version, uid_t uid, …}, without a pid. Both are asked once a connection.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+import sys
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+
+from supervisord_py.errors import ForbiddenError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from supervisord_py.api.context import TcpAccess
+
+_UCRED = struct.Struct("3i")
+_XUCRED = struct.Struct("II")
+_XUCRED_SIZE = 76
+_DARWIN_SOL_LOCAL = 0
+_DARWIN_LOCAL_PEERCRED = 1
+_INSTANCE_HEADER = "X-Px-Instance"
+
+
+class LocalPeer(NamedTuple):
+    """A process on this machine, by its credentials; pid is None where the system does not tell."""
+
+    uid: int
+    pid: int | None
+
+
+def peer_credentials(connection: socket.socket) -> LocalPeer:
+    """Ask the kernel who is at the other end of a Unix socket."""
+    if sys.platform == "darwin":
+        raw = connection.getsockopt(_DARWIN_SOL_LOCAL, _DARWIN_LOCAL_PEERCRED, _XUCRED_SIZE)
+        return LocalPeer(uid=_XUCRED.unpack_from(raw)[1], pid=None)
+    pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return LocalPeer(uid=uid, pid=pid)
+
+
+def admit_local(peer: LocalPeer, own_uid: int) -> None:
+    """Let the daemon's own user and root in.
+
+    Raises:
+        ForbiddenError: It is someone else.
+    """
+    if peer.uid not in {own_uid, 0}:
+        raise ForbiddenError(
+            f"This daemon belongs to uid {own_uid}; uid {peer.uid} may not use it.",
+            hint="start a daemon of your own: pxctl daemon start",
+        )
+
+
+def admit_bearer(headers: Mapping[str, str], tcp: TcpAccess | None, query_token: str | None = None) -> None:
+    """Let in who holds the token and asked for this machine by a loopback name (DNS rebinding, CSRF).
+
+    Args:
+        headers: Of the request: `Authorization: Bearer T`, or Jupyter's `token T`; Host; Origin.
+        tcp: The listener.
+        query_token: Counts where there is no Authorization header.
+
+    Raises:
+        ForbiddenError: No or a wrong token, or a name that is not this machine's loopback.
+    """
+    if tcp is None:
+        raise ForbiddenError("The TCP listener has no token, so nobody may use it.", hint="see: man pxd.toml, [api]")
+    host = headers.get("Host", "")
+    if not is_loopback(f"//{host}", tcp.port):
+        raise ForbiddenError(f"Host {host[:100]!r} is not this listener.", hint=f"use 127.0.0.1:{tcp.port}")
+    origin = headers.get("Origin")
+    if origin is not None and not (origin.startswith(("http://", "https://")) and is_loopback(origin)):
+        raise ForbiddenError(f"Origin {origin[:100]!r} may not use this listener.", hint="only loopback origins may")
+    authorization = headers.get("Authorization")
+    scheme, _, given = (authorization or "").partition(" ")
+    if authorization is None:
+        given = query_token or ""
+    elif scheme.lower() not in {"bearer", "token"}:
+        given = ""
+    if not tcp.token or not hmac.compare_digest(given.strip().encode(errors="surrogateescape"), tcp.token.encode()):
+        raise ForbiddenError("The bearer token is missing or wrong.", hint="send: Authorization: Bearer TOKEN")
+
+
+def is_loopback(url: str, port: int | None = None) -> bool:
+    """Say whether a URL (or `//host[:port]`) names this machine's loopback; with `port`, and no other port or user."""
+    try:
+        parts = urlsplit(url)
+        if port is not None and (parts.port not in {None, port} or parts.username is not None):
+            return False
+        return parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def caller_instance(headers: Mapping[str, str], peer: LocalPeer | None, living: Mapping[int, str]) -> str | None:
+    """Return the instance of ours that a request comes from, told by the caller or read from its process.
+
+    Every child bears PX_INSTANCE, and so does what it starts; a cell that calls its own session is known by it. What a
+    zygote forked bears the zygote's mark in /proc, and is known by the pids of `living` among its parents. Nothing but
+    that one refusal depends on the answer: what cannot be read is nobody.
+    """
+    if told := headers.get(_INSTANCE_HEADER):
+        return told
+    if peer is None or peer.pid is None:
+        return None
+    born = None
+    with suppress(psutil.Error, OSError, ValueError):
+        caller = psutil.Process(peer.pid)
+        born = caller.environ().get("PX_INSTANCE")
+        if born is not None and born not in living.values():
+            line = [caller, *caller.parents()]
+            return next((living[each.pid] for each in line if each.pid in living), born)
+    return born

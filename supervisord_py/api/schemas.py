@@ -1,0 +1,437 @@
+"""Queries and bodies of requests: what each route takes, as Structs, and how a mistake in them is told.
+
+A name that no route knows is refused with the nearest match, as an unknown setting would be: a misspelt `folow=1` must
+not silently mean something else. In bodies null is the same as absent.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from datetime import UTC, datetime
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from supervisord_py.config import documents
+from supervisord_py.config.documents import DocumentError
+from supervisord_py.errors import BadRequestError, InvalidInputError
+from supervisord_py.kernels.session import BackendName
+from supervisord_py.pipes.execution import Status
+from supervisord_py.pipes.room_requests import DEFAULT_PAGE, MOST_PAGE, OutputStream
+from supervisord_py.tools.install import Template
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+B = TypeVar("B")
+LONGEST = 2**63 - 1
+_AGE_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_AGE_PART = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_AGE = re.compile(r"\d+(?:\.\d+)?[smhdw]?(?:\d+(?:\.\d+)?[smhdw])*", re.ASCII)
+_LONGEST_AGE = 1e10
+_WHOLE = re.compile("-?[0-9]+")
+_SHOWN = 80
+_NO_NUL = r"^[^\x00]*$"
+_PATTERNS = {r"\S": "a text that is not empty", _NO_NUL: "a text without NUL"}
+_MISSING = re.compile("the key '(.+)' is missing")
+
+Text = Annotated[str, Meta(pattern=r"\S")]
+Seconds = Annotated[float, Meta(ge=0, le=7 * 86400, description="seconds")]
+Amount = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=50, description="of the coming times")]
+Position = Annotated[int, Meta(ge=0, le=LONGEST)]
+PageBytes = Annotated[int, Meta(ge=1, le=16 * 1024 * 1024, description="at most so many bytes")]
+Units = Annotated[list[str], Meta(description="`x`, `tool:x`, or a glob; may be repeated")]
+Follow = Annotated[bool, Meta(description="1: go on with what is to come")]
+Wait = Annotated[bool, Meta(description="0: answer at once, the work goes on")]
+WaitFinal = Annotated[bool, Meta(description="1: answer once it is final")]
+Moment = Annotated[str, Meta(description="RFC 3339, or an age like 10m")]
+Directory = Annotated[str, Meta(description="absolute; decides between sessions of one name")]
+
+
+# -- queries ----------------------------------------------------------------------------------------------------------
+
+
+class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """No parameters."""
+
+
+class UnitsQuery(Query):
+    unit: Units = []
+
+
+class NamesQuery(Query):
+    name: Units = []
+
+
+class EventsQuery(Query):
+    follow: Follow = False
+    unit: Annotated[str, Meta(description="only what concerns this unit")] | None = None
+    after: Annotated[int, Meta(ge=0, le=LONGEST, description="only later ids; 0: all that is kept")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="at most so many past events")] | None = None
+
+
+class LogsQuery(Query):
+    follow: Follow = False
+    since: Moment | None = None
+    stream: Literal["stdout", "stderr"] | None = None
+    lines: Annotated[int, Meta(ge=0, le=1_000_000, description="only the last so many")] | None = None
+    cursor: Position | None = None
+    encoding: Literal["text", "base64"] = "text"
+
+
+class TimeoutQuery(Query):
+    timeout: Seconds | None = None
+
+
+class RunQuery(TimeoutQuery):
+    keep_alive: Annotated[float, Meta(ge=-1, le=1e9, description="seconds; 0 none, -1 for ever")] | None = None
+
+
+class WorkQuery(TimeoutQuery):
+    wait: Wait = True
+
+
+class BatchQuery(TimeoutQuery):
+    unit: Units = []
+    wait: Wait | None = None
+
+
+class UntilQuery(TimeoutQuery):
+    goal: Literal["ready", "stopped", "done"] = msgspec.field(name="for", default="ready")
+
+
+class AllQuery(Query):
+    all: Annotated[bool, Meta(description="1: stop the children as well")] = False
+
+
+class ForceQuery(Query):
+    force: Annotated[bool, Meta(description="1: stop it first; also outside the tools directory")] = False
+
+
+class PinQuery(Query):
+    forever: Annotated[bool, Meta(description="1: exempt from age as well")] = False
+
+
+class SessionQuery(Query):
+    cwd: Directory | None = None
+
+
+class SessionWorkQuery(WorkQuery):
+    cwd: Directory | None = None
+
+
+class InterruptQuery(SessionQuery):
+    cell: Annotated[str, Meta(description="only if this cell is the running one")] | None = None
+
+
+class CellPageQuery(SessionQuery):
+    offset: Position = 0
+    limit: PageBytes = 1024 * 1024
+    stream: Literal["stdout", "stderr"] | None = None
+
+
+class PipeQuery(Query):
+    rendered: Annotated[bool, Meta(description="1: with the prompt that it would be run with now")] = False
+
+
+class FinalQuery(Query):
+    wait: WaitFinal = False
+
+
+class NextQuery(Query):
+    count: Count = 5
+
+
+class ExecutionsQuery(Query):
+    status: list[Status] = []
+    since: Moment | None = None
+    until: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_PAGE)] = DEFAULT_PAGE
+    cursor: Annotated[int, Meta(ge=0, le=LONGEST, description="next_cursor of the page before")] | None = None
+
+
+class AllExecutionsQuery(ExecutionsQuery):
+    pipe: str | None = None
+
+
+class TailQuery(Query):
+    stream: OutputStream | None = None
+    offset: Position = 0
+
+
+class OutputQuery(TailQuery):
+    limit: PageBytes | None = None
+
+
+def read_query(kind: type[Q], pairs: list[tuple[str, str]], *, lenient: bool = False) -> Q:
+    """Read the query of a request; with `lenient`, what is not known is passed over.
+
+    Raises:
+        BadRequestError: A parameter is unknown, repeated, or has an impossible value; `parameter` names it.
+    """
+    known = _fields(kind)
+    values: dict[str, Any] = {}
+    for name, text in pairs:
+        if name not in known:
+            if not lenient:
+                near = documents.nearest(name, known, 0.5)
+                hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+                raise BadRequestError(
+                    f"There is no query parameter {name[:_SHOWN]!r} here.",
+                    hint=hint if known else "this route takes no query parameters",
+                    parameter=name,
+                )
+        elif known[name]:
+            values.setdefault(name, []).append(text)
+        elif name in values:
+            message = f"Query parameter {name!r} was given more than once."
+            raise BadRequestError(message, hint="give it once", parameter=name)
+        else:
+            values[name] = text
+    try:
+        read = msgspec.convert(values, kind, strict=False)
+        for name, text in values.items():  # msgspec takes 1e3 and 1.0 for whole numbers, too
+            if type(getattr(read, name, None)) is int and not _WHOLE.fullmatch(text):
+                raise refuse_value(name, text, "must be a whole number")
+        return read
+    except msgspec.ValidationError:
+        _, problems = documents.convert(documents.Document(values, "", "", "json"), kind, strict=False)
+        name = problems[0].pointer.split("/")[1]
+        raise refuse_value(name, str(values[name]), problems[0].message) from None
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    """Return the names of a Struct's fields, and whether each is a list."""
+    return {field.encode_name: isinstance(field.default_factory, type) for field in msgspec.structs.fields(kind)}
+
+
+def refuse_value(name: str, value: str, wanted: str) -> BadRequestError:
+    """Make the error for a parameter whose value cannot be read; `wanted` is as `must be a number`."""
+    return BadRequestError(
+        f"Query parameter {name!r} cannot be {value[:_SHOWN]!r}: it {wanted}.",
+        hint="see: GET /api/openapi.json",
+        parameter=name,
+    )
+
+
+def parse_age(text: str) -> float | None:
+    """Return the seconds that `90`, `10m`, `1h30m` or `2d` stand for; None when it is no age."""
+    if not _AGE.fullmatch(text):
+        return None
+    seconds = sum(float(count) * _AGE_UNITS[unit] for count, unit in _AGE_PART.findall(text))
+    return seconds if seconds <= _LONGEST_AGE else None
+
+
+def moment_of(name: str, text: str | None, now: float) -> float | None:
+    """Return the Unix time meant by an RFC 3339 time (UTC where it says no zone) or by an age before `now`.
+
+    Raises:
+        BadRequestError: It is neither.
+    """
+    if text is None:
+        return None
+    age = parse_age(text)
+    if age is not None:
+        return now - age
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        wanted = "must be an RFC 3339 time (2026-01-31T12:00:00Z) or an age (90s, 10m, 1h30m, 2d)"
+        raise refuse_value(name, text, wanted) from None
+
+
+def last_id(headers: Any) -> int | None:
+    """Return the number in Last-Event-ID, None where there is none.
+
+    Raises:
+        BadRequestError: It is no number.
+    """
+    seen: str = headers.get("Last-Event-ID", "")
+    if seen and not (seen.isascii() and seen.isdigit() and int(seen[:20]) <= LONGEST):
+        raise refuse_value("Last-Event-ID", seen, "must be the id of the last item")
+    return int(seen) if seen else None
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """No members: the path says it all."""
+
+
+class NewTool(Body):
+    """A tool to be written."""
+
+    name: Text
+    template: Template | None = None
+
+
+class AddTool(Body):
+    """A tool to be copied: an absolute path, or `example:NAME`."""
+
+    source: Text
+    name: Text | None = None
+
+
+class AddPipe(Body):
+    """A pipe to be installed: a path, an https address, or `example:NAME`."""
+
+    source: Text
+    name: Text | None = None
+
+
+class NewPipe(Body):
+    """A pipe to be written."""
+
+    name: Text
+
+
+class RunPipe(Body):
+    """A run by hand."""
+
+    context: dict[str, Any] | None = None
+    queue: bool | None = None
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+
+
+class EnablePipe(Body):
+    """Whether schedule and events start a pipe; without a word, they do."""
+
+    enabled: bool = True
+
+
+class Happening(Body):
+    """What happened, for the pipes that it starts; the same key starts each of them once."""
+
+    key: Text | None = None
+    data: dict[str, Any] | None = None
+
+
+class PreviewSchedule(Body):
+    """A schedule to be explained."""
+
+    schedule: Text
+    timezone: Text | None = None
+    count: Annotated[int, Meta(ge=1, le=50)] | None = None
+
+
+class Place(Body):
+    """Where code runs."""
+
+    cwd: Text | None = None
+    interpreter: Text | None = None
+    kernelspec: Text | None = None
+    backend: BackendName | None = None
+    language: Literal["python", "bash"] | None = None
+    environ: dict[str, str] | None = None
+
+
+class StartKernel(Place):
+    """A session that is to have a living kernel, or, with `explain`, only to be explained."""
+
+    name: Text | None = None
+    env: dict[str, str] | None = None
+    arguments: list[Annotated[str, Meta(pattern=_NO_NUL)]] | None = None
+    owner: Literal["session", "jupyter"] | None = None
+    timeout: Amount | None = None
+    explain: bool | None = None
+
+
+class CellBody(Body):
+    """One cell."""
+
+    code: str
+    title: Text | None = None
+
+
+class Execute(Place):
+    """Cells: as `code`, as `cells`, as the text of a `notebook`, or as a `script` that is split at its `# %%` lines."""
+
+    code: str | None = None
+    cells: list[CellBody] | None = None
+    notebook: str | None = None
+    script: str | None = None
+    timeout: float | None = None  # clamped, not refused
+    reset: bool | None = None
+    per_call: bool | None = None
+
+
+class JupyterKernel(msgspec.Struct, frozen=True):
+    """A kernel as Jupyter's clients ask for one; they send what they like beside it."""
+
+    name: Text | None = None
+    path: str | None = None
+    env: dict[str, str] | None = None
+
+
+def read_body(kind: type[B], raw: bytes) -> B:
+    """Read the JSON body of a request; none at all counts as {} where nothing in it is needed, but for cells and keys.
+
+    Raises:
+        BadRequestError: It is no JSON (`line` and `column` say where), or no object.
+        InvalidInputError: It does not fit; each mistake with its JSON pointer.
+    """
+    if not raw:
+        try:
+            if kind is Execute or typing.get_origin(kind) is dict:
+                raise TypeError
+            return kind()
+        except TypeError:
+            hint = "send a JSON body, for example {}"
+            raise BadRequestError("The body is empty; it must be JSON.", hint=hint) from None
+    try:
+        read: B = _decoder(typing.cast("Any", kind)).decode(raw)
+        return read
+    except (ValueError, RecursionError):  # of which there is more to say
+        document = _document(raw)
+    if not isinstance(document.value, dict):
+        raise BadRequestError("The body must be a JSON object.", hint='for example {"name": "my-tool"}')
+    _, problems = documents.convert(document, kind)
+    mistakes = list({each["pointer"]: each for each in (_mistake(it, document.value) for it in problems)}.values())
+    message, _, near = mistakes[0]["message"].partition("; did you mean ")
+    hint = f"did you mean {near}" if near else problems[0].hint or "see: man pxd-api"
+    raise InvalidInputError(f"{mistakes[0]['pointer'] or 'The body'}: {message}.", hint=hint, errors=mistakes)
+
+
+def _mistake(problem: documents.Problem, body: dict[str, Any]) -> dict[str, str]:
+    """Return a problem as it is told; of a map's or a list's member that does not fit, at the map or the list."""
+    if missing := _MISSING.fullmatch(problem.message):
+        return {"pointer": f"{problem.pointer}/{missing[1]}", "message": "is missing"}
+    message = problem.message
+    for pattern, words in _PATTERNS.items():
+        message = message.replace(f"a string matching regex {pattern!r}", words)
+    parts = problem.pointer.split("/")
+    while len(parts) > 2 and (parts[-1].isdigit() or isinstance(body.get(parts[1]), dict)):
+        parts.pop()
+    return {"pointer": "/".join(parts), "message": message}
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _document(raw: bytes) -> documents.Document:
+    try:
+        return documents.parse_json(documents.decode(raw, ""), "")
+    except DocumentError as error:
+        found = error.problem
+    if "surrogate" in found.message:
+        hint = "escape it where the text is made: \\ud800 cannot be stored or run as UTF-8"
+        raise refuse("", f"There is {found.message} in the body, which is no Unicode text.", hint)
+    where = "" if found.line is None else f" at line {found.line}, column {found.column}"
+    raise BadRequestError(
+        f"The body is no JSON: {found.message}{where}.",
+        hint="check the quotes and commas there" if where else "send UTF-8 JSON (RFC 8259)",
+        line=found.line,
+        column=found.column,
+    )
+
+
+def refuse(pointer: str, message: str, hint: str) -> InvalidInputError:
+    """Make the error for one mistake in a body."""
+    return InvalidInputError(message, hint=hint, errors=[{"pointer": pointer, "message": message}])

@@ -1,0 +1,151 @@
+"""Connections: who closed half of one is answered, who is gone is not, and who asks nothing does not stay for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.api_rig import DEADLINE, Rig, api_rig, until
+from supervisord_py.api.app import JUPYTER, routed_path
+from supervisord_py.api.context import TcpAccess
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+HEALTH = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t0ken\r\n\r\n"
+START = b"POST /api/tools/x/start?wait=1 HTTP/1.1\r\nHost: px\r\nContent-Length: 0\r\n\r\n"
+LEASE = b"GET /api/tools/x/lease HTTP/1.1\r\nHost: px\r\n\r\n"
+
+
+async def test_who_closed_the_sending_side_gets_the_whole_answer(rig: Rig) -> None:
+    """As `nc -N` and `socat` do: the answer may take its time."""
+    rig.add_tool("x")
+    rig.launcher.gate = asyncio.Event()
+    reader, writer = await rig.connect()
+    writer.write(START)
+    writer.write_eof()
+    await until(lambda: rig.launcher.calls)
+    rig.launcher.gate.set()
+    async with asyncio.timeout(DEADLINE):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"px.start/1"' in answer
+    writer.close()
+
+
+async def test_who_closed_half_and_then_goes_has_gone(rig: Rig) -> None:
+    rig.add_tool("x")
+    reader, writer = await rig.connect()
+    writer.write(LEASE)
+    writer.write_eof()
+    async with asyncio.timeout(DEADLINE):
+        await reader.readuntil(b"\n\r\n")
+    assert rig.launcher.leases == 1
+    writer.close()
+    await until(lambda: rig.launcher.leases == 0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET /api/hea", b"POST /api/tools/new HTTP/1.1\r\nHost: px\r\nContent-Length: 100\r\n\r\n{"],
+    ids=["half a head", "half a body"],
+)
+async def test_half_a_request_that_ends_is_closed(rig: Rig, head: bytes) -> None:
+    reader, writer = await rig.connect()
+    writer.write(head)
+    writer.write_eof()
+    async with asyncio.timeout(DEADLINE):
+        assert b" 200 " not in await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_coded_as_it_says_is_a_bad_request(rig: Rig, coding: str) -> None:
+    headers = {"Content-Encoding": coding}
+    status, problem, _ = await rig.ask("POST", "/api/tools/new", b'{"name": "x"}', headers)
+    assert (status, problem["kind"]) == (400, "bad_request")
+
+
+@asynccontextmanager
+async def loopback(folder: Path, **config: float) -> AsyncIterator[int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    async with api_rig(folder, tcp=TcpAccess("t0ken", port), **config) as rig:
+        await web.SockSite(rig.runner, listener).start()
+        yield port
+
+
+async def test_a_tcp_connection_without_a_request_is_closed_and_one_that_asked_stays(short_tmp: Path) -> None:
+    async with loopback(short_tmp, first_request_seconds=0.5) as port, asyncio.timeout(DEADLINE):
+        asked, asks = await asyncio.open_connection("127.0.0.1", port)
+        asks.write(HEALTH)
+        await asked.readuntil(b"}")
+        silent, says = await asyncio.open_connection("127.0.0.1", port)
+        says.write(HEALTH[:20])
+        assert await silent.read() == b""
+        asks.write(HEALTH)
+        assert (await asked.readuntil(b"200")).endswith(b"HTTP/1.1 200")
+        asks.close()
+        says.close()
+
+
+async def test_so_many_tcp_connections_at_a_time_and_no_more(short_tmp: Path) -> None:
+    async with loopback(short_tmp, tcp_connections=2) as port, asyncio.timeout(DEADLINE):
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in held:
+            writer.write(HEALTH)
+            await reader.readuntil(b"}")
+        refused, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await refused.read() == b""
+        writer.close()
+        held[0][1].close()
+        await held[0][1].wait_closed()
+        while True:  # the server hears of it a moment later
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(HEALTH)
+            if (await reader.read(12)) == b"HTTP/1.1 200":
+                break
+            writer.close()
+        held[1][1].close()
+        writer.close()
+
+
+# -- one table of routes behind two listeners -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "unix", "tcp"),
+    [
+        ("/api", "/api", "/jupyter/api"),
+        ("/api?x=1", "/api?x=1", "/jupyter/api?x=1"),
+        ("/api/kernels", "/api/kernels", "/jupyter/api/kernels"),
+        ("/api/kernels/a/x?y=1", "/api/kernels/a/x?y=1", "/jupyter/api/kernels/a/x?y=1"),
+        ("/api/kernelspecs/python3", "/api/kernelspecs/python3", "/jupyter/api/kernelspecs/python3"),
+        ("/api/kernelsx", "/api/kernelsx", "/api/kernelsx"),
+        ("/api/status", "/api/status", "/api/status"),
+        ("/px/api/kernels?cwd=/a", "/api/kernels?cwd=/a", "/api/kernels?cwd=/a"),
+        ("/px/api/status", "/api/status", "/api/status"),
+        ("/px", "/px", "/px"),
+        ("/jupyter/api/kernels", "/jupyter/api/kernels", "/jupyter/api/kernels"),
+        ("/px/px/api/x", "/px/px/api/x", "/px/px/api/x"),
+        ("/", "/", "/"),
+        ("*", "*", "*"),
+    ],
+)  # fmt: skip
+def test_each_listener_has_its_reading(path: str, unix: str, tcp: str) -> None:
+    assert (routed_path(path, is_tcp=False), routed_path(path, is_tcp=True)) == (unix, tcp)
+
+
+@given(st.text(), st.booleans())
+def test_a_listener_adds_or_takes_one_prefix_and_leaves_the_rest(path: str, is_tcp: bool) -> None:
+    found = routed_path(path, is_tcp=is_tcp)
+    assert found in {path, JUPYTER + path, path.removeprefix("/px")}
+    assert routed_path(found, is_tcp=False) in {found, path.removeprefix("/px")}
