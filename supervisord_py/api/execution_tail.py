@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from contextlib import aclosing, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSCloseCode, web
@@ -22,14 +21,13 @@ from supervisord_py.api.negotiation import NDJSON, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.pipe_documents import Decoder
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
-from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.views import FollowOutput
+from supervisord_py.pipes.output import FollowOutput, OutputStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
     from supervisord_py.api.call import Call
-    from supervisord_py.pipes.views import FollowItem
+    from supervisord_py.pipes.output import FollowItem
 
 Document = dict[str, Any]
 _BOTH = (OutputStream.STDOUT, OutputStream.STDERR)
@@ -68,7 +66,7 @@ def _unseen(item: FollowItem, behind: Mapping[OutputStream, int]) -> FollowItem 
     if not isinstance(item, FollowOutput):
         return item
     passed = max(0, behind.get(item.stream, 0) - item.offset)
-    return replace(item, offset=item.offset + passed, data=item.data[passed:]) if passed < len(item.data) else None
+    return item._replace(offset=item.offset + passed, data=item.data[passed:]) if passed < len(item.data) else None
 
 
 def _marked(document: Document, ends: dict[OutputStream, int]) -> Document:

@@ -13,13 +13,14 @@ from supervisord_py.api.pipe_documents import execution_document, page_document,
 from supervisord_py.api.pipes import name_of
 from supervisord_py.api.times import parse_since
 from supervisord_py.errors import UnknownUnitError
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.room_requests import DEFAULT_PAGE, ExecutionFilter, OutputStream
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipe_history import DEFAULT_PAGE, ExecutionFilter
+from supervisord_py.pipes.output import OutputStream
 
 if TYPE_CHECKING:
     from supervisord_py.api.call import Call
-    from supervisord_py.pipes.execution import Execution
-    from supervisord_py.pipes.views import ExecutionPage
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.ledger.pipe_history import ExecutionPage
 
 _ACCEPTED = 202
 

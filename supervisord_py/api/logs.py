@@ -20,17 +20,24 @@ from supervisord_py.api.negotiation import NDJSON, RAW, SSE, choose
 from supervisord_py.api.parameters import refuse_value
 from supervisord_py.api.streams import BEAT, SSE_HEARTBEAT, ndjson_line, open_stream, sse_frame, until_closing
 from supervisord_py.api.times import parse_since, rfc3339
+from supervisord_py.ledger.pipe_history import ExecutionFilter
+from supervisord_py.pipes.output import FollowOutput, OutputStream
 from supervisord_py.process.logs import Chunk, Cursor, Gap, LogReader, Output, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from aiohttp import web
 
     from supervisord_py.api.call import Call
+    from supervisord_py.pipes.room import Pipes
 
 _STREAMS = {"stdout": Stream.STDOUT, "stderr": Stream.STDERR}
 _LARGEST_POSITION = 2**63 - 1
+_LINES_BYTES = 1024 * 1024
+"""Of an execution's output: the last lines are looked for in so much of its end."""
+_NEXT_SECONDS = 1.0
+"""Who follows a pipe hears of its next execution within this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ async def unit_logs(call: Call) -> web.StreamResponse:
     """Answer with the unit's output; with `follow` go on for as long as the client stays."""
     unit = call.unit()
     wish = _wish(call)
+    if unit.startswith("pipe:"):
+        return await _pipe_logs(call, unit.removeprefix("pipe:"), wish)
     reader = LogReader.of(call.context.placement.log_dir, unit)
     stored = await asyncio.to_thread(_look, reader, wish)
     media = choose(call.wanted, (RAW, NDJSON, SSE))
@@ -68,6 +77,59 @@ async def unit_logs(call: Call) -> web.StreamResponse:
     await _write(response, frames.rest())
     await response.write_eof()
     return response
+
+
+# -- pipes: what their newest execution wrote ------------------------------------------------------------------------
+
+
+async def _pipe_logs(call: Call, pipe: str, wish: _Wish) -> web.StreamResponse:
+    """Answer with the output of a pipe's newest execution; with `follow` go on with it, and with those that come.
+
+    It lies in files of the execution: positions are offsets in those.
+    """
+    media, beat = choose(call.wanted, (RAW, NDJSON, SSE)), call.context.config.stream_heartbeat_seconds
+    response = await open_stream(call, media)
+    frames = Frames(media, call.arguments.text("encoding") or "text")
+    async with aclosing(until_closing(_of_pipe(call, pipe, wish), call.live.closing, beat)) as items:
+        async for item in items:
+            await _write(response, frames.beat() if item is BEAT else frames.of(item))
+    await _write(response, frames.rest())
+    await response.write_eof()
+    return response
+
+
+async def _of_pipe(call: Call, pipe: str, wish: _Wish) -> AsyncGenerator[Chunk, None]:
+    pipes, follows, known = call.context.pipes, call.arguments.flag("follow"), 0
+    streams = [OutputStream(name) for name, each in _STREAMS.items() if wish.stream in {None, each}]
+    while True:
+        found = (await pipes.executions(ExecutionFilter(pipe=pipe, since=wish.since, limit=1))).executions
+        for newest in found if found and found[0].id != known else ():
+            begins = [0 if known else await _begin(pipes, newest.id, each, wish) for each in streams]
+            known = newest.id
+            if follows and not newest.status.is_final:
+                async with aclosing(pipes.follow(known, streams, *begins)) as items:
+                    async for item in items:
+                        if isinstance(item, FollowOutput):
+                            yield Chunk(time.time(), _STREAMS[item.stream], item.offset, item.data, known)
+                continue
+            for stream, begin in zip(streams, begins, strict=True):
+                at = begin
+                while (page := await pipes.output(known, stream, at)).data:
+                    yield Chunk(newest.finished_at or time.time(), _STREAMS[stream], at, page.data, known)
+                    at += len(page.data)
+        if not follows:
+            return
+        await asyncio.sleep(_NEXT_SECONDS)
+
+
+async def _begin(pipes: Pipes, number: int, stream: OutputStream, wish: _Wish) -> int:
+    """Return where what was asked for begins in a stream of an execution."""
+    if wish.lines is None:
+        return wish.cursor or 0
+    end = (await pipes.output(number, stream, 0, 0)).total_bytes
+    begin = max(0, end - _LINES_BYTES)
+    lines = (await pipes.output(number, stream, begin, _LINES_BYTES)).data.splitlines(keepends=True)
+    return end - sum(map(len, lines[-wish.lines :] if wish.lines else []))
 
 
 def _wish(call: Call) -> _Wish:

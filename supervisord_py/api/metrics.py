@@ -17,7 +17,7 @@ from supervisord_py.api.negotiation import PROMETHEUS
 from supervisord_py.api.pipe_units import PipeState
 from supervisord_py.kernels.session import SessionState
 from supervisord_py.ledger.events import Event
-from supervisord_py.pipes.execution import Status
+from supervisord_py.ledger.pipe_executions import Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,8 +11,8 @@ from supervisord_py.pipes.checks import CheckStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from supervisord_py.pipes.models import PipesHealth, PipeView
     from supervisord_py.pipes.room import Pipes
-    from supervisord_py.pipes.views import PipesHealth, PipeView
 
 _STALLED = 3
 """Failures in a row of a pipe that runs by itself."""

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import base64
 import codecs
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, assert_never
 
+from msgspec import to_builtins
+from msgspec.structs import asdict
+
 from supervisord_py.api.times import rfc3339
-from supervisord_py.pipes.views import FollowDone, FollowOutput, FollowStart, FollowStatus
+from supervisord_py.pipes.output import FollowDone, FollowOutput, FollowStart, FollowStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from supervisord_py.ledger.pipe_executions import Execution
+    from supervisord_py.ledger.pipe_history import ExecutionPage
     from supervisord_py.pipes.checks import Check
-    from supervisord_py.pipes.execution import Execution
-    from supervisord_py.pipes.views import (
-        Decision,
-        EventClaims,
-        ExecutionPage,
-        FollowItem,
-        NextReport,
-        PipesHealth,
-        PipeView,
-        QueueView,
-    )
+    from supervisord_py.pipes.models import Decision, EventClaims, NextReport, PipesHealth, PipeView, QueueView
+    from supervisord_py.pipes.output import FollowItem
 
 
 def pipe_document(view: PipeView) -> dict[str, Any]:
@@ -62,7 +57,7 @@ def _decision(decision: Decision | None) -> dict[str, Any] | None:
 
 def execution_document(execution: Execution) -> dict[str, Any]:
     """Return one execution as lists show it: no blobs."""
-    preset, usage = execution.preset, execution.usage
+    usage = execution.usage
     return {
         "id": execution.id,
         "pipe_name": execution.pipe_name,
@@ -77,10 +72,10 @@ def execution_document(execution: Execution) -> dict[str, Any]:
         "error_type": None if execution.error_type is None else execution.error_type.value,
         "error_message": execution.error_message,
         "pid": execution.pid,
-        "agent": execution.plan.agent,
-        "model": preset.model,
-        "provider": preset.provider,
-        "preset_id": preset.id,
+        "agent": execution.agent,
+        "model": execution.model,
+        "provider": execution.provider,
+        "preset_id": execution.preset_id,
         "retry_of": execution.retry_of,
         "retry_count": execution.retry_count,
         "tokens": usage.total_tokens or None,
@@ -100,7 +95,7 @@ def _circumstances(execution: Execution) -> dict[str, Any]:
         "trigger_key": execution.trigger_key,
         "context_start": rfc3339(execution.context_start),
         "context_end": rfc3339(execution.context_end),
-        "timeout_seconds": execution.plan.timeout_seconds,
+        "timeout_seconds": execution.timeout_seconds,
         "timeout_wanted_seconds": execution.plan.wanted_seconds,
         "warnings": list(execution.plan.warnings),
         "api_port": execution.api_port,
@@ -123,8 +118,8 @@ def whole_execution_document(execution: Execution) -> dict[str, Any]:
         "stdout": execution.stdout,
         "stderr": execution.stderr,
         "rendered_prompt": execution.rendered_prompt,
-        "preset_snapshot": asdict(execution.preset),
-        "plan": asdict(execution.plan),
+        "preset_snapshot": to_builtins(execution.preset),
+        "plan": to_builtins(execution.plan),
     }
 
 

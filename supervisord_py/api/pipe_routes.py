@@ -8,8 +8,9 @@ from supervisord_py.api import execution_tail, executions, pipes
 from supervisord_py.api.negotiation import JSON, NDJSON, RAW, SSE
 from supervisord_py.api.parameters import Form, Parameter
 from supervisord_py.api.route import Access, Body, Ends, Returned, Route
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.room_requests import MOST_PAGE, OutputStream
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.ledger.pipe_history import MOST_PAGE
+from supervisord_py.pipes.output import OutputStream
 
 if TYPE_CHECKING:
     from supervisord_py.api.route import Answer

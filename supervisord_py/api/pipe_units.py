@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from supervisord_py.api.times import rfc3339
-from supervisord_py.pipes.execution import Status
+from supervisord_py.ledger.pipe_executions import Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from supervisord_py.pipes.views import PipeView
+    from supervisord_py.pipes.models import PipeView
     from supervisord_py.process.model import Reason
 
 

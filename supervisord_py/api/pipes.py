@@ -16,13 +16,13 @@ from supervisord_py.api.pipe_documents import (
     queue_document,
     whole_execution_document,
 )
-from supervisord_py.pipes.room_requests import PublishedEvent, RunRequest
+from supervisord_py.pipes.models import PublishedEvent, RunRequest
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from supervisord_py.api.call import Call
-    from supervisord_py.pipes.views import PipeView
+    from supervisord_py.pipes.models import PipeView
 
 DEFAULT_NEXT = 5
 MOST_NEXT = 50

@@ -41,6 +41,7 @@ from supervisord_py.ledger import retention
 from supervisord_py.ledger.events import EventJournal
 from supervisord_py.ledger.store import Ledger
 from supervisord_py.pipes.room import Pipes
+from supervisord_py.process import program
 from supervisord_py.process.events import EventStream
 from supervisord_py.process.keeper_client import KeeperClient
 from supervisord_py.process.model import ChildSpec
@@ -181,6 +182,7 @@ class ControlPlane:
         for key in left:
             await self._dispose(key)
         held = [child.key for child in placement.children()]
+        await program.stop_left_over(placement)
         losses = await interrupted.close(self.ledger, self.events, placement.caps, held)
         await asyncio.gather(self.launcher.open(), self.kernels.open(), self.pipes.open())
         await interrupted.remember(self.ledger, self.launcher, self.kernels, losses)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from supervisord_py.config.documents import read_bounded
 from supervisord_py.errors import PxError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.execution import ErrorType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -96,14 +96,13 @@ def _from_file(text: str, environ: Mapping[str, str], cwd: Path) -> str:
 async def _from_command(argv: list[str], environ: Mapping[str, str], cwd: Path, run: Run, seconds: float) -> str:
     what, hint = f"the command of the key ({argv[0]})", "run the command by hand to see what it says"
     try:
-        done = await run(argv, unit="pipe-probe:key", timeout=seconds, cwd=cwd, env=environ)
+        done = await run(argv, name="key", timeout=seconds, cwd=str(cwd), env=environ)
     except TimeoutError as error:
         raise _no_key(f"{what} did not end within {seconds:g} s", hint) from error
     except PxError as error:
         raise _no_key(f"{what} cannot be started: {error.detail}", hint) from error
     if done.code != 0:  # what it printed is not quoted: stderr of a password store may hold anything
-        how = f"was killed by signal {done.signal}" if done.code is None else f"exits with {done.code}"
-        raise _no_key(f"{what} {how}", hint)
+        raise _no_key(f"{what} {done.words}", hint)
     key = done.stdout.strip()
     if not key or "\n" in key:
         raise _no_key(f"{what} must print one line, and nothing else", hint)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from api.api_rig import until
 from api.pipe_fakes import execution
 from supervisord_py.api.pipe_documents import Decoder
-from supervisord_py.pipes.execution import Status
-from supervisord_py.pipes.room_requests import OutputStream
-from supervisord_py.pipes.views import FollowOutput, FollowStatus
+from supervisord_py.ledger.pipe_executions import Status
+from supervisord_py.pipes.output import FollowOutput, FollowStatus, OutputStream
 
 if TYPE_CHECKING:
     from api.api_rig import Rig

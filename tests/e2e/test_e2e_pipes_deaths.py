@@ -28,6 +28,7 @@ from e2e.pipe_house import (
     asked,
     begin,
     ended,
+    events,
     fake,
     in_time,
     nothing_left,
@@ -202,16 +203,15 @@ def test_a_timeout_counts_from_the_start_whoever_counts_it(lasting: House) -> No
 
 
 def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: House) -> None:
-    """Everything was read and noted: no output will ever come again to say that it is done."""
+    """Everything was read: no output will ever come again to say that it is done."""
     home = lasting
     fake(home, "settled", "answer:all is well", "stay", agent="patient")
 
     def settled(_: float) -> Row | None:
         """Kill the brain of one that has settled; None where the brain had ended it before that was seen."""
         number = begin(home, "settled").id
-        notes = home.home / "state" / "executions" / str(number) / "progress.json"
-        until(lambda: is_noted(notes) or row(home, number).is_final, "its end is noted, or over")
-        seen = is_noted(notes)
+        until(lambda: has_settled(home, number) or row(home, number).is_final, "it has settled, or is over")
+        seen = not row(home, number).is_final
         kill_the_brain(home)
         done = ended(home, number)
         return done if seen else None
@@ -221,11 +221,9 @@ def test_an_agent_that_settled_under_one_brain_is_ended_by_the_next(lasting: Hou
     assert done.duration_ms < 200_000, "not by its timeout"
 
 
-def is_noted(notes: Path) -> bool:
-    """Say whether a brain has noted of a run that its agent has settled; the notes go with the run."""
-    with contextlib.suppress(FileNotFoundError):
-        return '"settled":true' in notes.read_text()
-    return False
+def has_settled(home: House, number: int) -> bool:
+    """Say whether a brain has told of a run that its agent has settled."""
+    return any(each["event"] == "execution_settled" and each["execution"] == number for each in events(home, "settled"))
 
 
 def test_a_cancel_is_a_cancel_also_when_its_brain_dies_meanwhile(lasting: House) -> None:
@@ -259,25 +257,27 @@ def cancel(home: House, number: int) -> None:
 
 
 def test_a_full_disk_crashes_nothing_and_what_it_cost_is_said(require_root: None) -> None:
-    """The agent goes on, and its row says where not all was kept; who cannot even begin says why."""
+    """The agent sees it itself, and its row says so; who cannot even begin says why."""
     with pipes_house(start=False) as home:
         state, size = home.home / "state", 30 * 1024 * 1024
         state.mkdir(mode=0o700)
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m,mode=700", "px", state], check=True)
         try:
             home.start()
-            fake(home, "flood", f"flood-out:{size}", agent="fake-text")
+            script = f"head -c {size} /dev/zero; echo $? > failed; while [ ! -e go ]; do sleep 0.02; done; exit 1"
+            folder = shell(home, "flood", script)
             shell(home, "small", "echo small")
             number = begin(home, "flood").id
-            # of its log or of its output, whichever comes to the end of the disk first
             until(lambda: "of pipe:flood" in str(home.get("/api/health")["degraded"]), "the full disk is said")
             small = begin(home, "small").id
             # Its row waits for the disk, as the flood's does: that it was refused is counted, and told afterwards.
             until(lambda: b'error_type="disk_full"' in home.request("GET", "/api/metrics").body, "it is refused")
             subprocess.run(["mount", "-o", "remount,size=300m", state], check=True)
+            (folder / "go").touch()
             done = ended(home, number)
-            assert (done.ended, done.truncated) == (("completed", None), done.stdout_bytes < size)
-            assert done.truncated or output(home, number) == (b"x" * 1023 + b"\n") * (size // 1024)
+            assert (done.ended, done.truncated) == (("failed", "disk_full"), True)
+            assert ((folder / "failed").read_text(), 0 < done.stdout_bytes < size) == ("1\n", True)
+            assert "the disk was full while it ran" in done.error_message
             refused = ended(home, small)
             assert refused.ended == ("failed", "disk_full")
             until(lambda: not home.get("/api/health")["degraded"], "all is well again")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from supervisord_py.ledger.pipe_executions import Group
 from supervisord_py.pipes.config import SlotLimits
-from supervisord_py.pipes.execution import Group
-from supervisord_py.pipes.queueing.queue import Queue, Waiting
+from supervisord_py.pipes.queue import Queue, Waiting
 
 MANY = SlotLimits(9, 9, 9)
 

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from supervisord_py.errors import StartFailedError
+from supervisord_py.ledger.pipe_executions import ErrorType
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.execution import ErrorType
 from supervisord_py.pipes.preflight import Completed
 from supervisord_py.pipes.secrets import LINE_BYTES, MARK, OVERLAP_BYTES, Redactor, Secret, redact, resolve_key
 

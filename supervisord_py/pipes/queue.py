@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from supervisord_py.pipes.execution import Group
+from supervisord_py.ledger.pipe_executions import Group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
