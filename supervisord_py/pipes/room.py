@@ -22,6 +22,7 @@ from supervisord_py.ledger.table import together
 from supervisord_py.pipes import adopt, output, retention
 from supervisord_py.pipes.catalog import PipeCatalog
 from supervisord_py.pipes.checks import PipeFaults
+from supervisord_py.pipes.driver import RunDriver
 from supervisord_py.pipes.events import EventSources, check_published
 from supervisord_py.pipes.intake import Intake
 from supervisord_py.pipes.launch import LaunchOrder
@@ -30,7 +31,7 @@ from supervisord_py.pipes.outcome import Cause
 from supervisord_py.pipes.output import BOTH, PAGE_MAX, OutputStream
 from supervisord_py.pipes.pipe_files import PipeFiles
 from supervisord_py.pipes.queue import Queue, Waiting
-from supervisord_py.pipes.run import REASONS, Run, RunDriver
+from supervisord_py.pipes.run import REASONS, Run
 from supervisord_py.pipes.scheduler import Clocks, Timetable
 from supervisord_py.pipes.shelf import AgentShelf
 from supervisord_py.pipes.states import PipeStates, Upkeep

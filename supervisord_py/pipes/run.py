@@ -1,4 +1,4 @@
-"""One execution from its place in line to its end, and the driver that has the supervisor run it.
+"""One execution from its place in line to its end. The supervisor runs it, by `driver.py`.
 
 Laws:
 - The row says `running` before anything is spawned, and who it became right after. Whatever happens it becomes final
@@ -17,6 +17,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -36,14 +37,14 @@ from supervisord_py.ledger.store import LedgerDegradedError
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
 from supervisord_py.pipes.adapters import CannotRunError
-from supervisord_py.pipes.launch import cleanup, prepare, recall_secrets
+from supervisord_py.pipes.launch import recall_secrets
 from supervisord_py.pipes.outcome import Cause, ErrorPattern, ExitInfo, SuccessRule, ceiling_exceeded, judge
 from supervisord_py.pipes.output import BOTH, Copier
 from supervisord_py.pipes.scheduler import Resumes, whole_ms
 from supervisord_py.pipes.streams import Summary
-from supervisord_py.process.instance import Instance, Phase
+from supervisord_py.process.instance import Instance
 from supervisord_py.process.lifecycle import describe
-from supervisord_py.process.model import ChildSpec, Reason, ResourceLimit
+from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from supervisord_py.pipes.models import PipeDefinition
     from supervisord_py.pipes.outcome import NextTry
     from supervisord_py.pipes.room import Pipes
-    from supervisord_py.process.instance import Note
     from supervisord_py.process.model import Child
 
 LOOK_SECONDS = 1.0
@@ -66,7 +66,6 @@ CHARACTERS_A_SECOND = 32 * 1024
 """So much text of a run goes into its row: a full one, at each look, would wear out the disk for hours."""
 TAIL_BYTES = 64 * 1024
 """So much of each stream is looked at for the reason of a failure."""
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 _NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
 _LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 REASONS = {
@@ -453,13 +452,9 @@ class Run(Instance):
             await asyncio.wait([self._copying])
         began = self.execution.started_at is not None and not isinstance(self.error, ConflictError)
         copier = await self._open_output() if self.child is not None or self.cause is Cause.INTERRUPTED else None
-        outcome, facts = await asyncio.to_thread(self._judged, copier)
+        outcome, facts, now = await asyncio.to_thread(self._closed, copier, began=began)
         self.outcome = outcome
-        now = await asyncio.to_thread(self._end_of, self.room.clocks.moment())
         self.following = self.room.intake.next_try(self, outcome)
-        incomplete = began and is_incomplete(outcome)
-        if began and self.execution.output_dir is not None:
-            await asyncio.to_thread(_mark if incomplete else _remove_if_empty, self.execution.output_dir, outcome)
         started = self.execution.started_at
         facts |= {
             "status": outcome.status,
@@ -469,7 +464,7 @@ class Run(Instance):
             "duration_ms": max(0, round((now - started) * 1000)) if began and started is not None else None,
             "exit_code": self.record.code if self.record else None,
             "signal": self.record.signal if self.record else None,
-            "incomplete": incomplete,
+            "incomplete": began and is_incomplete(outcome),
         }
         change = self.room.states.change_by(self.execution, outcome, now, goes_on=self.following is not None)
         if self.is_claimed and self.child is None and began:
@@ -482,6 +477,13 @@ class Run(Instance):
         """Be what the row says by now."""
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
+
+    def _closed(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any], float]:
+        """Judge it; return the outcome, what its row says of the output, and when it ended. Blocking."""
+        outcome, facts = self._judged(copier)
+        if began and self.execution.output_dir is not None:
+            _leave_output(self.execution.output_dir, outcome)
+        return outcome, facts, self._end_of(self.room.clocks.moment())
 
     def _judged(self, copier: Copier | None) -> tuple[Outcome, dict[str, Any]]:
         """Judge it by all that it has left, and say what of its output goes into the row. Blocking."""
@@ -549,138 +551,6 @@ class Run(Instance):
         return whole_ms(min(now, max(*times, started)))
 
 
-class RunDriver:
-    """Has the supervisor run executions."""
-
-    kind = "pipe"
-
-    def __init__(self, room: Pipes) -> None:
-        self._room = room
-        self.known: dict[int, Execution] = {}
-        """Rows of executions whose processes are held, while they are adopted."""
-
-    async def prepare(self, run: Run) -> ChildSpec:
-        """Check its budget, make its files, and return what is to be spawned.
-
-        Raises:
-            CannotRunError: With the error type of the row.
-        """
-        room, plan = self._room, run.execution.plan
-        await room.intake.check_budget(run)
-        try:
-            await asyncio.to_thread(output.make_folder, run.folder)
-            found = run.launch = await prepare(room.order_of(run), await room.shelf.context())
-            run.terms = _terms(run, found, room)
-            run.stop_seconds = run.terms.stop_seconds
-            run.fds = await asyncio.to_thread(_open_fds, run.folder, found, run.terms)
-        except OSError as error:
-            kind = ErrorType.DISK_FULL if error.errno in _FULL else ErrorType.CONFIG_ERROR
-            message = f"cannot write {error.filename or run.folder}: {error.strerror or error}"
-            raise CannotRunError(kind, message) from error
-        run.deadline = room.clocks.boot() + plan.timeout_seconds
-        if len(run.fds) > len(BOTH):
-            await room.placement.put_fd(_stdin_name(run), run.fds[-1])
-        return ChildSpec(
-            unit=run.unit,
-            argv=found.argv,
-            cwd=found.cwd,
-            env={**found.env, **room.own},
-            limits=(ResourceLimit("core", 0, 0),),
-            max_rss_bytes=plan.memory_bytes,
-            stdin_name=_stdin_name(run) if len(run.fds) > len(BOTH) else None,
-            stdout_fd=run.fds[0],
-            stderr_fd=run.fds[1],
-        )
-
-    async def ready(self, run: Run) -> None:
-        """Tell that it runs: an agent is ready once it is there."""
-        it, found = run.execution, run.launch
-        warnings = list(found.warnings) if found else []
-        self._room.supervisor.say(
-            "execution_started", run, pid=it.pid, queue_wait_ms=it.queue_wait_ms, warnings=warnings
-        )
-        await self._close_fds(run)
-
-    def revive(self, child: Child, note: Note | None) -> Run:
-        """Return the run of a held child; one that nobody knows is only stopped."""
-        own = note.own if note is not None else {}
-        nobody = Execution(id=0, pipe_name=child.unit.partition(":")[2])
-        run = self._room.run_of(self.known.get(own.get("execution", 0), nobody), child)
-        if run.execution.status is Status.RUNNING:
-            self._room.hold(run)
-        run.ready_at, run.phase = child.started_at, Phase.READY
-        run.heard_at = self._room.clocks.boot()
-        run.deadline = float(own.get("deadline") or run.heard_at)
-        if note is not None and note.stopping is not None:
-            run.want_end(Cause(own.get("cause") or Cause.CANCELLED), own.get("detail"))
-        return run
-
-    async def adopt(self, run: Run, _note: Note) -> bool:
-        """Say whether it is to go on: its row says that it runs."""
-        return run.execution.status is Status.RUNNING
-
-    def interrupt(self, run: Run) -> None:
-        """Say nothing: whoever waits hears of its end when its row is final."""
-
-    async def release(self, run: Run) -> None:
-        """Remove what it must not leave, and do what follows: while the keeper holds it, a crash can be made good."""
-        await self._close_fds(run)
-        await self.tidy(run)
-        if run.id and run.execution.status.is_final and not run.done.is_set():
-            await self._room.after(run)
-
-    async def tidy(self, run: Run) -> None:
-        """Take over what is in its row now, and remove its private files."""
-        run.take_final()
-        await asyncio.to_thread(remove_private, run.folder)
-
-    def gone(self, run: Run) -> None:
-        """Leave one whose end is not recorded: the keeper is lost."""
-        if not run.execution.status.is_final:
-            run.leave()
-
-    async def _close_fds(self, run: Run) -> None:
-        fds, run.fds = run.fds, ()
-        for fd in fds:
-            os.close(fd)
-        if len(fds) > len(BOTH):
-            with suppress(PxError):
-                await self._room.placement.drop_fd(_stdin_name(run))
-
-
-def _terms(run: Run, found: LaunchSpec, room: Pipes) -> RunTerms:
-    adapter, stop, config = found.adapter, found.adapter.stop, room.config
-    patterns = (*config.output.redact, *(run.definition.redact if run.definition else ()))
-    return RunTerms(
-        parser=adapter.parser,
-        success=adapter.success,
-        errors=adapter.errors,
-        settle_seconds=config.settle_seconds if stop.settle_seconds is None else stop.settle_seconds,
-        stop_seconds=config.stop_seconds if stop.grace_seconds is None else stop.grace_seconds,
-        stop_signal=stop.number,
-        patterns=patterns,
-        copied=adapter.parser != "text" or bool(found.secrets or patterns),
-    )
-
-
-def _open_fds(folder: Path, found: LaunchSpec, terms: RunTerms) -> tuple[int, ...]:
-    """Return what will be its stdout and stderr, and its stdin where it has one. Blocking."""
-    fds = output.open_for_child(folder, copied=terms.copied)
-    if found.stdin_file is None:
-        return fds
-    try:
-        return (*fds, os.open(found.stdin_file, os.O_RDONLY | os.O_CLOEXEC))
-    except OSError:
-        for fd in fds:
-            os.close(fd)
-        raise
-
-
-def _stdin_name(run: Run) -> str:
-    """Return under which name the keeper holds its stdin until it has it."""
-    return f"stdin:{run.key}"
-
-
 def _finished(copier: Copier) -> bool:
     """Take the rest of the output; say whether the disk took it. Blocking."""
     for _ in range(DISK_TRIES):
@@ -689,13 +559,6 @@ def _finished(copier: Copier) -> bool:
             return True
         time.sleep(DISK_PAUSE_SECONDS)
     return False
-
-
-def remove_private(folder: Path) -> None:
-    """Remove what an execution must not leave: its agent's files, its raw output. Blocking; fine to do twice."""
-    with suppress(OSError):
-        cleanup(folder)
-    output.remove_raw(folder)
 
 
 def _too_late(execution: Execution) -> str:
@@ -719,16 +582,14 @@ def is_incomplete(outcome: Outcome) -> bool:
     }
 
 
-def _remove_if_empty(output_dir: str, _outcome: Outcome) -> None:
+def _leave_output(output_dir: str, outcome: Outcome) -> None:
+    """Remove an empty output folder; mark that of an execution that was cut off: what lies there may be half-done."""
     with suppress(OSError):
-        os.rmdir(output_dir)
-
-
-def _mark(output_dir: str, outcome: Outcome) -> None:
-    """Leave a file in the output folder of an execution that was cut off: what else lies there may be half-done."""
-    words = outcome.error_message or outcome.status.value
-    with suppress(OSError), open(os.path.join(output_dir, "INCOMPLETE"), "x", encoding="utf-8") as file:
-        file.write(f"{words}\n")
+        if is_incomplete(outcome):
+            with Path(output_dir, "INCOMPLETE").open("x", encoding="utf-8") as file:
+                file.write(f"{outcome.error_message or outcome.status.value}\n")
+        else:
+            Path(output_dir).rmdir()
 
 
 async def _first(doing: asyncio.Future[Any], other: Any) -> None:

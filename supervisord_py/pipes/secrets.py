@@ -131,20 +131,14 @@ class Redactor:
     Args:
         values: Known secrets.
         patterns: Regular expressions, matched line by line against the UTF-8 bytes; all of them must compile.
-        held: What a redactor before this one had not given out yet.
     """
 
-    def __init__(self, values: Iterable[str], patterns: Iterable[str] = (), held: bytes = b"") -> None:
+    def __init__(self, values: Iterable[str], patterns: Iterable[str] = ()) -> None:
         self._known = sorted(printed_forms(values), key=len, reverse=True)
         self._any = re.compile(b"|".join(map(re.escape, self._known))) if self._known else None
         self._patterns = [re.compile(pattern.encode()) for pattern in patterns]
         self._begun = b""  # may be the beginning of a value
-        self._line = self._without_values(held)  # not whole yet
-
-    @property
-    def held(self) -> bytes:
-        """What was fed and not given out yet; another redactor goes on from it."""
-        return self._line + self._begun
+        self._line = b""  # not whole yet
 
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes; return those that are certain."""
