@@ -392,7 +392,7 @@ class Run(Instance):
         now = clocks.boot()
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
-        stamp, facts = await asyncio.to_thread(self._measured)
+        stamp = await asyncio.to_thread(self._measured)
         if stamp != self._stamp:
             self._stamp, self.heard_at, self._is_stale = stamp, clocks.boot(), True
             self.tell()
@@ -404,10 +404,10 @@ class Run(Instance):
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
             self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
         if self._is_stale and clocks.awake() >= self._row_due:
-            await self._write_row(facts)
+            await self._write_row(await asyncio.to_thread(self._texts))
 
-    def _measured(self) -> tuple[tuple[tuple[int, int], ...], dict[str, Any]]:
-        """Return how much it has written and when it last did, of each stream, and what its row is to say. Blocking."""
+    def _measured(self) -> tuple[tuple[int, int], ...]:
+        """Return how much it has written and when it last did, of each stream. Blocking."""
         found = []
         for stream in BOTH:
             try:
@@ -419,7 +419,7 @@ class Run(Instance):
             self.trouble, self.is_short = os.strerror(errno.ENOSPC), True
         elif not self.terms.copied:
             self.trouble = None
-        return tuple(found), self._texts()
+        return tuple(found)
 
     def _texts(self) -> dict[str, Any]:
         """Return what the row is to say of the output so far. Blocking."""
@@ -547,7 +547,7 @@ class Run(Instance):
             return whole_ms(min(now, max(self.record.ended_at, started)))
         if self.cause is not Cause.INTERRUPTED:
             return now
-        times = [stamp / 1e9 for _, stamp in self._measured()[0]]
+        times = [stamp / 1e9 for _, stamp in self._measured()]
         return whole_ms(min(now, max(*times, started)))
 
 
