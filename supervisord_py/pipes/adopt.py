@@ -72,7 +72,7 @@ async def _interrupted(room: Pipes, row: Execution) -> None:
     run = room.run_of(row)
     run.want_end(Cause.INTERRUPTED, INTERRUPTED)
     run.wanted = Reason.INTERRUPTED
-    room.runs[run.id] = run
+    room.add(run)
     try:
         final = await run.final_row()
         life = ended(row.instance or "", room.clocks.wall(), Reason.INTERRUPTED.value)

@@ -97,6 +97,7 @@ class Pipes:
         self.clocks = clocks or Clocks()
         self.is_ending = False
         self.runs: dict[int, Run] = {}
+        self._of_pipes: dict[str, dict[int, Run]] = {}
         self.supervisor = Supervisor(placement, ledger, events)
         self.driver = RunDriver(self)
         self.states = PipeStates(ledger, self.clocks)
@@ -205,7 +206,8 @@ class Pipes:
 
     def of_pipe(self, pipe: str) -> tuple[Run, ...]:
         """Return the executions of a pipe that are not over, oldest first."""
-        return tuple(sorted((run for run in self.runs.values() if run.name == pipe), key=lambda run: run.id))
+        found = self._of_pipes.get(pipe, {})
+        return tuple(found[number] for number in sorted(found))
 
     def running(self, pipe: str) -> Run | None:
         """Return the one of a pipe that runs."""
@@ -215,15 +217,19 @@ class Pipes:
         """Return those of a pipe that wait, oldest first."""
         return tuple(it for it in self.of_pipe(pipe) if it.execution.status is Status.QUEUED)
 
+    def add(self, run: Run) -> None:
+        """Know one that is not over."""
+        self.runs[run.id] = self._of_pipes.setdefault(run.name, {})[run.id] = run
+
     def push(self, run: Run) -> None:
         """Put one in line, and admit whoever can be."""
-        self.runs[run.id] = run
+        self.add(run)
         self.line.push(_waiting(run))
         self.admit()
 
     def hold(self, run: Run) -> None:
         """Count one that runs already."""
-        self.runs[run.id] = run
+        self.add(run)
         self.line.adopt(_waiting(run))
 
     def admit(self) -> None:
@@ -231,7 +237,8 @@ class Pipes:
         self._disarm()
         if not self._is_gate_open:
             return
-        for number in self.line.admit(self.clocks.wall()):
+        admitted = self.line.admit(self.clocks.wall())
+        for number in admitted:
             if (run := self.runs.get(number)) is None:
                 self.line.ended(number)
             else:
@@ -240,6 +247,10 @@ class Pipes:
         if deadline is not None:
             seconds = min(max(0.0, deadline - self.clocks.wall()), LOOK_AGAIN_SECONDS)
             self._timer = asyncio.get_running_loop().call_later(seconds, self.admit)
+        if admitted:
+            self._tell_places()
+
+    def _tell_places(self) -> None:
         for waiting in self.line.waiting():
             self.runs[waiting.id].tell()
 
@@ -260,7 +271,7 @@ class Pipes:
         """Cancel one; return it as it became."""
         if run.want_end(Cause.CANCELLED, why) and self.line.remove(run.id):
             await self.finish(self._end_in_line(run))
-            self.admit()
+            self._tell_places()
         await _over(run)
         return run.execution
 
@@ -293,6 +304,7 @@ class Pipes:
             await _safely(run, self.triggers.ended(run))
         finally:
             self.runs.pop(run.id, None)
+            self._of_pipes.get(run.name, {}).pop(run.id, None)
             self.line.ended(run.id)
             run.done.set()
             run.tell()

@@ -129,7 +129,6 @@ class Run(Instance):
         is_short: The disk took no output for a while: not all of it may be there.
         outcome: How it ended, once that is decided.
         following: The next try, where one follows.
-        news: Set, and replaced by another, at each change.
         done: Set when all that follows from its end is done.
         is_left: This control plane goes; the run goes on without it.
     """
@@ -155,7 +154,7 @@ class Run(Instance):
         self.is_short = False
         self.outcome: Outcome | None = None
         self.following: NextTry | None = None
-        self.news = asyncio.Event()
+        self._news: asyncio.Event | None = None
         self.done = asyncio.Event()
         self.is_left = False
         self.is_claimed = False
@@ -192,10 +191,17 @@ class Run(Instance):
         """Where its files lie."""
         return self.room.folder(self.id)
 
+    @property
+    def news(self) -> asyncio.Event:
+        """Set at the next change. There while somebody waits: most changes are for nobody."""
+        self._news = self._news or asyncio.Event()
+        return self._news
+
     def tell(self) -> None:
         """Wake whoever follows it."""
-        self.news.set()
-        self.news = asyncio.Event()
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def become(self, **changes: Any) -> None:
         """Change what is known of the execution, and tell followers."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pipe_rig import eventually, pipe_house, quick_watchers
 from requirement_stage import UNTIL_GATE, begun, ended, in_one_room, settings
 from supervisord_py.ledger.pipe_executions import ErrorType, Status
+from supervisord_py.ledger.store import Durability
 from supervisord_py.pipes import output, retention, run
 from supervisord_py.pipes.config import SchedulerLimits
 from supervisord_py.pipes.due import Due, Now, Progress, Wait, decide
@@ -158,11 +159,12 @@ async def test_c2_a_full_disk_crashes_nothing(short_tmp: Path, monkeypatch: pyte
         await eventually(lambda: not house.room.refused_output(), "the room")
         for folder in (fails, works):
             (folder / "gate").touch()
-        bad, good = [await house.room.wait(each.id) for each in queued]
+        bad, good = await asyncio.gather(*(house.room.wait(each.id) for each in queued))
         await eventually(lambda: house.room.health().ledger is None, "the recovery")
         assert (bad.status, bad.error_type, bad.truncated) == (Status.FAILED, ErrorType.DISK_FULL, True)
         assert (good.status, good.stdout, good.truncated) == (Status.COMPLETED, "one\ntwo\n", True)
-        await house.ledger.flush()
+        while await house.ledger.flush() is not Durability.COMMITTED:
+            await asyncio.sleep(0.005)
         row = await house.room.execution(bad.id, blobs=True)
         assert (row.error_type, row.stdout) == (ErrorType.DISK_FULL, "one\n")
 
