@@ -15,7 +15,6 @@ import asyncio
 import errno
 import os
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -36,14 +35,13 @@ from supervisord_py.ledger.pipe_executions import (
 from supervisord_py.ledger.store import LedgerDegradedError
 from supervisord_py.ledger.table import together
 from supervisord_py.pipes import output
-from supervisord_py.pipes.adapters import CannotRunError
+from supervisord_py.pipes.ending import DISK_PAUSE_SECONDS, close, is_incomplete
 from supervisord_py.pipes.launch import recall_secrets
-from supervisord_py.pipes.outcome import Cause, ErrorPattern, ExitInfo, SuccessRule, ceiling_exceeded, judge
+from supervisord_py.pipes.outcome import Cause, ErrorPattern, SuccessRule, ceiling_exceeded
 from supervisord_py.pipes.output import BOTH, Copier
 from supervisord_py.pipes.scheduler import Resumes, whole_ms
 from supervisord_py.pipes.streams import Summary
 from supervisord_py.process.instance import Instance
-from supervisord_py.process.lifecycle import describe
 from supervisord_py.process.model import Reason
 
 if TYPE_CHECKING:
@@ -60,14 +58,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GROWTH = 0.01, 0.25, 1.5
 """Between two looks for more output."""
-DISK_PAUSE_SECONDS, DISK_TRIES = 0.5, 4
-"""How patiently the rest of the output is tried against a disk that takes nothing, once the process is gone."""
 CHARACTERS_A_SECOND = 32 * 1024
 """So much text of a run goes into its row: a full one, at each look, would wear out the disk for hours."""
-TAIL_BYTES = 64 * 1024
-"""So much of each stream is looked at for the reason of a failure."""
-_NO_PROGRAM = frozenset((errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EISDIR))
-_LIMITS = frozenset((Reason.MEMORY_LIMIT, Reason.OOM_KILL, Reason.CPU_LIMIT))
 REASONS = {
     Cause.NOBODY: Reason.EXIT,
     Cause.SETTLED: Reason.EXIT,
@@ -398,7 +390,7 @@ class Run(Instance):
         now = clocks.boot()
         if now >= self.deadline:
             self.want_end(Cause.TIMEOUT, _too_late(self.execution))
-        stamp = await asyncio.to_thread(self._measured)
+        stamp = await asyncio.to_thread(self.measured)
         if stamp != self._stamp:
             self._stamp, self.heard_at, self._is_stale = stamp, clocks.boot(), True
             self.tell()
@@ -410,9 +402,9 @@ class Run(Instance):
         if resumed_at is not None and self.heard_at <= resumed_at and now - resumed_at >= patience:
             self.want_end(Cause.SILENT, f"said nothing for {patience:g} s after the machine woke up")
         if self._is_stale and clocks.awake() >= self._row_due:
-            await self._write_row(await asyncio.to_thread(self._texts))
+            await self._write_row(await asyncio.to_thread(self.texts))
 
-    def _measured(self) -> tuple[tuple[int, int], ...]:
+    def measured(self) -> tuple[tuple[int, int], ...]:
         """Return how much it has written and when it last did, of each stream. Blocking."""
         found = []
         for stream in BOTH:
@@ -427,7 +419,7 @@ class Run(Instance):
             self.trouble = None
         return tuple(found)
 
-    def _texts(self) -> dict[str, Any]:
+    def texts(self) -> dict[str, Any]:
         """Return what the row is to say of the output so far. Blocking."""
         facts: dict[str, Any] = {}
         for stream in BOTH:
@@ -458,7 +450,7 @@ class Run(Instance):
             await asyncio.wait([self._copying])
         began = self.execution.started_at is not None and not isinstance(self.error, ConflictError)
         copier = await self._open_output() if self.child is not None or self.cause is Cause.INTERRUPTED else None
-        outcome, facts, now = await asyncio.to_thread(self._closed, copier, began=began)
+        outcome, facts, now = await asyncio.to_thread(close, self, copier, began=began)
         self.outcome = outcome
         self.following = self.room.intake.next_try(self, outcome)
         started = self.execution.started_at
@@ -484,118 +476,12 @@ class Run(Instance):
         if self._final and not self.execution.status.is_final:
             self.become(position=None, **self._final)
 
-    def _closed(self, copier: Copier | None, *, began: bool) -> tuple[Outcome, dict[str, Any], float]:
-        """Judge it; return the outcome, what its row says of the output, and when it ended. Blocking."""
-        outcome, facts = self._judged(copier)
-        if began and self.execution.output_dir is not None:
-            _leave_output(self.execution.output_dir, outcome)
-        return outcome, facts, self._end_of(self.room.clocks.moment())
-
-    def _judged(self, copier: Copier | None) -> tuple[Outcome, dict[str, Any]]:
-        """Judge it by all that it has left, and say what of its output goes into the row. Blocking."""
-        if copier is None:
-            return self._unstarted(), {}
-        lost = not _finished(copier)
-        tails = [output.tail(self.folder, stream, TAIL_BYTES) for stream in BOTH]
-        ended, rule = self._exit_info(*tails), self.terms.success
-        outcome = self.outcome or judge(
-            ended, copier.summary, rule, self.terms.errors, allow_empty=self.execution.plan.allow_empty
-        )
-        is_full = self.is_short or lost or output.disk_is_full(self.folder)
-        message = copier.redact(outcome.error_message)
-        if is_full and outcome.status is Status.FAILED and ended.cause in {Cause.NOBODY, Cause.SETTLED}:
-            message = f"the disk was full while it ran{f': {message}' if message else ''}"
-            outcome = Outcome(Status.FAILED, ErrorType.DISK_FULL)
-        if self.report is not None and self.report.survivors:
-            words = f"survived the stop: pid {', '.join(str(each.pid) for each in self.report.survivors)}"
-            message = f"{message}; {words}" if message else words
-            _log.error("pipe_survived_stop", unit=self.unit, execution=self.id, detail=words)
-        usage = msgspec.structs.asdict(copier.summary.usage)
-        facts = {**self._texts(), **usage, "invalid_utf8": not copier.is_utf8, "lost_bytes": int(is_full)}
-        return msgspec.structs.replace(outcome, error_message=message), facts
-
-    def _unstarted(self) -> Outcome:
-        """Say why it never came to run."""
-        if self.outcome is not None:
-            return self.outcome
-        if self.cause is not Cause.NOBODY:
-            ended = ExitInfo(self.cause, detail=self.detail)
-            return judge(ended, Summary(), SuccessRule(), allow_empty=False)
-        error = self.error
-        if isinstance(error, CannotRunError):
-            return Outcome(Status.FAILED, error.error_type, error.message)
-        detail = error.detail if error else "nobody knows why it was not started"
-        if isinstance(error, ConflictError) or self.launch is None:
-            return Outcome(Status.FAILED, ErrorType.UNKNOWN, f"not started: {detail}")
-        number = error.extra.get("errno") if error else None
-        is_program = error is not None and error.extra.get("stage") == "exec" and number in _NO_PROGRAM
-        kind = ErrorType.AGENT_NOT_FOUND if is_program else ErrorType.UNKNOWN
-        return Outcome(Status.FAILED, kind, f"cannot start {self.launch.argv[0]}: {detail}")
-
-    def _exit_info(self, stdout_tail: str, stderr_tail: str) -> ExitInfo:
-        record = self.record
-        verdict = record.verdict.reason if record and record.verdict else None
-        limit = verdict if verdict in _LIMITS else None
-        return ExitInfo(
-            cause=self.cause if limit is None else Cause.NOBODY,
-            code=record.code if record else None,
-            signal=record.signal if record else None,
-            limit=None if limit is None else limit.value,
-            stdout_tail=stdout_tail,
-            stderr_tail=stderr_tail,
-            detail=describe(record, limit) if record and limit else self.detail,
-        )
-
-    def _end_of(self, now: float) -> float:
-        """Return when it ended: as the keeper saw it, else, if it was cut off, when it last wrote. Blocking."""
-        started = self.execution.started_at or 0.0
-        if self.record is not None:
-            return whole_ms(min(now, max(self.record.ended_at, started)))
-        if self.cause is not Cause.INTERRUPTED:
-            return now
-        times = [stamp / 1e9 for _, stamp in self._measured()]
-        return whole_ms(min(now, max(*times, started)))
-
-
-def _finished(copier: Copier) -> bool:
-    """Take the rest of the output; say whether the disk took it. Blocking."""
-    for _ in range(DISK_TRIES):
-        with suppress(OSError):
-            copier.finish()
-            return True
-        time.sleep(DISK_PAUSE_SECONDS)
-    return False
-
 
 def _too_late(execution: Execution) -> str:
     """Say that a run was not over in time, and whose time that was."""
     plan = execution.plan
     cut, wanted = f"did not end within {plan.timeout_seconds:g} s", plan.wanted_seconds
     return f"{cut} (timeout)" if wanted is None else f"{cut} (pipes.timeout_max_seconds; {wanted:g} s were asked for)"
-
-
-def is_incomplete(outcome: Outcome) -> bool:
-    """Say whether what it wrote may be half-done: it was cut off, by us or by a crash."""
-    if outcome.status in {Status.TIMED_OUT, Status.CANCELLED}:
-        return True
-    return outcome.error_type in {
-        ErrorType.CRASH,
-        ErrorType.INTERRUPTED,
-        ErrorType.SHUTDOWN,
-        ErrorType.BUDGET_EXCEEDED,
-        ErrorType.RESOURCE_LIMIT,
-        ErrorType.DISK_FULL,
-    }
-
-
-def _leave_output(output_dir: str, outcome: Outcome) -> None:
-    """Remove an empty output folder; mark that of an execution that was cut off: what lies there may be half-done."""
-    with suppress(OSError):
-        if is_incomplete(outcome):
-            with Path(output_dir, "INCOMPLETE").open("x", encoding="utf-8") as file:
-                file.write(f"{outcome.error_message or outcome.status.value}\n")
-        else:
-            Path(output_dir).rmdir()
 
 
 async def _first(doing: asyncio.Future[Any], other: Any) -> None:

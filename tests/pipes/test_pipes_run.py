@@ -14,10 +14,11 @@ from msgspec import structs
 from supervisord_py.ledger.pipe_executions import ErrorType, Execution, Outcome, Plan, Status
 from supervisord_py.pipes.adapters import AgentLimits
 from supervisord_py.pipes.config import PipesConfig
+from supervisord_py.pipes.ending import is_incomplete
 from supervisord_py.pipes.intake import BY_HAND, _plan
 from supervisord_py.pipes.models import Fingerprint, PipeDefinition, RetryRules, RunLimits
 from supervisord_py.pipes.outcome import ErrorPattern
-from supervisord_py.pipes.run import RunTerms, _too_late, is_incomplete, read_terms
+from supervisord_py.pipes.run import RunTerms, _too_late, read_terms
 from supervisord_py.pipes.schedule import Manual
 from supervisord_py.pipes.scheduler import Clocks, Resumes, whole_ms
 from supervisord_py.pipes.states import PipeStates
